@@ -1,0 +1,98 @@
+"""Semi-supervised image classification: many images, few labels, numbers you can trust.
+
+The public names are loaded on first use, so that ``import ssl_toolkit`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ssl_toolkit.config.options import Options as Options
+    from ssl_toolkit.config.options import option as option
+    from ssl_toolkit.engine.ema import EMA as EMA
+    from ssl_toolkit.engine.metrics import convergence_step as convergence_step
+    from ssl_toolkit.errors import ConfigError as ConfigError
+    from ssl_toolkit.errors import DataError as DataError
+    from ssl_toolkit.errors import ModelError as ModelError
+    from ssl_toolkit.errors import PluginError as PluginError
+    from ssl_toolkit.errors import ToolkitError as ToolkitError
+    from ssl_toolkit.errors import TrainingError as TrainingError
+    from ssl_toolkit.errors import UserError as UserError
+    from ssl_toolkit.interfaces import Algorithm as Algorithm
+    from ssl_toolkit.interfaces import Augmenter as Augmenter
+    from ssl_toolkit.interfaces import Backbone as Backbone
+    from ssl_toolkit.interfaces import Batch as Batch
+    from ssl_toolkit.interfaces import Context as Context
+    from ssl_toolkit.interfaces import Dataset as Dataset
+    from ssl_toolkit.interfaces import DatasetDefaults as DatasetDefaults
+    from ssl_toolkit.interfaces import Draws as Draws
+    from ssl_toolkit.interfaces import Guess as Guess
+    from ssl_toolkit.interfaces import ImageTable as ImageTable
+    from ssl_toolkit.interfaces import Loss as Loss
+    from ssl_toolkit.interfaces import Prediction as Prediction
+    from ssl_toolkit.interfaces import StepOutput as StepOutput
+    from ssl_toolkit.interfaces import Task as Task
+    from ssl_toolkit.interfaces import Views as Views
+    from ssl_toolkit.registry import register_algorithm as register_algorithm
+    from ssl_toolkit.registry import register_augmenter as register_augmenter
+    from ssl_toolkit.registry import register_backbone as register_backbone
+    from ssl_toolkit.registry import register_dataset as register_dataset
+    from ssl_toolkit.results.run import train as train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "config.options": ("Options", "option"),
+    "engine.ema": ("EMA",),
+    "engine.metrics": ("convergence_step",),
+    "results.run": ("train",),
+    "errors": (
+        "ConfigError",
+        "DataError",
+        "ModelError",
+        "PluginError",
+        "ToolkitError",
+        "TrainingError",
+        "UserError",
+    ),
+    "interfaces": (
+        "Algorithm",
+        "Augmenter",
+        "Backbone",
+        "Batch",
+        "Context",
+        "Dataset",
+        "DatasetDefaults",
+        "Draws",
+        "Guess",
+        "ImageTable",
+        "Loss",
+        "Prediction",
+        "StepOutput",
+        "Task",
+        "Views",
+    ),
+    "registry": (
+        "register_algorithm",
+        "register_augmenter",
+        "register_backbone",
+        "register_dataset",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

@@ -1,0 +1,59 @@
+"""Every exception that ssl-toolkit raises on purpose.
+
+ToolkitError                  exit status 1
+├── UserError                 exit status 2: something the user can put right
+│   ├── ConfigError           a key, flag or value of the configuration
+│   ├── PluginError           an algorithm, augmenter, backbone or data set that can't be used
+│   ├── DataError             pictures, labels, splits
+│   └── ModelError            weights, checkpoints, run folders, devices
+└── TrainingError             training failed while running (for example a non-finite loss)
+
+The command line prints each message as one line that begins with ``error:``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class ToolkitError(Exception):
+    """An expected failure, told in one or several whole sentences.
+
+    Args:
+        messages: one message, or several when several faults were found at once.
+    """
+
+    exit_status: ClassVar[int] = 1
+
+    def __init__(self, messages: str | Sequence[str]) -> None:
+        self.messages: tuple[str, ...] = (
+            (messages,) if isinstance(messages, str) else tuple(messages)
+        )
+        super().__init__("\n".join(self.messages))
+
+
+class UserError(ToolkitError):
+    """The user's command, configuration, plugin choice, device or data is wrong."""
+
+    exit_status = 2
+
+
+class ConfigError(UserError):
+    """A key, flag or value of the configuration is wrong."""
+
+
+class PluginError(UserError):
+    """A plugin is unknown, broken or claimed by two distributions."""
+
+
+class DataError(UserError):
+    """Pictures, labels or splits are missing or wrong."""
+
+
+class ModelError(UserError):
+    """Weights, a checkpoint, a run folder or a device can't be used."""
+
+
+class TrainingError(ToolkitError):
+    """Training failed while running."""

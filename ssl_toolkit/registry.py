@@ -1,0 +1,207 @@
+"""Names to plugins: entry points of installed distributions, and explicit decorators.
+
+Listing reads metadata only. A plugin is imported when it is asked for, behind a fence: whatever
+its import does, the worst outcome is a `PluginError` that names the distribution and the reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import importlib_metadata
+
+from ssl_toolkit.errors import PluginError
+
+GROUPS = ("algorithms", "augmenters", "backbones", "datasets", "loggers", "launchers")
+BUILT_IN = "ssl-toolkit"
+NOTEBOOK = "(this session)"
+
+T = TypeVar("T", bound=type)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name that one distribution offers in one group."""
+
+    group: str
+    name: str
+    distribution: str
+    version: str
+    value: str
+    """Where the object is, ``module:attribute``."""
+    target: type | None = None
+    """The object itself, for what a decorator registered."""
+
+    @property
+    def built_in(self) -> bool:
+        """Whether ssl-toolkit itself offers it."""
+        return self.distribution == BUILT_IN
+
+
+_registered: dict[tuple[str, str], Entry] = {}
+
+
+def entries(group: str) -> list[Entry]:
+    """Every entry of a group, sorted by name, built-ins first; imports no plugin.
+
+    A distribution that is found twice (an editable install beside a second path) counts once,
+    and one whose metadata can't be read is passed over.
+    """
+    found: dict[tuple[str, str], Entry] = {}
+    seen: set[str] = set()
+    for distribution in importlib_metadata.distributions():
+        try:
+            # The raw text first: parsing the metadata of every distribution takes 0.1 s.
+            if "ssl_toolkit." not in (distribution.read_text("entry_points.txt") or ""):
+                continue
+            name = _normalised(distribution.metadata["Name"])
+            if name in seen:
+                continue
+            seen.add(name)
+            points = distribution.entry_points.select(group=f"ssl_toolkit.{group}")
+            version = distribution.version
+        except Exception:  # foreign metadata may be damaged in any way
+            continue
+        for point in points:
+            found[name, point.name] = Entry(group, point.name, name, version, point.value)
+    found |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
+    return sorted(found.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
+
+
+def clashes(group: str) -> dict[str, list[Entry]]:
+    """The names of a group that more than one distribution offers."""
+    by_name: dict[str, list[Entry]] = {}
+    for entry in entries(group):
+        by_name.setdefault(entry.name, []).append(entry)
+    return {name: found for name, found in by_name.items() if len(found) > 1}
+
+
+def find(group: str, name: str) -> Entry:
+    """The entry that a name means; ``distribution:name`` picks one distribution outright.
+
+    Raises:
+        PluginError: nothing has that name (near matches are told), or two foreign distributions
+            claim it. A built-in wins over foreign claims.
+    """
+    known = entries(group)
+    distribution, _, bare = name.rpartition(":")
+    matches = [
+        entry
+        for entry in known
+        if entry.name == bare
+        and (not distribution or entry.distribution == _normalised(distribution))
+    ]
+    kind = group.removesuffix("s")
+    if not matches:
+        names = {entry.name for entry in known}
+        raise PluginError(
+            f"unknown {kind} {name!r}{did_you_mean(bare, names)}; "
+            f"known: {', '.join(sorted(names)) or 'none'}"
+        )
+    if len(matches) > 1 and not matches[0].built_in:
+        claims = " and ".join(entry.distribution for entry in matches)
+        picks = " or ".join(f"{entry.distribution}:{bare}" for entry in matches)
+        raise PluginError(f"{kind} {name!r} is offered by {claims}; write {picks}")
+    return matches[0]
+
+
+def has(group: str, name: str) -> bool:
+    """Whether `find` would know the name (a clash counts as known)."""
+    distribution, _, bare = name.rpartition(":")
+    return any(
+        entry.name == bare and (not distribution or entry.distribution == _normalised(distribution))
+        for entry in entries(group)
+    )
+
+
+def load(group: str, name: str) -> Any:
+    """The plugin class that a name means.
+
+    Raises:
+        PluginError: as `find`, or the plugin is broken; says its distribution and the reason.
+    """
+    entry = find(group, name)
+    plugin, reason = attempt(entry)
+    if reason:
+        kind = group.removesuffix("s")
+        raise PluginError(f"{kind} {entry.name!r} of {entry.distribution} is broken: {reason}")
+    return plugin
+
+
+def attempt(entry: Entry) -> tuple[type | None, str]:
+    """Import what an entry points to.
+
+    Returns:
+        The class and an empty reason, or None and the reason in one line.
+    """
+    if entry.target is not None:
+        return entry.target, ""
+    point = importlib_metadata.EntryPoint(entry.name, entry.value, f"ssl_toolkit.{entry.group}")
+    try:
+        plugin = point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an import may even call sys.exit
+        return None, _one_line(f"{type(error).__name__}: {error}")
+    reason = _wrong_type(entry.group, plugin)
+    return (None, reason) if reason else (plugin, "")
+
+
+def _wrong_type(group: str, plugin: object) -> str:
+    # The interfaces declare their group, so that the registry need not import them (and torch).
+    if isinstance(plugin, type) and getattr(plugin, "plugin_kind", None) == group:
+        return ""
+    return f"{plugin!r} is not a subclass of ssl_toolkit.{group.removesuffix('s').capitalize()}"
+
+
+def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:
+    def register(name: str) -> Callable[[T], T]:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise PluginError(f"name {name!r}: use lower-case letters, digits and underscores")
+        if any(entry.name == name and entry.built_in for entry in entries(group)):
+            raise PluginError(
+                f"{group.removesuffix('s')} {name!r} is built in; choose another name"
+            )
+
+        def decorate(plugin: T) -> T:
+            if reason := _wrong_type(group, plugin):
+                raise PluginError(reason)
+            value = f"{plugin.__module__}:{plugin.__qualname__}"
+            _registered[group, name] = Entry(group, name, NOTEBOOK, "", value, plugin)
+            return plugin
+
+        return decorate
+
+    register.__doc__ = f"""Class decorator: register one of the {group} for this process.
+
+    For notebooks and scripts; a package declares the entry point ``ssl_toolkit.{group}``.
+    Registering a name again replaces what this process registered before.
+
+    Raises:
+        PluginError: the name is malformed or built in, or the class is of the wrong kind.
+    """
+    return register
+
+
+register_algorithm = _registrar("algorithms")
+register_augmenter = _registrar("augmenters")
+register_backbone = _registrar("backbones")
+register_dataset = _registrar("datasets")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``, did you mean 'x' or 'y'?`` for near names, nothing when there is none."""
+    near = difflib.get_close_matches(word, sorted(known), n=3, cutoff=0.6)
+    return f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _normalised(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
