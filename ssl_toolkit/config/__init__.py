@@ -1,0 +1,1 @@
+"""Loading, layering and validating configurations; no torch in here."""

@@ -1,0 +1,228 @@
+"""The settings of a run, shared by all algorithms. An algorithm adds a section of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from ssl_toolkit.config.options import Options, option
+
+Auto = Literal["auto"]
+Off = Annotated[Literal[False], BeforeValidator(lambda _: False)]
+Rate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Momentum = Annotated[float, Field(gt=0, le=1)]
+PAPER = "Hu et al., SimPLE, CVPR 2021"
+SHORT = "short runs on a CPU"
+
+
+class OptimizerSettings(Options):
+    """How the weights are updated."""
+
+    name: Literal["sgd", "adamw"] = option("adamw", help="update rule", source=SHORT)
+    momentum: float = option(0.9, ge=0, lt=1, help="momentum of SGD", source=PAPER)
+    nesterov: bool = option(True, help="Nesterov's form of momentum", source=PAPER)
+    weight_decay: float = option(
+        0.02,
+        ge=0,
+        help="decay: decoupled under AdamW, added to the gradient under SGD",
+        source=f"{PAPER}, Mini-ImageNet and transfer",
+    )
+    weight_decay_on: Literal["all", "kernels"] = option(
+        "all",
+        help="decay every parameter, or only those with two or more dimensions",
+        source="the authors' code; MixMatch's and FixMatch's: kernels",
+    )
+    feature_lr: Rate | Auto | None = option(
+        "auto",
+        help="learning rate of the backbone; none: that of the classifier; auto: 2e-5 "
+        "when pre-trained, else none",
+        source=f"{PAPER}, transfer: 2e-5 from ImageNet, 2e-4 from DomainNet-Real",
+    )
+    clip_norm: float | None = option(
+        None,
+        gt=0,
+        help="largest norm of the gradient; none: no clipping",
+        source="the authors' run files use 5, the paper none",
+    )
+    accumulate: int = option(
+        1, ge=1, help="batches whose gradients are averaged for one step", source=""
+    )
+
+
+class ScheduleSettings(Options):
+    """The learning rate over the steps."""
+
+    name: Literal["constant", "cosine"] = option("constant", help="shape", source=SHORT)
+    cycles: float = option(
+        7 / 16,
+        gt=0,
+        le=0.5,
+        help="cosine: multiplier cos(2 pi cycles t / 2T)",
+        source="FixMatch; the authors' code has 1023/2048",
+    )
+    warmup_steps: int = option(0, ge=0, help="steps of linear warm-up", source=PAPER)
+
+
+class EMASettings(Options):
+    """The averaged copy of the weights: the teacher, and what is evaluated."""
+
+    decay: Decay | Auto = option(
+        "auto",
+        help="share kept at each step; auto: min(0.999, 1 - 10/steps)",
+        source=f"0.999 in {PAPER}; a short run needs a shorter memory",
+    )
+    warmup: bool = option(
+        True, help="start faster: decay at step t is at most (1 + t)/(10 + t)", source=SHORT
+    )
+    average_buffers: bool = option(
+        False, help="average BatchNorm's statistics too (else copied)", source="the authors' code"
+    )
+
+
+class AugmentSettings(Options):
+    """Which augmenters make the views, and their options (see ``ssl-toolkit show NAME``)."""
+
+    weak: str = option("weak", help="augmenter of the weak views", source=PAPER)
+    strong: str = option(
+        "auto",
+        help="augmenter of the strong views; auto: fixed for pre-trained backbones on "
+        "--data, else randaugment",
+        source=PAPER,
+    )
+    weak_options: dict[str, Any] = option({}, help="options of the weak augmenter")
+    strong_options: dict[str, Any] = option({}, help="options of the strong augmenter")
+    flip: bool | Auto = option("auto", help="mirror images; auto: as the data set allows")
+
+
+class ModelSettings(Options):
+    """Details of the network."""
+
+    batchnorm_momentum: Momentum | Auto | None = option(
+        "auto",
+        help="weight of a batch in BatchNorm's running statistics; auto: clamp(10/steps, 0.001, "
+        "0.1) for wrn_*, the backbone's own otherwise",
+        source=f"0.001 in {PAPER}",
+    )
+    channels_last: bool | Auto = option(
+        "auto", help="memory layout NHWC; auto: yes", source="measured, docs/performance"
+    )
+
+
+def _on_or_off(value: Any) -> str:
+    return "off" if str(value).lower() in ("false", "off", "no") else "on"
+
+
+EMAOrOff = Annotated[
+    Annotated[EMASettings, Tag("on")] | Annotated[Off, Tag("off")], Discriminator(_on_or_off)
+]
+
+
+class Settings(Options):
+    """Everything of a run but the algorithm's own section.
+
+    A value of None (``null``) means: by data set, backbone and length of the run; the resolved
+    configuration in the run's folder holds what it became.
+    """
+
+    algo: str = option("simple", min_length=1, help="algorithm")
+    profile: Literal["paper", "reference"] = option(
+        "paper", help="paper: its formulas; reference: what its authors' code does"
+    )
+    backbone: str | None = option(None, min_length=1, help="registered name or timm's")
+    pretrained: bool = option(False, help="start from published weights")
+    weights: str | None = option(None, min_length=1, help="file with weights to start from")
+
+    dataset: str | None = option(None, min_length=1, help="registered data set")
+    data: str | None = option(None, min_length=1, help="folder with pictures")
+    root: str | None = option(None, min_length=1, help="folder with the files of the data set")
+    download: bool = option(False, help="fetch missing files of the data set")
+    labels_per_class: int | None = option(None, ge=1, help="labelled pictures of each class")
+    num_labels: int | None = option(None, ge=1, help="labelled pictures in all, stratified")
+    split: str | None = option(None, min_length=1, help="split.json to use as it is")
+    val_fraction: float | None = option(None, ge=0, lt=1, help="share for validation")
+    test_fraction: float | None = option(None, ge=0, lt=1, help="share for the test")
+    labelled_in_pool: bool | None = option(
+        None, help="keep labelled pictures in the unlabelled pool as well"
+    )
+    on_bad_image: Literal["error", "skip"] = option("error", help="what an unreadable picture does")
+    classes: list[str] | None = option(None, min_length=2, help="names of the classes, in order")
+    sampler: Literal["uniform", "balanced"] = option(
+        "uniform", help="how labelled pictures are drawn: alike, or classes in equal shares"
+    )
+    image_size: int | None = option(None, ge=1, le=4096, help="side in pixels")
+
+    steps: int | None = option(None, ge=1, help="optimizer steps")
+    batch_size: int | None = option(None, ge=1, help="labelled pictures in a batch")
+    eval_batch_size: int | None = option(None, ge=1, help="pictures in a batch of evaluation")
+    lr: float | None = option(None, gt=0, help="learning rate")
+    eval_every: int | None = option(None, ge=1, help="steps between evaluations")
+    log_every: int | None = option(None, ge=1, help="steps between rows of metrics")
+    save_every: int | None = option(None, ge=1, help="steps between checkpoints")
+    time_limit: float | None = option(None, gt=0, help="minutes after which to save and stop")
+    seed: int = option(0, ge=0, lt=2**63, help="seed of everything random")
+    device: str = option("auto", min_length=1, help="auto, cpu, cuda, cuda:N or mps")
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help="arithmetic of the forward")
+    workers: int = option(0, ge=0, le=256, help="threads that read pictures")
+    output: str | None = option(None, min_length=1, help="folder of the run")
+
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    ema: EMAOrOff = option(EMASettings(), help="averaged weights; false for none")
+    augment: AugmentSettings = AugmentSettings()
+    model: ModelSettings = ModelSettings()
+
+
+SHARED_REFERENCE: dict[str, Any] = {
+    "optimizer": {"clip_norm": 5.0, "weight_decay_on": "all"},
+    "schedule": {"cycles": 1023 / 2048},
+    "ema": {"average_buffers": False},
+}
+"""What ``--profile reference`` sets outside the algorithm's and the augmenters' own sections."""
+
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "epochs": "steps",
+    "iterations": "steps",
+    "max_steps": "steps",
+    "num_train_iter": "steps",
+    "num_eval_iter": "eval_every",
+    "num_log_iter": "log_every",
+    "arch": "backbone",
+    "net": "backbone",
+    "model_name": "backbone",
+    "algorithm_name": "algo",
+    "alg": "algo",
+    "batchsize": "batch_size",
+    "bs": "batch_size",
+    "num_workers": "workers",
+    "gpu": "device",
+    "save_dir": "output",
+    "output_dir": "output",
+    "data_dir": "data",
+    "data_path": "data",
+    "n_labeled": "num_labels",
+    "num_labeled": "num_labels",
+    "num_labelled": "num_labels",
+    "img_size": "image_size",
+    "threshold": "confidence_threshold",
+    "p_cutoff": "confidence_threshold",
+    "tau": "confidence_threshold",
+    "uratio": "unlabelled_ratio",
+    "mu": "unlabelled_ratio",
+    "ulb_loss_ratio": "unsupervised_weight",
+    "lambda_u": "unsupervised_weight",
+    "lambda_p": "pair_weight",
+    "ema_m": "ema.decay",
+    "ema_decay": "ema.decay",
+    "weight_decay": "optimizer.weight_decay",
+    "wd": "optimizer.weight_decay",
+    "momentum": "optimizer.momentum",
+    "nesterov": "optimizer.nesterov",
+    "clip_grad": "optimizer.clip_norm",
+    "max_grad_norm": "optimizer.clip_norm",
+    "warmup": "schedule.warmup_steps",
+    "amp": "precision",
+}
+"""What other tools call our keys."""

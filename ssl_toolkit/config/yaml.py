@@ -1,0 +1,80 @@
+"""YAML without surprises: nothing runs, nothing is guessed, nothing is overwritten.
+
+Every plain scalar but null stays the text that was written, and the type of its field decides
+what it becomes. So ``1e-3`` is a number for a learning rate and ``no`` or ``001`` a name for a
+class; PyYAML alone reads them as text, False and 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ssl_toolkit.errors import ConfigError
+
+
+class _TextLoader(yaml.SafeLoader):
+    """Reads text, null, lists and maps; refuses duplicate keys."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - declared by yaml as an instance variable
+        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str):
+                raise ConfigError(f"line {line}: a key must be text, not {key!r}")
+            if key in lines:
+                raise ConfigError(
+                    f"line {line}: {key!r} stands twice (first in line {lines[key]}); keep one"
+                )
+            lines[key] = line
+        return super().construct_mapping(node, deep)
+
+
+def parse(text: str) -> Any:
+    """Parse one YAML document.
+
+    Raises:
+        ConfigError: it is not YAML, a key stands twice, or it asks for a Python object.
+    """
+    try:
+        return yaml.load(text, Loader=_TextLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError("not valid YAML: nested too deep") from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a configuration file: a map of keys at its top level (an empty file is an empty map).
+
+    Raises:
+        ConfigError: names the file and what is wrong with it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    try:
+        tree = parse(text)
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {message}" for message in error.messages]) from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: a configuration is a map of keys, not a {type(tree).__name__}")
+    return tree
+
+
+def dump(tree: dict[str, Any]) -> str:
+    """Write a tree of plain types so that `parse` and the fields' types give it back."""
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
