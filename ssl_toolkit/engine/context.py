@@ -1,0 +1,71 @@
+"""What the engine lets an algorithm ask of it during a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.engine.views import seeded_generator
+from ssl_toolkit.interfaces import Context, Prediction
+from ssl_toolkit.models.classifier import Classifier, hold_statistics
+
+
+class EngineContext(Context):
+    """The context of one step.
+
+    Args:
+        classifier: the live model, in train mode.
+        teacher: the averaged model in eval mode, or the live one where there is no average.
+        step: optimizer steps already done.
+        max_steps: optimizer steps of the run.
+        seed: the seed of the run.
+        number: the batch's number (it differs from the step under gradient accumulation).
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        teacher: Classifier,
+        *,
+        step: int,
+        max_steps: int,
+        seed: int,
+        number: int,
+    ) -> None:
+        self._classifier = classifier
+        self._teacher = teacher
+        self.step = step
+        self.max_steps = max_steps
+        self.generator = seeded_generator(seed, number, "algorithm")
+
+    def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
+        """As `Context.forward`."""
+        holding = nullcontext() if update_statistics else hold_statistics(self._classifier)
+        with holding:
+            return self._classifier(images)  # type: ignore[no-any-return]
+
+    def teacher_forward(self, images: Tensor) -> Prediction:
+        """As `Context.teacher_forward`."""
+        with torch.no_grad():
+            if self._teacher is self._classifier:
+                self._classifier.eval()
+                features, logits = self._classifier(images)
+                self._classifier.train()
+            else:
+                features, logits = self._teacher(images)
+        return Prediction(features.float(), logits.float())
+
+    def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
+        """As `Context.input_gradient`."""
+        images = images.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            value = loss(self.forward(images, update_statistics=False))
+        (gradient,) = torch.autograd.grad(value, images)
+        return gradient.float()
+
+    def total(self, value: Tensor) -> Tensor:
+        """As `Context.total`; there is one process."""
+        return value.detach()

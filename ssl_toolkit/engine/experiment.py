@@ -1,0 +1,268 @@
+"""From a configuration to everything a run needs, checked before the first step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.settings import EMASettings, Settings
+from ssl_toolkit.data.split_file import load_split, split_hash
+from ssl_toolkit.data.splits import Split, draw_split
+from ssl_toolkit.data.store import build_store, channel_statistics
+from ssl_toolkit.data.streams import derive_seed
+from ssl_toolkit.engine.checkpoints import seed_everything
+from ssl_toolkit.engine.devices import (
+    choose_device,
+    choose_precision,
+    make_autocast,
+    make_scaler,
+)
+from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.engine.optimisation import build_optimizer
+from ssl_toolkit.engine.resolve import dataset_defaults, load_table, resolve
+from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.views import BatchMaker, TrainingImages
+from ssl_toolkit.errors import ConfigError, DataError
+from ssl_toolkit.interfaces import Algorithm, Augmenter, DatasetDefaults, ImageTable, Task
+from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.factory import build_classifier
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run that is ready to start."""
+
+    config: RunConfig
+    """Resolved: nothing that training needs is left open."""
+    table: ImageTable
+    split: Split
+    trainer: Trainer
+    test: tuple[Tensor, Tensor]
+    """(n,) rows of the store and their (n,) labels; empty where there is no test split."""
+    device: torch.device
+    notes: tuple[str, ...]
+    """Lines that the user should see before training."""
+    warnings: tuple[str, ...]
+    """Lines that the user should worry about."""
+
+    @property
+    def split_hash(self) -> str:
+        """Hash over the keys of every part."""
+        return split_hash(self.table, self.split)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names in the order of the logits."""
+        return self.table.classes
+
+
+def resolve_config(config: RunConfig) -> tuple[RunConfig, DatasetDefaults]:
+    """The configuration with everything filled that was left open; reads no data."""
+    defaults = dataset_defaults(config.settings)
+    return replace(config, settings=resolve(config.settings, defaults)), defaults
+
+
+def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = None) -> Experiment:
+    """Read the data, build model and algorithm, and check that they fit each other.
+
+    Args:
+        config: validated, resolved or not.
+        progress: called while pictures are read, with how many of how many.
+
+    Raises:
+        UserError: anything that the user can put right; nothing was trained or written.
+    """
+    device = choose_device(config.settings.device)
+    config, defaults = resolve_config(config)
+    settings = config.settings
+    precision, warning = choose_precision(settings.precision, device)
+    warnings = [warning] if warning else []
+
+    table = load_table(settings)
+    split = _split(table, settings)
+    notes = [*table.notes, *split.notes]
+    warnings += split.warnings
+    algorithm_class: type[Algorithm] = registry.load("algorithms", settings.algo)
+    classifier, model_notes = _classifier(settings, table)
+    notes += model_notes
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(settings.seed, "algorithm"))
+        algorithm = algorithm_class(config.algorithm, _task(classifier, table, split, settings))
+    notes += _check_needs(algorithm, algorithm_class, classifier, table, split, settings)
+
+    images, rows = _store(table, split, settings, device, progress)
+    if settings.labelled_in_pool is None:
+        in_pool = bool(np.isin(split.labelled, split.unlabelled).any())
+        settings = settings.model_copy(update={"labelled_in_pool": in_pool})
+        config = replace(config, settings=settings)
+    if classifier.mean.isnan().any():  # the weights brought no normalisation of their own
+        seen = torch.unique(torch.cat([images.labelled, images.unlabelled]))
+        mean, std = defaults.mean, defaults.std
+        if mean is None or std is None:
+            mean, std = channel_statistics(images.store, seen.cpu())
+        classifier.set_statistics(mean, std)
+    classifier.to(device)
+    algorithm.to(device)
+    seed_everything(derive_seed(settings.seed, "global"))
+    augment = settings.augment
+    weak = _augmenter(augment.weak, config.weak, augment.flip is True, device)
+    strong = _augmenter(augment.strong, config.strong, augment.flip is True, device)
+    trainer = Trainer(
+        settings=settings,
+        classifier=classifier,
+        algorithm=algorithm,
+        augmenters=(weak, strong),
+        batches=BatchMaker(
+            images,
+            algorithm.views(),
+            weak,
+            strong,
+            batch_size=needed(settings.batch_size),
+            seed=settings.seed,
+            balanced=settings.sampler == "balanced",
+            oracle=algorithm_class.oracle,
+        ),
+        optimizer=build_optimizer(
+            classifier, algorithm.parameters(), settings.optimizer, needed(settings.lr)
+        ),
+        ema=_average(classifier, settings.ema),
+        validation=_places(rows, split.validation, table, device),
+        precision=precision,
+        autocast=make_autocast(precision, device),
+        scaler=make_scaler(precision, device),
+    )
+    test = _places(rows, split.test, table, device)
+    return Experiment(config, table, split, trainer, test, device, tuple(notes), tuple(warnings))
+
+
+def _split(table: ImageTable, settings: Settings) -> Split:
+    if settings.split is not None:
+        return load_split(Path(settings.split), table)
+    return draw_split(
+        table,
+        seed=settings.seed,
+        labels_per_class=settings.labels_per_class,
+        num_labels=settings.num_labels,
+        val_fraction=needed(settings.val_fraction),
+        test_fraction=needed(settings.test_fraction),
+        labelled_in_pool=settings.labelled_in_pool,
+    )
+
+
+_UNKNOWN = (math.nan,) * 3
+
+
+def _classifier(settings: Settings, table: ImageTable) -> tuple[Classifier, list[str]]:
+    momentum = settings.model.batchnorm_momentum
+    return build_classifier(
+        needed(settings.backbone),
+        len(table.classes),
+        image_size=settings.image_size,
+        dataset_mean=_UNKNOWN,
+        dataset_std=(1.0, 1.0, 1.0),
+        seed=derive_seed(settings.seed, "model"),
+        pretrained=settings.pretrained,
+        weights=None if settings.weights is None else Path(settings.weights),
+        batchnorm_momentum=momentum if isinstance(momentum, float) else None,
+        channels_last=settings.model.channels_last is True,
+        classes=table.classes,
+    )
+
+
+def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Settings) -> Task:
+    counts = np.bincount(table.labels[split.labelled], minlength=len(table.classes))
+    return Task(
+        num_classes=len(table.classes),
+        feature_dim=classifier.backbone.feature_dim,
+        label_counts=tuple(int(count) for count in counts),
+        unlabelled_count=len(split.unlabelled),
+        max_steps=needed(settings.steps),
+    )
+
+
+def _check_needs(
+    algorithm: Algorithm,
+    algorithm_class: type[Algorithm],
+    classifier: Classifier,
+    table: ImageTable,
+    split: Split,
+    settings: Settings,
+) -> list[str]:
+    """Refuse what can't work; tell what will not be used."""
+    views = algorithm.views()
+    if not len(split.labelled):
+        raise DataError("no picture carries a label; label a few of each class")
+    if views.needs_unlabelled and not len(split.unlabelled):
+        where = (
+            f"{settings.data}: there are no unlabelled pictures; put some into its folder "
+            "unlabeled/, or say how many labels to keep with --labels-per-class N"
+            if settings.data
+            else "no unlabelled pictures are left; ask for fewer labels or --labelled-in-pool"
+        )
+        raise DataError(f"--algo {settings.algo} learns from unlabelled pictures too, but {where}")
+    hidden = table.labels[split.unlabelled]
+    if algorithm_class.oracle and (hidden < 0).any():
+        raise DataError(
+            f"--algo {settings.algo} is an upper bound that needs the labels of the unlabelled "
+            f"pictures, and {(hidden < 0).sum()} of {len(hidden)} carry none"
+        )
+    has_batchnorm = any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in classifier.modules()
+    )
+    if settings.batch_size == 1 and has_batchnorm:
+        raise ConfigError(
+            f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 pictures "
+            "in a batch; use --batch-size 2 or more"
+        )
+    if not views.needs_unlabelled and len(split.unlabelled):
+        return [
+            f"--algo {settings.algo} does not use the {len(split.unlabelled)} unlabelled pictures"
+        ]
+    return []
+
+
+def _store(
+    table: ImageTable,
+    split: Split,
+    settings: Settings,
+    device: torch.device,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[TrainingImages, NDArray[np.int64]]:
+    """The pictures of all parts in one store; and their rows of the table, sorted."""
+    parts = (split.labelled, split.unlabelled, split.validation, split.test)
+    rows = np.unique(np.concatenate(parts)).astype(np.int64)
+    store = build_store(table, rows, needed(settings.image_size), device, progress)
+    labelled, labels = _places(rows, split.labelled, table, device)
+    unlabelled, hidden = _places(rows, split.unlabelled, table, device)
+    return TrainingImages(store, labelled, labels, unlabelled, hidden), rows
+
+
+def _places(
+    rows: NDArray[np.int64], part: NDArray[np.int64], table: ImageTable, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Where a part's pictures are in the store, and their labels."""
+    places = torch.from_numpy(np.searchsorted(rows, part).astype(np.int64))
+    return places.to(device), torch.from_numpy(table.labels[part]).to(device)
+
+
+def _augmenter(name: str, options: Options, flip: bool, device: torch.device) -> Augmenter:
+    made: Augmenter = registry.load("augmenters", name)(options, flip=flip)
+    return made.to(device)
+
+
+def _average(classifier: Classifier, settings: EMASettings | Literal[False]) -> EMA | None:
+    if settings is False:
+        return None
+    assert isinstance(settings.decay, float)
+    return EMA(classifier, settings.decay, settings.average_buffers, warmup=settings.warmup)

@@ -1,0 +1,99 @@
+"""Scores of a classifier, from probabilities and labels; numpy, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def convergence_step(
+    steps: Sequence[int], accuracies: Sequence[float], fraction: float = 0.95
+) -> int | None:
+    """The first evaluated step whose accuracy is at least `fraction` of the highest of the run.
+
+    Known only after the run. Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence time).
+
+    Args:
+        steps: evaluated steps, ascending.
+        accuracies: their validation accuracies.
+        fraction: share of the highest accuracy, in [0, 1].
+
+    Returns:
+        The step, or None when nothing was evaluated.
+
+    Raises:
+        ValueError: the lengths differ, or the fraction is outside [0, 1].
+
+    >>> convergence_step([10, 20, 30], [0.50, 0.90, 0.92])
+    20
+    """
+    if len(steps) != len(accuracies):
+        raise ValueError(f"{len(steps)} steps but {len(accuracies)} accuracies")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must be in [0, 1], got {fraction}")
+    if not steps:
+        return None
+    least = fraction * max(accuracies)
+    return next(step for step, accuracy in zip(steps, accuracies, strict=True) if accuracy >= least)
+
+
+def scores(
+    probs: NDArray[np.float32], labels: NDArray[np.int64], classes: Sequence[str]
+) -> dict[str, Any]:
+    """Everything that is reported about a labelled set.
+
+    Args:
+        probs: (N, C) probabilities, N >= 1.
+        labels: (N,) true classes.
+        classes: C names.
+
+    Returns:
+        ``accuracy`` (correct / N), ``count`` (N), ``balanced_accuracy`` (mean of the recalls of
+        the classes present), ``macro_f1`` (mean over all C classes; 0 for one without hits),
+        ``ece`` (15 equal bins of confidence, weighted by count), ``nll`` (nats, mean over N),
+        ``per_class`` (name to accuracy, None where absent, and count).
+    """
+    wide = probs.astype(np.float64)
+    predicted = wide.argmax(axis=1)
+    correct = predicted == labels
+    number = len(classes)
+    count = np.bincount(labels, minlength=number)
+    hits = np.bincount(labels[correct], minlength=number)
+    guesses = np.bincount(predicted, minlength=number)
+    present = count > 0
+    recall = hits[present] / count[present]
+    f1 = 2 * hits / np.maximum(count + guesses, 1)
+    truth = wide[np.arange(len(labels)), labels]
+    return {
+        "accuracy": float(correct.sum() / len(labels)),
+        "count": len(labels),
+        "balanced_accuracy": float(recall.mean()),
+        "macro_f1": float(f1.mean()),
+        "ece": expected_calibration_error(wide, correct),
+        "nll": float(-np.log(np.maximum(truth, np.finfo(np.float32).tiny)).mean()),
+        "per_class": {
+            name: {"accuracy": float(h / n) if n else None, "count": int(n)}
+            for name, h, n in zip(classes, hits, count, strict=True)
+        },
+    }
+
+
+def expected_calibration_error(
+    probs: NDArray[np.float64], correct: NDArray[np.bool_], bins: int = 15
+) -> float:
+    """Mean gap between confidence and accuracy over equal bins of confidence, weighted by count.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, eq. 3.
+
+    Args:
+        probs: (N, C).
+        correct: (N,) whether the most probable class is the true one.
+        bins: number of bins over (0, 1].
+    """
+    confidence = probs.max(axis=1)
+    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    gap = np.bincount(index, weights=confidence - correct, minlength=bins)
+    return float(np.abs(gap).sum() / len(correct))

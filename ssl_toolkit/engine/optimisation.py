@@ -1,0 +1,72 @@
+"""Optimizers and the learning rate over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from ssl_toolkit import ops
+from ssl_toolkit.config.settings import OptimizerSettings, ScheduleSettings
+from ssl_toolkit.models.classifier import Classifier, parameter_groups
+
+
+def build_optimizer(
+    classifier: Classifier, extra: Iterable[nn.Parameter], settings: OptimizerSettings, lr: float
+) -> Optimizer:
+    """The optimizer of a run, its groups at their full learning rate.
+
+    Args:
+        classifier: backbone and head; the backbone takes ``feature_lr`` when that is set.
+        extra: parameters of the algorithm's own, trained like the head.
+        settings: rule, decay and momentum.
+        lr: learning rate of the head.
+    """
+    feature_lr = settings.feature_lr if isinstance(settings.feature_lr, float) else lr
+    groups = parameter_groups(
+        classifier, lr, feature_lr, settings.weight_decay, settings.weight_decay_on
+    )
+    if own := list(extra):
+        groups.append(
+            {"params": own, "lr": lr, "weight_decay": settings.weight_decay, "name": "algorithm"}
+        )
+    for group in groups:
+        group["full_lr"] = group["lr"]
+    optimizer: Optimizer
+    if settings.name == "adamw":
+        optimizer = AdamW(groups, fused=True)
+    else:
+        nesterov = settings.nesterov and settings.momentum > 0
+        optimizer = SGD(groups, momentum=settings.momentum, nesterov=nesterov, fused=True)
+    return optimizer
+
+
+def set_learning_rate(
+    optimizer: Optimizer, schedule: ScheduleSettings, step: int, max_steps: int
+) -> float:
+    """Set every group's rate for the update after `step` updates; returns the multiplier.
+
+    The rate is a pure function of the step, so that a schedule has no state to save.
+    """
+    if schedule.name == "cosine":
+        factor = ops.cosine_factor(step, max_steps, schedule.warmup_steps, schedule.cycles)
+    else:
+        warming = step < schedule.warmup_steps
+        factor = step / schedule.warmup_steps if warming else 1.0
+    for group in optimizer.param_groups:
+        group["lr"] = group["full_lr"] * factor
+    return factor
+
+
+def all_finite(module: nn.Module) -> bool:
+    """Whether every parameter and floating-point buffer is finite; waits for the device once."""
+    tensors = [
+        tensor.detach()
+        for tensor in [*module.parameters(), *module.buffers()]
+        if tensor.is_floating_point() and tensor.numel()
+    ]
+    # The largest absolute value: a sum of squares of finite numbers could overflow.
+    largest = torch._foreach_norm(tensors, float("inf"))
+    return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())

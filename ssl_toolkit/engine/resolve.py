@@ -1,0 +1,126 @@
+"""What the settings that were left open become, given the data set and the backbone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.data.folders import read_folder
+from ssl_toolkit.errors import ConfigError, DataError
+from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
+from ssl_toolkit.models.factory import own_image_size
+
+DEFAULT_DATASET = "digits"
+STEPS = 1000
+LEARNING_RATE = 0.002
+MOST_ROWS = 20
+"""Evaluations of a run whose ``eval_every`` was left open."""
+
+
+def dataset_defaults(settings: Settings) -> DatasetDefaults:
+    """The suggestions of the data set that the settings name; reads no data.
+
+    Raises:
+        ConfigError: both ``data`` and ``dataset`` are given.
+        PluginError: the data set is unknown or broken.
+    """
+    if settings.data is not None:
+        if settings.dataset is not None:
+            raise ConfigError(
+                f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
+            )
+        return DatasetDefaults()
+    dataset: type[Dataset] = registry.load("datasets", settings.dataset or DEFAULT_DATASET)
+    return dataset.defaults
+
+
+def load_table(settings: Settings) -> ImageTable:
+    """The pictures that the settings name, before a split is drawn.
+
+    Raises:
+        DataError: they can't be found or read, or ``classes`` are not those of the data.
+    """
+    if settings.data is not None:
+        table = read_folder(
+            Path(settings.data), on_bad_image=settings.on_bad_image, workers=settings.workers
+        )
+    else:
+        dataset = registry.load("datasets", settings.dataset or DEFAULT_DATASET)()
+        root = None if settings.root is None else Path(settings.root)
+        table = dataset.load(root, download=settings.download)
+    return table if settings.classes is None else _reorder(table, settings.classes)
+
+
+def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
+    """Fill every setting that was left open.
+
+    Args:
+        settings: validated settings.
+        defaults: what the data set suggests.
+    """
+    steps = settings.steps or STEPS
+    backbone = settings.backbone or defaults.backbone
+    eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
+    labels_given = settings.labels_per_class is not None or settings.num_labels is not None
+    image_size = settings.image_size or _image_size(settings, backbone, defaults)
+    update: dict[str, Any] = {
+        "dataset": None if settings.data else settings.dataset or DEFAULT_DATASET,
+        "backbone": backbone,
+        "image_size": image_size,
+        "steps": steps,
+        "batch_size": settings.batch_size or defaults.batch_size,
+        "eval_batch_size": settings.eval_batch_size or (256 if image_size <= 64 else 64),
+        "lr": settings.lr or LEARNING_RATE,
+        "eval_every": eval_every,
+        "log_every": settings.log_every or min(10, eval_every),
+        "save_every": settings.save_every or eval_every,
+        "labels_per_class": settings.labels_per_class
+        if labels_given
+        else defaults.labels_per_class,
+        "val_fraction": _first(settings.val_fraction, defaults.val_fraction),
+        "test_fraction": _first(settings.test_fraction, defaults.test_fraction),
+    }
+    if settings.augment.flip == "auto":
+        update["augment"] = settings.augment.model_copy(update={"flip": defaults.flip})
+    if settings.ema and settings.ema.decay == "auto":
+        # A memory of a tenth of the run: 0.999 would leave a short run's teacher at chance.
+        decay = max(0.0, min(0.999, 1 - 10 / steps))
+        update["ema"] = settings.ema.model_copy(update={"decay": decay})
+    model: dict[str, Any] = {}
+    if settings.model.batchnorm_momentum == "auto":
+        wide = backbone.rpartition(":")[2].startswith("wrn_")
+        model["batchnorm_momentum"] = min(0.1, max(0.001, 10 / steps)) if wide else None
+    if settings.model.channels_last == "auto":
+        model["channels_last"] = True
+    update["model"] = settings.model.model_copy(update=model)
+    return settings.model_copy(update=update)
+
+
+def _image_size(settings: Settings, backbone: str, defaults: DatasetDefaults) -> int:
+    if settings.data is not None and settings.pretrained:
+        return own_image_size(backbone) or defaults.image_size
+    own = registry.has("backbones", backbone)
+    return defaults.image_size if own else defaults.min_stride_size or defaults.image_size
+
+
+def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
+    """The table with its classes in the order given."""
+    missing = sorted(set(table.classes) - set(classes))
+    foreign = sorted(set(classes) - set(table.classes))
+    if missing or foreign or len(classes) != len(table.classes):
+        raise DataError(
+            f"classes: the data has {', '.join(table.classes)}; the list given "
+            f"lacks {', '.join(missing) or 'none'} and adds {', '.join(foreign) or 'none'}"
+        )
+    place = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
+    labels = np.where(table.labels >= 0, place[table.labels], -1).astype(np.int64)
+    return replace(table, classes=tuple(classes), labels=labels)
+
+
+def _first(given: float | None, default: float) -> float:
+    return default if given is None else given

@@ -1,0 +1,264 @@
+"""The training loop, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.engine.checkpoints import random_states, restore_random_states
+from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.engine.evaluation import predict
+from ssl_toolkit.engine.optimisation import all_finite, set_learning_rate
+from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.engine.views import BatchMaker
+from ssl_toolkit.errors import TrainingError
+from ssl_toolkit.interfaces import Algorithm, Augmenter, StepOutput
+from ssl_toolkit.models.classifier import Classifier
+
+Row = dict[str, float | int]
+T = TypeVar("T")
+
+
+@dataclass
+class Best:
+    """The best validation so far."""
+
+    step: int
+    accuracy: float
+    weights: dict[str, Tensor]
+
+
+@dataclass
+class Trainer:
+    """Everything that training changes, and the loop that changes it.
+
+    Args:
+        settings: resolved settings (no None where the loop needs a value).
+        classifier: the live model.
+        algorithm: the objective.
+        augmenters: those of the weak and strong views; they may keep state.
+        batches: where batches come from.
+        optimizer: over the parameters of classifier and algorithm.
+        ema: the averaged model, None for none.
+        validation: (n,) rows of the store and their (n,) labels, empty for none.
+        precision: of the forward: fp32, bf16 or fp16.
+        autocast: makes the precision context of a forward.
+        scaler: loss scaling for fp16; inactive otherwise.
+        observers: called with each row of metrics.
+        save: called where a checkpoint is due.
+        stop: asked after each step for a reason to stop early, "" for none.
+    """
+
+    settings: Settings
+    classifier: Classifier
+    algorithm: Algorithm
+    augmenters: Sequence[Augmenter]
+    batches: BatchMaker
+    optimizer: Optimizer
+    ema: EMA | None
+    validation: tuple[Tensor, Tensor]
+    precision: str
+    autocast: Callable[[], AbstractContextManager[object]]
+    scaler: torch.amp.GradScaler
+    observers: list[Callable[[Row], None]] = field(default_factory=list)
+    save: Callable[[], None] = lambda: None
+    stop: Callable[[], str] = lambda: ""
+
+    step: int = 0
+    seconds: float = 0.0
+    images: int = 0
+    """Training images drawn so far, views not counted."""
+    best: Best | None = None
+    best_saved: int = 0
+    """Step of the best weights that `save` has written on their own."""
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    recorder: StepRecorder = field(default_factory=StepRecorder)
+
+    @property
+    def evaluated(self) -> Classifier:
+        """The weights that are evaluated and that teach: the average, else the live ones."""
+        return self.classifier if self.ema is None else self.ema.module  # type: ignore[return-value]
+
+    def fit(self) -> str:
+        """Train until the last step.
+
+        Returns:
+            "" when all steps are done, else the reason that `stop` gave.
+
+        Raises:
+            TrainingError: a loss or weight is not finite.
+        """
+        s = self.settings
+        steps, accumulate = needed(s.steps), s.optimizer.accumulate
+        started = flushed = time.perf_counter()
+        before, counted = self.seconds, self.images
+        self.classifier.train()
+        while self.step < steps:
+            set_learning_rate(self.optimizer, s.schedule, self.step, steps)
+            self._scan_if_due()
+            for number in range(self.step * accumulate, (self.step + 1) * accumulate):
+                self._forward_backward(number, accumulate)
+            self._update()
+            self.step += 1
+
+            evaluate = self.step % needed(s.eval_every) == 0 or self.step == steps
+            if evaluate or self.step % needed(s.log_every) == 0:
+                row = {"step": self.step, **self.recorder.flush(), "lr": self._learning_rate()}
+                elapsed = time.perf_counter() - flushed
+                row["images_per_second"] = (self.images - counted) / elapsed
+                row |= self._evaluate() if evaluate else {}
+                counted, flushed = self.images, time.perf_counter()
+                self.seconds = before + flushed - started
+                for observe in self.observers:
+                    observe(row | {"seconds": self.seconds})
+            reason = self.stop() if self.step < steps else ""
+            if reason or self.step % needed(s.save_every) == 0 or self.step == steps:
+                self.seconds = before + time.perf_counter() - started
+                self._save()
+            if reason:
+                return reason
+        return ""
+
+    def _forward_backward(self, number: int, accumulate: int) -> None:
+        """Add the gradient of one batch."""
+        for augmenter in self.augmenters:
+            if augmenter.wants_feedback:
+                views, draws, labels = self.batches.probe(augmenter, number)
+                augmenter.feedback(draws, self._live_probabilities(views), labels)
+        batch = self.batches.draw(number)
+        with self.autocast():
+            output = self.algorithm.step(batch, self._context(number))
+        total = objective(output)
+        self.scaler.scale(total / accumulate).backward()  # type: ignore[no-untyped-call]
+        self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
+        self.images += len(batch.labels) + len(batch.unlabelled_indices)
+
+    def _update(self) -> None:
+        clip_norm = self.settings.optimizer.clip_norm
+        if clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.ema is not None:
+            self.ema.update(self.classifier)
+
+    def _scan_if_due(self) -> None:
+        every = self.algorithm.scan_every
+        if not every or self.step % every:
+            return
+        with torch.no_grad(), self.autocast():
+            self.algorithm.scan(
+                self.batches.labelled_images(needed(self.settings.eval_batch_size)),
+                self.batches.unlabelled_images(needed(self.settings.eval_batch_size)),
+                self._context(self.step * self.settings.optimizer.accumulate),
+            )
+
+    def _evaluate(self) -> Row:
+        """Score the averaged weights; on the labelled images where there is no validation."""
+        rows, labels = self.validation
+        split = "validation"
+        if not len(rows):
+            rows, labels = self.batches.images.labelled, self.batches.images.labels
+            split = "train.labelled"
+        size = needed(self.settings.eval_batch_size)
+        probs = predict(self.evaluated, self.batches.images.store, rows, size)
+        right = probs.argmax(dim=-1) == labels.cpu()
+        truth = probs[torch.arange(len(probs)), labels.cpu()].double()
+        accuracy = right.sum().item() / len(right)
+        if split == "validation":
+            self.evaluations.append((self.step, accuracy))
+            if self.best is None or accuracy > self.best.accuracy:
+                state = self.evaluated.state_dict()
+                weights = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+                self.best = Best(self.step, accuracy, weights)
+        loss = -truth.clamp_min(torch.finfo(torch.float32).tiny).log().mean().item()
+        return {f"{split}.accuracy": accuracy, f"{split}.loss": loss}
+
+    def _save(self) -> None:
+        # A row may not be due yet, so a bad loss could still be waiting on the device.
+        self.recorder.check()
+        if not all_finite(self.classifier):
+            raise TrainingError(
+                f"a weight is not finite after step {self.step}; the last finite checkpoint is "
+                "kept; try a lower --lr or --set optimizer.clip_norm=5"
+            )
+        self.save()
+
+    def _live_probabilities(self, images: Tensor) -> Tensor:
+        self.classifier.eval()
+        with torch.no_grad(), self.autocast():
+            logits = self.classifier(images).logits
+        self.classifier.train()
+        return logits.float().softmax(dim=-1)  # type: ignore[no-any-return]
+
+    def _learning_rate(self) -> float:
+        groups = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+        return float(groups.get("classifier", next(iter(groups.values()))))
+
+    def _context(self, number: int) -> EngineContext:
+        return EngineContext(
+            self.classifier,
+            self.evaluated,
+            step=self.step,
+            max_steps=needed(self.settings.steps),
+            seed=self.settings.seed,
+            number=number,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to go on exactly, as tensors and plain types."""
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "images": self.images,
+            "model": self.classifier.state_dict(),
+            "ema": None if self.ema is None else self.ema.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "augmenters": [augmenter.state_dict() for augmenter in self.augmenters],
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "evaluations": [list(evaluation) for evaluation in self.evaluations],
+            "best": None if self.best is None else vars(self.best),
+            "unlogged": self.recorder.state(),
+            "random": random_states(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.images = state["images"]
+        self.classifier.load_state_dict(state["model"])
+        if self.ema is not None:
+            self.ema.load_state_dict(state["ema"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        for augmenter, saved in zip(self.augmenters, state["augmenters"], strict=True):
+            augmenter.load_state_dict(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
+        self.best = None if state["best"] is None else Best(**state["best"])
+        self.recorder.restore(state["unlogged"])
+        restore_random_states(state["random"])
+
+
+def objective(output: StepOutput) -> Tensor:
+    """The sum of weight times value over the losses, in float32 or wider."""
+    return torch.stack([loss.weight * loss.value for loss in output.losses.values()]).sum()
+
+
+def needed(value: T | None) -> T:
+    """A setting that is filled once the configuration is resolved."""
+    assert value is not None
+    return value

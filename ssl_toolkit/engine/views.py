@@ -1,0 +1,175 @@
+"""From stored pictures to the augmented views of a step.
+
+Everything random here is a pure function of (seed, batch number): a resumed run and every
+algorithm of a comparison see the same images in the same order under the same draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.streams import BalancedStream, IndexStream, derive_seed
+from ssl_toolkit.interfaces import Augmenter, Batch, Draws, Views
+
+
+def seeded_generator(*parts: int | str) -> torch.Generator:
+    """A CPU generator that depends on the parts alone."""
+    return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """The images that training may touch, and where they are in the store."""
+
+    store: ImageStore
+    labelled: Tensor
+    """(n,) int64 rows of the store, on its device; likewise below."""
+    labels: Tensor
+    """(n,) int64 classes of the labelled rows."""
+    unlabelled: Tensor
+    """(m,) int64."""
+    hidden: Tensor
+    """(m,) int64 true classes of the unlabelled rows, -1 where unknown; for metrics and oracles."""
+
+
+class BatchMaker:
+    """Draws the batch of any number, in any order.
+
+    Args:
+        images: what to draw from.
+        views: what the algorithm wants.
+        weak: augmenter of the weak views.
+        strong: augmenter of the strong views.
+        batch_size: B, labelled images in a batch.
+        seed: the seed of the run.
+        balanced: whether labelled images are drawn with the classes in equal shares.
+        oracle: whether batches carry the hidden labels.
+    """
+
+    def __init__(
+        self,
+        images: TrainingImages,
+        views: Views,
+        weak: Augmenter,
+        strong: Augmenter,
+        *,
+        batch_size: int,
+        seed: int,
+        balanced: bool = False,
+        oracle: bool = False,
+    ) -> None:
+        self.images = images
+        self.views = views
+        self.weak = weak
+        self.strong = strong
+        self._seed = seed
+        self._labelled_size = batch_size
+        self._unlabelled_size = batch_size * views.unlabelled_ratio if views.needs_unlabelled else 0
+        self._oracle = oracle
+        self._labelled = (
+            BalancedStream(images.labels.cpu(), seed, "labelled")
+            if balanced
+            else IndexStream(len(images.labels), seed, "labelled")
+        )
+        if self._unlabelled_size:
+            self._unlabelled = IndexStream(len(images.unlabelled), seed, "unlabelled")
+
+    def draw(self, number: int) -> Batch:
+        """Batch `number`, counted from 0."""
+        device = self.images.labels.device
+        store, views = self.images.store, self.views
+        labelled = self._labelled.take(number * self._labelled_size, self._labelled_size)
+        unlabelled = torch.empty(0, dtype=torch.int64)
+        if self._unlabelled_size:
+            unlabelled = self._unlabelled.take(
+                number * self._unlabelled_size, self._unlabelled_size
+            )
+        labelled = labelled.to(device, non_blocking=True)
+        unlabelled = unlabelled.to(device, non_blocking=True)
+        x = store.gather(self.images.labelled[labelled])
+        u = store.gather(self.images.unlabelled[unlabelled])
+        weak_x, weak_u = self._views(
+            self.weak,
+            number,
+            {
+                "labelled_weak": (x, views.labelled_weak),
+                "unlabelled_weak": (u, views.unlabelled_weak),
+            },
+        )
+        strong_x, strong_u = self._views(
+            self.strong,
+            number,
+            {
+                "labelled_strong": (x, views.labelled_strong),
+                "unlabelled_strong": (u, views.unlabelled_strong),
+            },
+        )
+        return Batch(
+            labels=self.images.labels[labelled],
+            labelled_indices=labelled,
+            labelled_weak=weak_x,
+            labelled_strong=strong_x,
+            unlabelled_indices=unlabelled,
+            unlabelled_weak=weak_u,
+            unlabelled_strong=strong_u,
+            unlabelled_labels=self.images.hidden[unlabelled] if self._oracle else None,
+        )
+
+    def hidden_labels(self, batch: Batch) -> Tensor:
+        """(U,) true classes of the batch's unlabelled images, -1 where unknown; for metrics."""
+        return self.images.hidden[batch.unlabelled_indices]
+
+    def probe(self, augmenter: Augmenter, number: int) -> tuple[Tensor, Draws, Tensor]:
+        """Views of the batch's labelled images for an augmenter that wants feedback.
+
+        Returns:
+            The views (B, 3, H, W), their draws, and the labels (B,).
+        """
+        rows = self._labelled.take(number * self._labelled_size, self._labelled_size)
+        rows = rows.to(self.images.labels.device)
+        images = self.images.store.gather(self.images.labelled[rows])
+        generator = seeded_generator(self._seed, number, "probe", 0)
+        count, _, height, width = images.shape
+        draws = augmenter.draw_probe(count, height, width, generator)
+        return augmenter.transform(images, draws), draws, self.images.labels[rows]
+
+    def labelled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """All labelled images in order, unchanged: (indices, images, labels), `size` at a time."""
+        rows = self.images.labelled
+        for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
+            yield indices, self.images.store.gather(rows[indices]), self.images.labels[indices]
+
+    def unlabelled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The whole pool in order, unchanged: (indices, images), `size` at a time."""
+        rows = self.images.unlabelled
+        for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
+            yield indices, self.images.store.gather(rows[indices])
+
+    def _views(
+        self, augmenter: Augmenter, number: int, wanted: dict[str, tuple[Tensor, int]]
+    ) -> list[Tensor]:
+        """All views of one augmenter, made in one call; per kind (views, n, 3, H, W)."""
+        sources, draws = [], []
+        for kind, (images, count) in wanted.items():
+            size, _, height, width = images.shape
+            for view in range(count):
+                generator = seeded_generator(self._seed, number, kind, view)
+                draws.append(augmenter.draw(size, height, width, generator))
+                sources.append(images)
+        sizes = [len(images) * count for images, count in wanted.values()]
+        shape = next(iter(wanted.values()))[0].shape[1:]
+        if not sources:
+            return [images.new_empty((0, len(images), *shape)) for images, _ in wanted.values()]
+        joined = {key: torch.cat([draw[key] for draw in draws]) for key in draws[0]}
+        made = augmenter.transform(torch.cat(sources), joined)
+        ends = list(accumulate(sizes))
+        return [
+            made[end - size : end].view(count, len(images), *shape)
+            for end, size, (images, count) in zip(ends, sizes, wanted.values(), strict=True)
+        ]
