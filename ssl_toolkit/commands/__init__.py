@@ -1,0 +1,117 @@
+"""The command line. A command's module is imported when it runs, torch only where it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+import ssl_toolkit
+from ssl_toolkit.errors import ToolkitError
+
+COMMANDS = {
+    "run": "Train an algorithm and test it.",
+    "resume": "Go on with a run that was stopped.",
+    "evaluate": "Score a finished run again.",
+    "list": "List what is installed.",
+    "show": "Show a plugin and its options.",
+    "doctor": "Check this installation.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of this package, imported when they run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"ssl_toolkit.commands.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with a near name for an unknown one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from ssl_toolkit.registry import did_you_mean
+
+            raise click.UsageError(
+                f"no such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}; "
+                f"commands: {', '.join(COMMANDS)}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing their modules."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(ssl_toolkit.__version__, prog_name="ssl-toolkit")
+def cli() -> None:
+    """Semi-supervised image classification: many images, few labels."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its status.
+
+    0 done; 2 the user's command, configuration, plugin, device or data is wrong; 1 failed while
+    running; 130 after Ctrl-C and 143 after SIGTERM.
+    """
+    # Barriers that spin make small steps many times slower beside one other busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # names in any script, on a terminal of any encoding
+            stream.reconfigure(errors="backslashreplace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
+        sys.stdout.flush()
+    except Exception as error:
+        if "--debug" in given:
+            traceback.print_exc()
+        _exit(_tell(error))
+    except KeyboardInterrupt:
+        _exit(130)
+    _exit(status if isinstance(status, int) else 0)
+
+
+def _tell(error: Exception) -> int:
+    """Print what went wrong, a line for each fault; returns the exit status."""
+    if isinstance(error, BrokenPipeError):
+        return 0
+    if isinstance(error, click.Abort):
+        return 130
+    messages: Sequence[Any] = [f"{type(error).__name__}: {error} (--debug shows where)"]
+    status = 1
+    if isinstance(error, ToolkitError):
+        messages, status = error.messages, error.exit_status
+    elif isinstance(error, click.ClickException):
+        messages, status = [error.format_message()], error.exit_code
+    elif isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        messages = [f"{place}{error.strerror or error}"]
+    for message in messages:
+        print("error:", " ".join(str(message).split()), file=sys.stderr)
+    return status
+
+
+def _exit(status: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader left; keep Python from complaining about it when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

@@ -1,0 +1,67 @@
+"""``ssl-toolkit list``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ssl_toolkit import registry
+from ssl_toolkit.commands.run import clash
+
+
+@click.command(short_help="List what is installed.")
+@click.argument("group", required=False, type=click.Choice(registry.GROUPS))
+@click.option("--verbose", is_flag=True, help="Import each plugin; add its state and the reason.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(group: str | None, verbose: bool, as_json: bool) -> None:
+    """List algorithms, augmenters, backbones, data sets and more, or only one GROUP.
+
+    Reads metadata alone; --verbose imports every plugin and shows the broken ones. Backbones of
+    timm need no entry here: every one of its names works.
+    """
+    groups = (group,) if group else registry.GROUPS
+    rows = [describe(entry, verbose) for name in groups for entry in registry.entries(name)]
+    for name in groups:
+        for clashing, found in registry.clashes(name).items():
+            owners = [entry.distribution for entry in found]
+            click.echo(f"warning: {name}: {clash(clashing, owners)}", err=True)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for name in groups:
+        members = [row for row in rows if row["group"] == name]
+        click.echo(f"{name}:" if members else f"{name}: none")
+        width = max((len(row["name"]) for row in members), default=0)
+        for row in members:
+            notes = [row["state"]] if row["state"] != "unloaded" else []
+            notes += [row["reason"]] if row["reason"] else []
+            line = f"  {row['name']:{width}}  {row['distribution']} {row['version']}".rstrip()
+            click.echo("  ".join([line, *notes]))
+
+
+def describe(entry: registry.Entry, load: bool) -> dict[str, Any]:
+    """One entry in plain types: ``group, name, distribution, version, state, reason``.
+
+    ``state`` is ``ok``, ``broken``, ``clash`` (two foreign distributions claim the name),
+    ``shadowed`` (a built-in has the name), or ``unloaded`` when it was not imported.
+    """
+    state, reason = "unloaded", ""
+    if load:
+        _, reason = registry.attempt(entry)
+        state = "broken" if reason else "ok"
+    rivals = registry.clashes(entry.group).get(entry.name, [])
+    if rivals and not reason and not entry.built_in:
+        others = ", ".join(r.distribution for r in rivals if r != entry)
+        state = "shadowed" if rivals[0].built_in else "clash"
+        reason = f"the name is claimed by {others} too"
+    return {
+        "group": entry.group,
+        "name": entry.name,
+        "distribution": entry.distribution,
+        "version": entry.version,
+        "state": state,
+        "reason": reason,
+    }

@@ -1,0 +1,133 @@
+"""``ssl-toolkit run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+FLAGS: tuple[tuple[str, str, str], ...] = (
+    ("--algo", "NAME", "Algorithm (default: simple)."),
+    ("--backbone", "NAME", "Registered backbone or any timm model."),
+    ("--weights", "FILE", "Weights to start from: safetensors, or .pt of plain tensors."),
+    ("--dataset", "NAME", "Data set by name (default: digits, which is embedded)."),
+    ("--data", "DIR", "Your own pictures: labeled/<class>/, unlabeled/, test/<class>/."),
+    ("--root", "DIR", "Where the files of a named data set are."),
+    ("--labels-per-class", "N", "Labelled pictures of each class."),
+    ("--num-labels", "N", "Labelled pictures in all, stratified."),
+    ("--split", "FILE", "A split.json to use as it is."),
+    ("--val-fraction", "F", "Share of each class for validation."),
+    ("--test-fraction", "F", "Share of each class for the test."),
+    ("--on-bad-image", "error|skip", "What an unreadable picture does (default: error)."),
+    ("--image-size", "N", "Side of the pictures in pixels."),
+    ("--steps", "N", "Optimizer steps (default: 1000)."),
+    ("--eval-every", "N", "Steps between evaluations."),
+    ("--log-every", "N", "Steps between rows of metrics."),
+    ("--save-every", "N", "Steps between checkpoints (default: each evaluation)."),
+    ("--time-limit", "MIN", "Minutes after which to save and stop."),
+    ("--batch-size", "N", "Labelled pictures in a batch."),
+    ("--eval-batch-size", "N", "Pictures in a batch of evaluation."),
+    ("--lr", "X", "Learning rate (default: 0.002)."),
+    ("--seed", "N", "Seed of everything random (default: 0)."),
+    ("--profile", "paper|reference", "The paper's formulas, or what its authors' code does."),
+    ("--device", "NAME", "auto, cpu, cuda, cuda:N or mps (default: auto)."),
+    ("--precision", "fp32|bf16|fp16", "Arithmetic of the forward (default: fp32)."),
+    ("--workers", "N", "Threads that read pictures."),
+    ("--output", "DIR", "Folder of the run (default: runs/<algo>-<dataset>-s<seed>)."),
+)
+"""Flags that take a value: each is the key of the same name in a configuration file."""
+
+
+def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command every flag of a configuration, ``--config`` and ``--set``."""
+    decorators = [click.option(flag, metavar=metavar, help=text) for flag, metavar, text in FLAGS]
+    decorators += [
+        click.option(
+            "--pretrained/--no-pretrained", default=None, help="Start from published weights."
+        ),
+        click.option(
+            "--labelled-in-pool/--no-labelled-in-pool",
+            default=None,
+            help="Keep labelled pictures in the unlabelled pool as well.",
+        ),
+        click.option(
+            "--download/--no-download", default=None, help="Fetch missing files of the data set."
+        ),
+        click.option("--config", "files", multiple=True, metavar="FILE", help="YAML, repeatable."),
+        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other key."),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+@click.command(short_help="Train an algorithm and test it.")
+@configuration_options
+@click.option("--overwrite", is_flag=True, help="Replace the run that is in --output.")
+@click.option("--dry-run", is_flag=True, help="Print the resolved configuration and stop.")
+@click.option("--quiet", is_flag=True, help="Warnings and results only.")
+@click.option("--verbose", is_flag=True, help="Every row of metrics.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(
+    files: tuple[str, ...],
+    sets: tuple[str, ...],
+    overwrite: bool,
+    dry_run: bool,
+    quiet: bool,
+    verbose: bool,
+    **flags: Any,
+) -> int:
+    """Train an algorithm on pictures of which a few are labelled, and test it.
+
+    Without --data and --dataset it trains on handwritten digits that come with the package.
+    Everything else that can be set stands in the output of --dry-run.
+    """
+    from ssl_toolkit.config.loading import load_config
+    from ssl_toolkit.config.locations import find_config
+
+    config = load_config([find_config(name) for name in files], flags, sets)
+    tell_clashes(config.settings.model_dump())
+    if dry_run:
+        from ssl_toolkit.config import yaml
+        from ssl_toolkit.engine.experiment import resolve_config
+
+        click.echo(yaml.dump(resolve_config(config)[0].tree()), nl=False)
+        return 0
+
+    from ssl_toolkit.results.console import Console
+    from ssl_toolkit.results.interrupts import STATUS
+    from ssl_toolkit.results.run import train
+
+    console = Console(quiet=quiet, verbose=verbose)
+    outcome = train(config, overwrite=overwrite, console=console)
+    return STATUS.get(outcome.signal, 0)
+
+
+def tell_clashes(settings: dict[str, Any]) -> None:
+    """Warn on stderr where a foreign distribution claims the name of a built-in in use."""
+    from ssl_toolkit import registry
+
+    chosen = {
+        "algorithms": [settings["algo"]],
+        "backbones": [settings["backbone"]],
+        "datasets": [settings["dataset"]],
+        "augmenters": [settings["augment"]["weak"], settings["augment"]["strong"]],
+    }
+    for group, names in chosen.items():
+        for name, found in registry.clashes(group).items():
+            if name in names:
+                click.echo(f"warning: {clash(name, [e.distribution for e in found])}", err=True)
+
+
+def clash(name: str, distributions: list[str]) -> str:
+    """A clash in words."""
+    from ssl_toolkit.registry import BUILT_IN
+
+    first, *others = distributions
+    if first == BUILT_IN:
+        return (
+            f"{name!r} of {BUILT_IN} is used; {', '.join(others)} claims the name too "
+            f"(write {others[0]}:{name} for that one)"
+        )
+    return f"{name!r} is claimed by {' and '.join(distributions)}; write {first}:{name} or so"

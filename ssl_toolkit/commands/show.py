@@ -1,0 +1,100 @@
+"""``ssl-toolkit show``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import click
+
+from ssl_toolkit import registry
+from ssl_toolkit.errors import PluginError
+
+
+@click.command(short_help="Show a plugin and its options.")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(name: str, as_json: bool) -> None:
+    """Show the plugin NAME: its distribution, and its options with default, range and source."""
+    from ssl_toolkit.commands.list import describe
+
+    found = [
+        (group, registry.find(group, name))
+        for group in registry.GROUPS
+        if registry.has(group, name)
+    ]
+    if not found:
+        names = {entry.name for group in registry.GROUPS for entry in registry.entries(group)}
+        raise PluginError(
+            f"nothing registered is called {name!r}{registry.did_you_mean(name, names)}; "
+            "`ssl-toolkit list` shows all names"
+        )
+    shown = []
+    for _, entry in found:
+        plugin, _ = registry.attempt(entry)
+        shown.append(describe(entry, True) | ({} if plugin is None else _details(plugin)))
+    if as_json:
+        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    for one in shown:
+        click.echo(f"{one['name']} ({one['group'].removesuffix('s')})")
+        click.echo(f"  distribution: {one['distribution']} {one['version']}")
+        click.echo(f"  state: {one['state']}" + (f" ({one['reason']})" if one["reason"] else ""))
+        if one.get("summary"):
+            click.echo(f"  {one['summary']}")
+        for key, value in one.get("defaults", {}).items():
+            click.echo(f"  {key}: {value}")
+        for option in one.get("options", []):
+            facts = [option["type"], option["range"]]
+            if "reference" in option:
+                facts.append(f"profile reference: {option['reference']}")
+            told = ", ".join(filter(None, facts))
+            click.echo(f"  {option['name']} = {option['default']}  ({told})")
+            source = f" [{option['source']}]" if option["source"] else ""
+            click.echo(f"      {option['meaning']}{source}")
+
+
+def _details(plugin: type) -> dict[str, Any]:
+    """What the class says of itself."""
+    summary = (plugin.__doc__ or "").strip().splitlines()[:1]
+    details: dict[str, Any] = {"summary": summary[0] if summary else ""}
+    config = getattr(plugin, "Config", None)
+    if config is not None:
+        details["options"] = [_option(config, name) for name in config.model_fields]
+    if dataclasses.is_dataclass(getattr(plugin, "defaults", None)):
+        details["defaults"] = dataclasses.asdict(plugin.defaults)  # type: ignore[attr-defined]
+    return details
+
+
+def _option(config: Any, name: str) -> dict[str, Any]:
+    field = config.model_fields[name]
+    schema = config.model_json_schema()["properties"][name]
+    option = {
+        "name": name,
+        "default": field.default,
+        "type": _type(schema),
+        "range": _range(schema),
+        "meaning": field.description or "",
+        "source": (field.json_schema_extra or {}).get("source", ""),
+    }
+    if name in config.reference:
+        option["reference"] = config.reference[name]
+    return option
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if "anyOf" in schema:
+        return " | ".join(_type(branch) for branch in schema["anyOf"])
+    return str(schema.get("type", "any"))
+
+
+def _range(schema: dict[str, Any]) -> str:
+    signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+    limits = {key: branch[key] for branch in [schema, *schema.get("anyOf", [])] for key in branch}
+    return ", ".join(f"{sign} {limits[key]:g}" for key, sign in signs.items() if key in limits)

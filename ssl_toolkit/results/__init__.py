@@ -1,0 +1,1 @@
+"""Runs in their folders: what is recorded, shown and reported."""

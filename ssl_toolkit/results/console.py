@@ -1,0 +1,210 @@
+"""What a person sees of a run: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+Row = dict[str, Any]
+
+
+class Console:
+    """Prints the course of a run and keeps what was printed in its log.
+
+    Args:
+        quiet: print warnings and the final table only; the log gets everything.
+        verbose: print every row of metrics, not only the evaluations.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._quiet = quiet
+        self._verbose = verbose
+        # Lines are never wrapped or cut in a file: soft_wrap leaves that to whoever reads it.
+        self._rich = RichConsole(file=sys.stdout, soft_wrap=True, highlight=False)
+        self._early: list[str] = []
+        self._log: Path | None = None
+
+    def log_to(self, path: Path) -> None:
+        """Append what is said to a file from now on, what was said before included."""
+        self._log = path
+        for line in self._early:
+            self._write(line)
+        self._early = []
+
+    def say(self, text: str, *, important: bool = False) -> None:
+        """One line; shown when quiet only if it is important."""
+        if important or not self._quiet:
+            self._rich.print(Text(text))
+        if self._log is None:
+            self._early.append(text)
+        else:
+            self._write(text)
+
+    def warn(self, text: str) -> None:
+        """One line that begins with ``warning:``."""
+        self.say(f"warning: {text}", important=True)
+
+    def training(self, steps: int) -> _Course:
+        """The course of training: a context manager whose `row` takes rows of metrics."""
+        return _Course(self, steps)
+
+    def results(self, summary: dict[str, Any]) -> None:
+        """The final table."""
+        rows = result_rows(summary)
+        if self._rich.is_terminal:
+            table = Table(show_header=False, title=Text(f"{summary['algorithm']}: results"))
+            for name, value in rows:
+                table.add_row(Text(name), Text(value))
+            self._rich.print(table)
+        for name, value in rows:
+            line = f"{name}: {value}"
+            if self._rich.is_terminal:
+                self._write(line)
+            else:
+                self.say(line, important=True)
+
+    @property
+    def rich(self) -> RichConsole:
+        """The console underneath."""
+        return self._rich
+
+    def live(self) -> bool:
+        """Whether a live line is wanted."""
+        return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
+
+    def shows(self, row: Row) -> bool:
+        """Whether a row of metrics is worth a line."""
+        return self._verbose or any(key.endswith(".accuracy") for key in row)
+
+    def _write(self, line: str) -> None:
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line + "\n")
+
+
+class _Course:
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console = console
+        self._steps = steps
+        self._best: tuple[float, int] | None = None
+        self._progress = (
+            Progress(
+                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}", markup=False),
+                TimeRemainingColumn(compact=True),
+                console=console.rich,
+                transient=True,
+            )
+            if console.live()
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+            self._task = self._progress.add_task("", total=self._steps)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def row(self, row: Row) -> None:
+        """Show one row of metrics."""
+        accuracy = row.get("validation.accuracy")
+        if accuracy is not None and (self._best is None or accuracy > self._best[0]):
+            self._best = (accuracy, row["step"])
+        if self._progress is not None:
+            self._progress.update(
+                self._task, completed=row["step"], description=_brief(row, self._best)
+            )
+        if self._console.shows(row):
+            self._console.say(
+                f"step {row['step']}/{self._steps}  {_brief(row, self._best)}  {self._left(row)}"
+            )
+
+    def _left(self, row: Row) -> str:
+        step, seconds = row["step"], row["seconds"]
+        rest = seconds / step * (self._steps - step)
+        return f"{_duration(seconds)}, {_duration(rest)} left"
+
+
+def _brief(row: Row, best: tuple[float, int] | None) -> str:
+    parts = [f"loss {row['train.loss']:.4f}"] if "train.loss" in row else []
+    parts += [
+        f"{name.removeprefix('train.loss.')} {value:.4f}"
+        for name, value in row.items()
+        if name.startswith("train.loss.")
+    ]
+    named = {
+        "train.coverage": "coverage",
+        "train.pseudo_label_accuracy": "pseudo-label accuracy",
+        "validation.accuracy": "validation accuracy",
+        "train.labelled.accuracy": "accuracy on the labelled training pictures",
+    }
+    parts += [f"{text} {row[key]:.4f}" for key, text in named.items() if key in row]
+    if best is not None:
+        parts.append(f"best {best[0]:.4f} at {best[1]}")
+    return "  ".join(parts)
+
+
+def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the final table."""
+    rows = [("algorithm", f"{summary['algorithm']} (profile {summary['profile']})")]
+    rows.append(("backbone", str(summary["backbone"])))
+    rows.append(("pictures", ", ".join(f"{v} {k}" for k, v in summary["counts"].items())))
+    steps = f"{summary['steps']}"
+    if summary["best_step"] is not None:
+        steps += f", best validation at {summary['best_step']}"
+    rows.append(("steps", steps))
+    rows += score_rows({part: summary[part] for part in ("validation", "test")})
+    rows.append(("time", _duration(summary["seconds"])))
+    return rows
+
+
+def score_rows(results: dict[str, dict[str, Any] | None]) -> list[tuple[str, str]]:
+    """Names and values of the scores of ``validation`` and ``test``."""
+    validation, test = results["validation"], results["test"]
+    rows = []
+    if validation is None:
+        rows.append(("validation", "none: the last weights are reported"))
+    else:
+        rows.append(("validation accuracy", f"{validation['accuracy']:.4f}"))
+    if test is None:
+        return [*rows, ("test", "none: there are no test pictures")]
+    rows += [
+        ("test accuracy", f"{test['accuracy']:.4f} of {test['count']} pictures"),
+        ("test balanced accuracy", f"{test['balanced_accuracy']:.4f}"),
+        ("test macro F1", f"{test['macro_f1']:.4f}"),
+        ("test calibration error", f"{test['ece']:.4f}"),
+    ]
+    for name, own in test["per_class"].items():
+        accuracy = own["accuracy"]
+        told = "no pictures" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
+        rows.append((f"  {name}", told))
+    return rows
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes} min"
+        if hours
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )

@@ -1,0 +1,181 @@
+"""The folder of a run: where each file is, and who may write there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def record(self) -> Path:
+        """Versions, device, distributions and fingerprint."""
+        return self.path / "record.json"
+
+    @property
+    def split(self) -> Path:
+        """Which picture is in which part."""
+        return self.path / "split.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What was printed."""
+        return self.path / "log.txt"
+
+    @property
+    def summary(self) -> Path:
+        """Status and results."""
+        return self.path / "summary.json"
+
+    @property
+    def predictions(self) -> Path:
+        """Test and validation probabilities and labels."""
+        return self.path / "predictions.npz"
+
+    @property
+    def last(self) -> Path:
+        """The newest checkpoint."""
+        return self.path / "checkpoints" / "last.pt"
+
+    @property
+    def best(self) -> Path:
+        """Weights of the best validation."""
+        return self.path / "checkpoints" / "best.pt"
+
+    @property
+    def model(self) -> Path:
+        """The exported model."""
+        return self.path / "model"
+
+    def read_summary(self) -> dict[str, Any]:
+        """The summary.
+
+        Raises:
+            ModelError: the folder is not that of a run, or the file is damaged.
+        """
+        try:
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ModelError(f"{self.path}: not the folder of a run (no summary.json)") from error
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{self.summary}: damaged or not readable: {error}") from error
+        if not isinstance(summary, dict) or "status" not in summary:
+            raise ModelError(f"{self.summary}: not the summary of a run")
+        return summary
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Replace the summary, whole or not at all."""
+        write_json(self.summary, summary)
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Append one row of metrics; strict JSON."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def cut_back(self, step: int) -> None:
+        """Drop the rows of metrics after a step, so that a resumed run writes them anew.
+
+        A row that was cut short by a kill is dropped as well.
+        """
+        kept = []
+        if self.metrics.exists():
+            for line in self.metrics.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    break
+                if row["step"] > step:
+                    break
+                kept.append(line + "\n")
+        write_text(self.metrics, "".join(kept))
+
+
+def default_name(settings: Settings) -> str:
+    """``<algo>-<dataset>-s<seed>``, from settings that are resolved."""
+    data = Path(settings.data).resolve().name if settings.data else settings.dataset
+    return f"{settings.algo.rpartition(':')[2]}-{data or 'data'}-s{settings.seed}"
+
+
+def check_output(settings: Settings, overwrite: bool) -> None:
+    """Refuse an output folder that can't be used, before anything is read or trained.
+
+    Raises:
+        ModelError: it exists (and may not be overwritten), or can't be made.
+    """
+    if settings.output is None:
+        _check_writable(Path("runs"))
+        return
+    path = Path(settings.output)
+    if path.exists() or path.is_symlink():
+        if not path.is_dir():
+            raise ModelError(f"--output {path}: there is a file of that name; choose another name")
+        if not overwrite:
+            raise ModelError(
+                f"--output {path}: the folder exists; choose another name, go on with "
+                f"`ssl-toolkit resume {path}`, or replace it with --overwrite"
+            )
+        foreign = not RunFolder(path).summary.exists() and any(path.iterdir())
+        if foreign:
+            raise ModelError(f"--output {path}: not the folder of a run, so it is not overwritten")
+    _check_writable(path)
+
+
+def make_folder(settings: Settings, overwrite: bool) -> RunFolder:
+    """Make the folder of a run; a default name gets a number when it is taken.
+
+    Raises:
+        ModelError: as `check_output`.
+    """
+    check_output(settings, overwrite)
+    try:
+        if settings.output is not None:
+            path = Path(settings.output)
+            if path.exists():
+                shutil.rmtree(path)
+            path.mkdir(parents=True)
+            return RunFolder(path)
+        parent = Path("runs")
+        parent.mkdir(exist_ok=True)
+        name, number = default_name(settings), 1
+        while True:
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return RunFolder(path)
+    except OSError as error:
+        place = settings.output or "runs"
+        raise ModelError(f"--output {place}: {error.strerror or error}") from error
+
+
+def _check_writable(path: Path) -> None:
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ModelError(f"--output {path}: {existing} can't be written; choose another folder")

@@ -1,0 +1,60 @@
+"""What a run records about where and how it was made."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import importlib_metadata
+import torch
+
+from ssl_toolkit import registry
+from ssl_toolkit.engine.devices import describe
+from ssl_toolkit.engine.experiment import Experiment
+
+PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on; missing ones are left out."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib_metadata.version(name)
+        except importlib_metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def record(experiment: Experiment) -> dict[str, Any]:
+    """Versions, device, the distribution of each plugin, and the fingerprints."""
+    settings = experiment.config.settings
+    plugins = {
+        "algorithms": settings.algo,
+        "augmenters": settings.augment.weak,
+        "backbones": settings.backbone or "",
+        "datasets": settings.dataset or "",
+    }
+    chosen = [(group, name) for group, name in plugins.items() if name]
+    chosen.append(("augmenters", settings.augment.strong))
+    distributions = {}
+    for group, name in chosen:
+        if registry.has(group, name):
+            entry = registry.find(group, name)
+            distributions[f"{group}: {entry.name}"] = (
+                f"{entry.distribution} {entry.version}".strip()
+            )
+        else:
+            distributions[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
+    return {
+        "versions": versions(),
+        "platform": platform.platform(),
+        "device": describe(experiment.device),
+        "precision": experiment.trainer.precision,
+        "torch_threads": torch.get_num_threads(),
+        "plugins": distributions,
+        "fingerprint": experiment.config.fingerprint(),
+        "split": experiment.split_hash,
+        "notes": list(experiment.notes),
+        "warnings": list(experiment.warnings),
+    }
