@@ -1,0 +1,92 @@
+"""Time of the Pair Loss as matrix products, against the same numbers from explicit pairs.
+
+Forward and backward at the paper's size for CIFAR-10: 64 images with 7 strong views each, so 448
+rows and 200,256 ordered pairs. Rounds alternate the order of the two; medians are printed.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/pair_loss.py [--rounds 20] [--threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle threads must not spin
+
+import torch
+from ssl_toolkit_simple import pair_loss
+from torch import Tensor
+
+IMAGES, STRONG_VIEWS, CLASSES = 64, 7, 10
+THRESHOLDS = 0.95, 0.9
+# Made once, so that finding the pairs is not part of the explicit form's time.
+PAIRS = (~torch.eye(IMAGES * STRONG_VIEWS, dtype=torch.bool)).nonzero(as_tuple=True)
+
+
+def explicit_pairs(logits: Tensor, targets: Tensor) -> Tensor:
+    """The formula with one row for each ordered pair: N² · C numbers held for the backward."""
+    i, j = PAIRS
+    log_probs = logits.log_softmax(dim=-1)
+    anchors = targets[i]
+    similarity = (anchors.sqrt() * targets[j].sqrt()).sum(dim=-1)
+    confidence = anchors.amax(dim=-1)
+    weights = confidence * (confidence > THRESHOLDS[0])
+    weights = weights * similarity * (similarity > THRESHOLDS[1])
+    distances = 1 - (anchors.sqrt() * (log_probs[j] / 2).exp()).sum(dim=-1)
+    return (weights * distances).sum() / (len(i) / 2)
+
+
+def matrix_products(logits: Tensor, targets: Tensor) -> Tensor:
+    return pair_loss(logits, targets, *THRESHOLDS)
+
+
+def measure(form: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor) -> float:
+    logits.grad = None
+    start = time.perf_counter()
+    form(logits, targets).backward()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(IMAGES * STRONG_VIEWS, CLASSES, generator=generator).requires_grad_()
+    guesses = (8 * torch.randn(IMAGES, CLASSES, generator=generator)).softmax(dim=-1)
+    targets = guesses.repeat(STRONG_VIEWS, 1)
+
+    values, gradients = [], []
+    for form in (matrix_products, explicit_pairs):  # also the warm-up
+        logits.grad = None
+        loss = form(logits, targets)
+        loss.backward()
+        values.append(loss.detach())
+        gradients.append(logits.grad)
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
+
+    seconds: dict[str, list[float]] = {"matrix_products": [], "explicit_pairs": []}
+    for number in range(arguments.rounds):
+        forms = [matrix_products, explicit_pairs]
+        for form in forms if number % 2 == 0 else forms[::-1]:
+            seconds[form.__name__].append(measure(form, logits, targets))
+
+    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, ", end="")
+    print(f"{arguments.threads} threads, {arguments.rounds} rounds, {len(targets)} x {CLASSES}")
+    for name, times in seconds.items():
+        spread = f"{1e3 * min(times):.2f} to {1e3 * max(times):.2f}"
+        print(f"{name}: median {1e3 * statistics.median(times):.2f} ms ({spread})")
+    rounds = zip(seconds["explicit_pairs"], seconds["matrix_products"], strict=True)
+    ratio = statistics.median(slow / fast for slow, fast in rounds)
+    print(f"explicit pairs / matrix products: {ratio:.1f} (median of the rounds)")
+
+
+if __name__ == "__main__":
+    main()

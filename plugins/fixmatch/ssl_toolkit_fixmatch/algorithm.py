@@ -1,0 +1,106 @@
+"""FixMatch (Sohn et al., NeurIPS 2020, arXiv:2001.07685)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ssl_toolkit import Algorithm, Batch, Context, Guess, Loss, Options, StepOutput, Views, option
+from ssl_toolkit.ops import interleave_rows
+
+
+class FixMatch(Algorithm):
+    """Train strong views on the hard labels of confident weak views of the same images.
+
+    Labelled, weak and strong images share one forward in train mode, so BatchNorm sees all of
+    them; the live model guesses, not the teacher.
+    """
+
+    class Config(Options):
+        """Options of FixMatch."""
+
+        reference: ClassVar[dict[str, Any]] = {"interleaved": True}
+
+        confidence_threshold: float = option(
+            0.95, ge=0, le=1, help="a pseudo label counts from here on", source="paper, sec. 4"
+        )
+        unsupervised_weight: float = option(
+            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, sec. 4"
+        )
+        interleaved: bool = option(
+            False,
+            help="deal the images out before the joint forward; matters where devices share it",
+            source="False: the order changes nothing on one device; well-known port: True",
+        )
+        unlabelled_ratio: int = option(
+            7, ge=1, help="unlabelled images for each labelled one (mu)", source="paper, sec. 4"
+        )
+
+    config: Config
+
+    def views(self) -> Views:
+        """One weak labelled view, one weak and one strong unlabelled one."""
+        return Views(
+            unlabelled_weak=1,
+            unlabelled_strong=1,
+            unlabelled_ratio=self.config.unlabelled_ratio,
+        )
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """l_s + lambda_u · l_u, eqs. 3-4."""
+        c = self.config
+        views = batch.labelled_weak[0], batch.unlabelled_weak[0], batch.unlabelled_strong[0]
+        logits = self._forward(torch.cat(views), len(batch.labels), ctx)
+        labelled, weak, strong = torch.split(logits, [len(view) for view in views])
+
+        supervised = F.cross_entropy(labelled.float(), batch.labels)  # eq. 3
+        unsupervised, _ = fixmatch_loss(weak, strong, c.confidence_threshold)  # eq. 4
+
+        guess = weak.detach().float().softmax(dim=-1)
+        return StepOutput(
+            losses={
+                "supervised": Loss(supervised),
+                "unsupervised": Loss(unsupervised, c.unsupervised_weight),
+            },
+            guess=Guess(guess, guess.amax(dim=-1) >= c.confidence_threshold),
+        )
+
+    def _forward(self, images: Tensor, batch_size: int, ctx: Context) -> Tensor:
+        if not self.config.interleaved:
+            return ctx.model(images)
+        logits = ctx.model(interleave_rows(images, len(images) // batch_size))
+        return interleave_rows(logits, batch_size)
+
+
+def fixmatch_loss(
+    weak_logits: Tensor, strong_logits: Tensor, threshold: float
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of strong views against the confident hard labels of weak views.
+
+    1/N · sum over all N rows of 1(max p_weak >= threshold) · H(argmax p_weak, p_strong): rows
+    below the threshold count 0 and stay in the divisor. A tie is the lowest class.
+
+    Args:
+        weak_logits: (N, C); no gradient flows into them.
+        strong_logits: (N, C); carries the gradient.
+        threshold: in [0, 1]; compared in float32, or in float64 for such logits.
+
+    Returns:
+        The loss and the share of rows that count, both 0-dim.
+
+    Source: FixMatch, eq. 4.
+
+    >>> fixmatch_loss(torch.tensor([[9.0, 0.0]]), torch.zeros(1, 2), 0.95)
+    (tensor(0.6931), tensor(1.))
+    """
+    weak, strong = (
+        t if t.dtype == torch.float64 else t.float() for t in (weak_logits, strong_logits)
+    )
+    probs = weak.detach().softmax(dim=-1)
+    mask = (probs.amax(dim=-1) >= threshold).to(strong)
+    losses = F.cross_entropy(strong, probs.argmax(dim=-1), reduction="none")
+    count = max(len(losses), 1)
+    return (losses * mask).sum() / count, mask.sum() / count

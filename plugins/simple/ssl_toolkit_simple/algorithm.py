@@ -1,0 +1,175 @@
+"""SimPLE (Hu, Yang, Hu and Nevatia, CVPR 2021, arXiv:2103.16725)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ssl_toolkit import (
+    Algorithm,
+    Batch,
+    Context,
+    Guess,
+    Loss,
+    Options,
+    StepOutput,
+    Views,
+    option,
+)
+from ssl_toolkit.ops import (
+    guess_labels,
+    interleave,
+    l2_consistency,
+    linear_rampup,
+    soft_cross_entropy,
+)
+from ssl_toolkit_simple.pair_loss import Distance, pair_loss, pair_statistics
+
+
+class SimPLE(Algorithm):
+    """Consistency of each image with its own pseudo label and with those of similar images.
+
+    Pseudo labels come from the teacher's answers to weak views, the gradient from strong views.
+    Labelled and unlabelled images go through one joint forward; the authors' code interleaves
+    them into batches of B and runs those one after another (option ``interleaved``).
+    """
+
+    class Config(Options):
+        """Options of SimPLE."""
+
+        reference: ClassVar[dict[str, Any]] = {
+            "confidence_weighted": False,
+            "rampup_steps": 0,
+            "interleaved": True,
+        }
+
+        temperature: float = option(
+            0.5, gt=0, help="sharpening of the pseudo labels; 1 for none", source="paper"
+        )
+        weak_views: int = option(
+            2, ge=1, help="weak views that a pseudo label is guessed from (K)", source="authors"
+        )
+        strong_views: int = option(
+            7,
+            ge=1,
+            help="strong views of each unlabelled image (K_strong, the K of the paper's tables)",
+            source="paper, CIFAR-10 and SVHN; CIFAR-100 and Mini-ImageNet use 4 and 7 or 2",
+        )
+        confidence_threshold: float = option(
+            0.95, ge=0, le=1, help="a pseudo label counts if strictly above it", source="paper"
+        )
+        similarity_threshold: float = option(
+            0.9, ge=0, le=1, help="a pair counts if strictly more similar", source="paper"
+        )
+        unsupervised_weight: float = option(
+            75.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, CIFAR-10"
+        )
+        pair_weight: float = option(
+            75.0, ge=0, help="weight of the Pair Loss; 0 for none", source="paper, CIFAR-10"
+        )
+        rampup_fraction: float = option(
+            0.3,
+            ge=0,
+            le=1,
+            help="share of the run over which both weights rise from 0; 0 for no ramp",
+            source="this project, for short runs; the authors use none",
+        )
+        rampup_steps: int | None = option(
+            None, ge=0, help="the same in steps, in place of the share; 0 for no ramp"
+        )
+        pair_distance: Distance = option(
+            "bhattacharyya", help="distance of the Pair Loss", source="paper"
+        )
+        confidence_weighted: bool = option(
+            True,
+            help="whether the Pair Loss multiplies by the anchor's confidence",
+            source="paper; the authors' code only thresholds it",
+        )
+        unsupervised_loss: Literal["l2", "cross_entropy"] = option(
+            "l2", help="form of the unsupervised loss", source="paper"
+        )
+        guess: Literal["teacher", "model"] = option(
+            "teacher",
+            help="who guesses: the averaged weights in eval mode, or the live ones in train mode",
+            source="authors' code; MixMatch's own uses the live ones",
+        )
+        interleaved: bool = option(
+            False,
+            help="interleave into batches of B and forward each on its own",
+            source="False: one pass, faster, BatchNorm sees the whole mixture; authors: True",
+        )
+        unlabelled_ratio: int = option(
+            1, ge=1, help="unlabelled images for each labelled one", source="paper"
+        )
+
+    config: Config
+
+    def views(self) -> Views:
+        """One weak labelled view, K weak and K_strong strong unlabelled ones."""
+        return Views(
+            unlabelled_weak=self.config.weak_views,
+            unlabelled_strong=self.config.strong_views,
+            unlabelled_ratio=self.config.unlabelled_ratio,
+        )
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """L_X + r · (lambda_U · L_U + lambda_P · L_P), the paper's algorithm 1."""
+        c = self.config
+        # q_b: mean over the K weak views, sharpened; every strong view of u_b gets the same one.
+        guess = guess_labels(self._guess_logits(batch.unlabelled_weak, ctx), c.temperature)
+        targets = guess.repeat(c.strong_views, 1)
+
+        images = torch.cat([batch.labelled_weak[0], batch.unlabelled_strong.flatten(0, 1)])
+        logits = self._forward(images, len(batch.labels), ctx)
+        labelled, unlabelled = torch.split(logits, [len(batch.labels), len(targets)])
+
+        thresholds = c.confidence_threshold, c.similarity_threshold
+        supervised = F.cross_entropy(labelled.float(), batch.labels)
+        unsupervised = self._unsupervised(unlabelled, targets)
+        pair = pair_loss(unlabelled, targets, *thresholds, c.pair_distance, c.confidence_weighted)
+
+        ramp = linear_rampup(ctx.step, self._ramp_length(ctx))
+        confidence, similarity, both = pair_statistics(targets, *thresholds)
+        return StepOutput(
+            losses={
+                "supervised": Loss(supervised),
+                "unsupervised": Loss(unsupervised, ramp * c.unsupervised_weight),
+                "pair": Loss(pair, ramp * c.pair_weight),
+            },
+            guess=Guess(guess, guess.amax(dim=-1) > c.confidence_threshold),
+            metrics={
+                "pair_confidence": confidence,
+                "pair_similarity": similarity,
+                "pair_both": both,
+            },
+        )
+
+    def _guess_logits(self, views: Tensor, ctx: Context) -> Tensor:
+        """(K, U, 3, H, W) to (K, U, C), without gradient."""
+        if self.config.guess == "teacher":
+            logits = ctx.teacher_forward(views.flatten(0, 1)).logits
+            return logits.reshape(*views.shape[:2], -1)
+        # One forward a view, as MixMatch does: each normalises by the statistics of its own view.
+        with torch.no_grad():
+            answers = [ctx.forward(view, update_statistics=False).logits for view in views]
+        return torch.stack(answers)
+
+    def _forward(self, images: Tensor, batch_size: int, ctx: Context) -> Tensor:
+        if not self.config.interleaved:
+            return ctx.model(images)
+        mixed = interleave(torch.split(images, batch_size))
+        return torch.cat(interleave([ctx.model(part) for part in mixed]))
+
+    def _unsupervised(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """L_U: mean over all rows, those at or below the threshold counting 0."""
+        threshold = self.config.confidence_threshold
+        if self.config.unsupervised_loss == "l2":
+            return l2_consistency(logits, targets, threshold)
+        return (soft_cross_entropy(logits, targets) * (targets.amax(dim=-1) > threshold)).mean()
+
+    def _ramp_length(self, ctx: Context) -> float:
+        steps = self.config.rampup_steps
+        return self.config.rampup_fraction * ctx.max_steps if steps is None else steps

@@ -1,0 +1,58 @@
+"""Cross-entropy on weakly augmented images, with the given labels or with all of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch.nn import functional as F
+
+from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Views, option
+
+
+class Supervised(Algorithm):
+    """Learn from the labelled images alone: what semi-supervised training has to beat."""
+
+    def views(self) -> Views:
+        """One weak labelled view, nothing unlabelled."""
+        return Views()
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """Mean cross-entropy of the B labelled images."""
+        logits = ctx.model(batch.labelled_weak[0]).float()
+        return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
+
+
+class FullySupervised(Algorithm):
+    """Learn from all images with their true labels: a bound, not a competitor.
+
+    The declared oracle: it alone is given the hidden labels of the unlabelled images, which is
+    why its row in a comparison says what labelling everything would have brought.
+    """
+
+    oracle: ClassVar[bool] = True
+
+    class Config(Options):
+        """Options of the fully supervised bound."""
+
+        unlabelled_ratio: int = option(
+            1, ge=1, help="images of the unlabelled pool for each labelled one"
+        )
+
+    config: Config
+
+    def views(self) -> Views:
+        """One weak view of each image, labelled or not."""
+        return Views(unlabelled_weak=1, unlabelled_ratio=self.config.unlabelled_ratio)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """Mean cross-entropy of the B + U images, each counting the same.
+
+        Raises:
+            ValueError: the batch holds no hidden labels.
+        """
+        if batch.unlabelled_labels is None:
+            raise ValueError("fully supervised training needs batch.unlabelled_labels")
+        logits = ctx.model(torch.cat([batch.labelled_weak[0], batch.unlabelled_weak[0]])).float()
+        labels = torch.cat([batch.labels, batch.unlabelled_labels])
+        return StepOutput({"supervised": Loss(F.cross_entropy(logits, labels))})

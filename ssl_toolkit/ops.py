@@ -1,0 +1,292 @@
+"""The mathematics that algorithms share: pure functions of tensors.
+
+N rows, C classes, K views. Lower precisions are raised to float32 and float64 stays float64, also
+under autocast. Rows of probabilities sum to 1 and may hold zeros. Targets are constants: no
+gradient flows into them. No value or gradient is NaN for logits up to 1e38 in size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "bhattacharyya",
+    "cosine_factor",
+    "guess_labels",
+    "interleave",
+    "interleave_rows",
+    "l2_consistency",
+    "linear_rampup",
+    "mixup",
+    "sharpen",
+    "soft_cross_entropy",
+]
+
+# --- pseudo labels ------------------------------------------------------------------------------
+
+
+def sharpen(probs: Tensor, temperature: float) -> Tensor:
+    """Raise probabilities to the power 1 / temperature and normalise each row.
+
+    Works on logarithms, so that no row underflows to 0 / 0 at a low temperature. Zeros stay
+    exactly 0 and receive gradient 0; everything else is differentiable.
+
+    Args:
+        probs: (..., C).
+        temperature: above 0; 1 changes nothing, towards 0 the rows become one-hot.
+
+    Returns:
+        (..., C).
+
+    Raises:
+        ValueError: the temperature is not above 0.
+
+    Source: Berthelot et al., MixMatch (NeurIPS 2019, arXiv:1905.02249), eq. 7.
+
+    >>> sharpen(torch.tensor([0.8, 0.2]), 0.5)
+    tensor([0.9412, 0.0588])
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    probs = _at_least_float32(probs)
+    zero = probs <= 0
+    # The zeros are replaced before the logarithm: a gradient of 1 / 0 could not be masked after it.
+    log_probs = probs.masked_fill(zero, 1).log().masked_fill(zero, -math.inf)
+    # With the largest at 0, dividing by a tiny temperature can't turn a whole row into -inf.
+    log_probs = log_probs - log_probs.amax(dim=-1, keepdim=True).detach()
+    temperature = max(temperature, torch.finfo(probs.dtype).tiny)
+    return (log_probs / temperature).softmax(dim=-1)
+
+
+def guess_labels(logits: Tensor, temperature: float) -> Tensor:
+    """Guess one label for each image from several views of it; no gradient.
+
+    The probabilities of the views are averaged (not their logits), then sharpened.
+
+    Args:
+        logits: (K, N, C), the views first.
+        temperature: as for `sharpen`.
+
+    Returns:
+        (N, C) probabilities.
+
+    Raises:
+        ValueError: the shape is not (K, N, C), or the temperature is not above 0.
+
+    Source: MixMatch, eqs. 6-7; SimPLE (CVPR 2021), algorithm 1.
+    """
+    if logits.ndim != 3:
+        raise ValueError(f"logits must be (views, N, classes), got {tuple(logits.shape)}")
+    mean = _at_least_float32(logits.detach()).softmax(dim=-1).mean(dim=0)
+    return sharpen(mean, temperature)
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each row against soft targets: -sum_c target_c · log p_c.
+
+    Args:
+        logits: (N, C); carries the gradient.
+        targets: (N, C) probabilities.
+
+    Returns:
+        (N,), not reduced.
+
+    >>> soft_cross_entropy(torch.zeros(1, 2), torch.tensor([[0.5, 0.5]]))
+    tensor([0.6931])
+    """
+    log_probs = _at_least_float32(logits).log_softmax(dim=-1)
+    return -(_at_least_float32(targets.detach()) * log_probs).sum(dim=-1)
+
+
+def l2_consistency(logits: Tensor, targets: Tensor, threshold: float | None = None) -> Tensor:
+    """Mean squared difference between predicted and target probabilities (the Brier score).
+
+    The mean is over all N · C entries; rows that a threshold leaves out count as 0 and stay in
+    the divisor, so that nothing passing gives 0 with an exactly zero gradient.
+
+    Args:
+        logits: (N, C); carries the gradient.
+        targets: (N, C) probabilities.
+        threshold: only rows whose largest target is strictly above it count; None for all.
+
+    Returns:
+        0-dim.
+
+    Source: MixMatch, eq. 4 (no threshold); SimPLE (CVPR 2021), the unsupervised loss L_U.
+    """
+    targets = _at_least_float32(targets.detach())
+    squared = (_at_least_float32(logits).softmax(dim=-1) - targets).square()
+    if threshold is not None:
+        squared = squared * (targets.amax(dim=-1, keepdim=True) > threshold)
+    return squared.sum() / max(squared.numel(), 1)
+
+
+def bhattacharyya(p: Tensor, q: Tensor) -> Tensor:
+    """Bhattacharyya coefficient of each pair of rows: sum_c sqrt(p_c · q_c).
+
+    1 for equal rows, 0 for disjoint ones; rounding may take it a few units in the last place
+    above 1, and it is not clamped because that would silence the gradient. The gradient with
+    respect to an entry that is exactly 0 is 0 in place of infinity.
+
+    Args:
+        p: (..., C) probabilities; carries gradient.
+        q: (..., C) probabilities; carries gradient.
+
+    Returns:
+        (...,).
+
+    >>> bhattacharyya(torch.tensor([1.0, 0.0]), torch.tensor([0.25, 0.75]))
+    tensor(0.5000)
+    """
+    return (_square_root(p) * _square_root(q)).sum(dim=-1)
+
+
+def _square_root(probs: Tensor) -> Tensor:
+    probs = _at_least_float32(probs)
+    zero = probs <= 0
+    return probs.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+
+
+# --- mixing and ordering batches ----------------------------------------------------------------
+
+
+def mixup(
+    images: Tensor, targets: Tensor, lam: float | Tensor, permutation: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mix each image, and its target, with another one of the batch.
+
+    l = max(lam, 1 - lam); image_i becomes l · image_i + (1 - l) · image_permutation[i], so that
+    it stays closer to itself than to its partner. Draws nothing.
+
+    Args:
+        images: (N, ...); not changed.
+        targets: (N, C) probabilities; not changed.
+        lam: in [0, 1]; a number, 0-dim or (1,) for the whole batch, or (N,), one for each image.
+            The papers draw it from Beta(alpha, alpha).
+        permutation: (N,) int64, on the device of the images.
+
+    Returns:
+        Mixed images and mixed targets, shapes as given.
+
+    Source: MixMatch, eqs. 8-11.
+
+    >>> mixup(torch.tensor([[0.0], [1.0]]), torch.eye(2), 0.25, torch.tensor([1, 0]))[0]
+    tensor([[0.2500],
+            [0.7500]])
+    """
+
+    def mix(values: Tensor) -> Tensor:
+        values = _at_least_float32(values)
+        share: float | Tensor
+        if isinstance(lam, Tensor):
+            share = torch.maximum(lam, 1 - lam).to(values)
+            share = share.reshape(-1, *[1] * (values.ndim - 1)) if share.ndim else share
+        else:
+            share = max(lam, 1 - lam)
+        return share * values + (1 - share) * values[permutation]
+
+    return mix(images), mix(targets)
+
+
+def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
+    """Swap slices between batches, so that each one becomes a mixture of all (MixMatch).
+
+    All n batches are cut at the same places into n nearly equal groups, the longer ones last;
+    group i of the first batch changes places with group i of batch i. Doing it twice undoes it.
+    The purpose is that separate forward passes see similar BatchNorm statistics.
+
+    Args:
+        batches: n tensors (or sequences of numbers) of equal length.
+
+    Returns:
+        n new tensors.
+
+    Raises:
+        ValueError: the lengths differ.
+
+    >>> interleave([torch.tensor([0, 1]), torch.tensor([10, 11])])
+    [tensor([ 0, 11]), tensor([10,  1])]
+    """
+    tensors = [torch.as_tensor(batch) for batch in batches]
+    lengths = {len(tensor) for tensor in tensors}
+    if len(lengths) > 1:
+        raise ValueError(f"batches must have one length, got {sorted(lengths)}")
+    if not tensors:
+        return []
+    count, length = len(tensors), lengths.pop()
+    sizes = [length // count + (i >= count - length % count) for i in range(count)]
+    groups = [list(torch.split(tensor, sizes)) for tensor in tensors]
+    for i in range(1, count):
+        groups[0][i], groups[i][i] = groups[i][i], groups[0][i]
+    return [torch.cat(pieces) for pieces in groups]
+
+
+def interleave_rows(x: Tensor, size: int) -> Tensor:
+    """Deal the rows out as FixMatch does: view n rows of `size`, transpose, flatten.
+
+    ``interleave_rows(y, len(y) // size)`` undoes it.
+
+    Args:
+        x: (n · size, ...).
+        size: at least 1.
+
+    Returns:
+        A new tensor of the same shape.
+
+    Raises:
+        ValueError: the length is not a multiple of the size.
+
+    >>> interleave_rows(torch.arange(6), 3)
+    tensor([0, 3, 1, 4, 2, 5])
+    """
+    if size < 1 or len(x) % size:
+        raise ValueError(f"{len(x)} rows can't be dealt out in rows of {size}")
+    return x.reshape(-1, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+
+# --- schedules ----------------------------------------------------------------------------------
+
+
+def linear_rampup(step: float, length: float) -> float:
+    """Weight in [0, 1] that rises linearly: min(step / length, 1), and 1 for length 0.
+
+    Args:
+        step: updates already done, so that the first update has weight 0 unless length is 0.
+        length: in the unit of `step`; 0 for no ramp.
+    """
+    return min(step / length, 1.0) if length > 0 else 1.0
+
+
+def cosine_factor(
+    step: int, total_steps: int, warmup_steps: int = 0, cycles: float = 7 / 16
+) -> float:
+    """Multiplier in [0, 1] of the learning rate: linear warm-up, then part of a cosine.
+
+    step / warmup_steps before the warm-up ends, then max(0, cos(pi · cycles · t)) with t going
+    from 0 to 1 over the remaining steps and staying there.
+
+    Args:
+        step: updates already done; the first update of a warm-up has multiplier 0.
+        total_steps: length of the run, warm-up included.
+        warmup_steps: 0 for none.
+        cycles: half turns of the cosine; 7/16 as in FixMatch (NeurIPS 2020), section 2.4, ends at
+            0.195 of the full rate.
+
+    >>> round(cosine_factor(100, 100), 3)
+    0.195
+    """
+    if step < warmup_steps:
+        return step / warmup_steps
+    length = max(total_steps - warmup_steps, 1)
+    return max(0.0, math.cos(math.pi * cycles * min(step - warmup_steps, length) / length))
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

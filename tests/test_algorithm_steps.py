@@ -1,0 +1,197 @@
+"""The step of each algorithm against its formula, on a toy network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ssl_toolkit_fixmatch import FixMatch
+from ssl_toolkit_mixmatch import MixMatch, MixMatchEnhanced
+from ssl_toolkit_mixmatch.algorithm import _beta
+from ssl_toolkit_simple import SimPLE
+from ssl_toolkit_supervised import FullySupervised
+from toy_context import CLASSES, FakeContext, build, make_batch, objective, run
+
+from ssl_toolkit import Algorithm
+
+# --- SimPLE -------------------------------------------------------------------------------------
+
+
+def test_simple_counts_confident_guesses() -> None:
+    ctx = FakeContext()
+    output, batch = run(SimPLE, ctx, unlabelled_ratio=7)
+    guess = output.guess
+    assert guess is not None
+    assert 0 < guess.used.sum() < len(guess.used)
+    assert torch.equal(guess.used, guess.probs.amax(dim=-1) > 0.95)
+    views = batch.unlabelled_weak
+    mean = torch.stack([ctx.averaged(view).logits.softmax(dim=-1) for view in views]).mean(dim=0)
+    expected = mean.square() / mean.square().sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(guess.probs, expected)
+    assert 0 < output.metrics["pair_both"] <= output.metrics["pair_confidence"] < 1
+
+
+def test_simple_matches_a_plain_loop() -> None:
+    ctx = FakeContext(step=15)  # half way up the ramp
+    output, batch = run(SimPLE, ctx, strong_views=3, pair_weight=50)
+    assert output.guess is not None
+    guess = output.guess.probs
+    images = torch.cat([batch.labelled_weak[0], batch.unlabelled_strong.flatten(0, 1)])
+    probs = ctx.live(images).logits.softmax(dim=-1)
+    labelled, unlabelled = probs[:4], probs[4:].reshape(3, 4, CLASSES)
+    supervised = -labelled[range(4), batch.labels].log().mean()
+    rows = [(guess[b], unlabelled[k, b]) for k in range(3) for b in range(4)]
+    unsupervised = sum(((q - p) ** 2).sum() for q, p in rows if q.max() > 0.95) / (12 * CLASSES)
+    pair = torch.tensor(0.0)
+    for i, (q, _) in enumerate(rows):
+        for j, (other, p) in enumerate(rows):
+            similarity = (q * other).sqrt().sum()
+            if i != j and q.max() > 0.95 and similarity > 0.9:
+                pair = pair + q.max() * similarity * (1 - (q * p).sqrt().sum())
+    expected = supervised + 37.5 * unsupervised + 25 * pair / 66
+    assert output.losses["pair"].value > 0
+    torch.testing.assert_close(objective(output), expected)
+
+
+def test_simple_with_cross_entropy() -> None:
+    output, _ = run(SimPLE, FakeContext(), unsupervised_loss="cross_entropy")
+    assert (
+        output.losses["unsupervised"].value
+        > run(SimPLE, FakeContext())[0].losses["unsupervised"].value
+    )
+    none, _ = run(
+        SimPLE, FakeContext(), unsupervised_loss="cross_entropy", confidence_threshold=1.0
+    )
+    assert none.losses["unsupervised"].value == 0
+    assert none.losses["pair"].value == 0
+
+
+def test_simple_passes_its_pair_options_on() -> None:
+    values = {
+        (distance, weighted): run(
+            SimPLE, FakeContext(), pair_distance=distance, confidence_weighted=weighted
+        )[0]
+        .losses["pair"]
+        .value.item()
+        for distance in ("bhattacharyya", "l2", "entropy")
+        for weighted in (True, False)
+    }
+    assert len(set(values.values())) == 6
+
+
+@pytest.mark.parametrize("kind", [SimPLE, MixMatch, MixMatchEnhanced])
+def test_one_view_is_enough(kind: type[Algorithm]) -> None:
+    strong = {} if kind is MixMatch else {"strong_views": 1}
+    output, batch = run(kind, FakeContext(), weak_views=1, **strong)
+    assert batch.unlabelled_weak.shape[0] == 1
+    assert objective(output).isfinite()
+
+
+# --- MixMatch -----------------------------------------------------------------------------------
+
+
+def test_mixmatch_trains_on_the_views_it_says() -> None:
+    for options, rows in (({}, 4 + 4 * 9), ({"anchors": "strong"}, 4 + 4 * 7)):
+        ctx = FakeContext()
+        run(MixMatchEnhanced, ctx, **options)
+        assert ctx.calls == [("teacher", 8, False), ("forward", rows, True)]
+    ctx = FakeContext()
+    output, _ = run(MixMatch, ctx)
+    assert ctx.calls == [("teacher", 8, False), ("forward", 12, True)]
+    assert output.guess is not None
+    assert output.guess.used.all()
+
+
+@pytest.mark.parametrize("lambda_per", ["sample", "batch"])
+def test_mixmatch_matches_a_plain_loop(lambda_per: str) -> None:
+    ctx = FakeContext(normalised=False)
+    output, batch = run(MixMatch, ctx, lambda_per=lambda_per)
+    assert output.guess is not None
+    images = [*batch.labelled_weak[0], *batch.unlabelled_weak[0], *batch.unlabelled_weak[1]]
+    targets = [*torch.eye(CLASSES)[batch.labels], *output.guess.probs, *output.guess.probs]
+    generator = torch.Generator().manual_seed(3)
+    draws = _beta(0.75, 12 if lambda_per == "sample" else 1, generator).tolist()
+    partners = torch.randperm(12, generator=generator).tolist()
+    supervised = unsupervised = torch.tensor(0.0)
+    for i, (j, lam) in enumerate(zip(partners, draws * (12 // len(draws)), strict=True)):
+        share = max(lam, 1 - lam)
+        image = share * images[i] + (1 - share) * images[j]
+        target = share * targets[i] + (1 - share) * targets[j]
+        probs = ctx.live(image[None]).logits[0].softmax(dim=-1)
+        if i < 4:
+            supervised = supervised - (target * probs.log()).sum() / 4
+        else:
+            unsupervised = unsupervised + (probs - target).square().sum() / (8 * CLASSES)
+    torch.testing.assert_close(output.losses["supervised"].value, supervised)
+    torch.testing.assert_close(output.losses["unsupervised"].value, unsupervised)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.75, 16.0])
+def test_shares_of_a_mixture_follow_their_beta_distribution(alpha: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    draws = _beta(alpha, 200_000, generator).double()
+    assert draws.min() >= 0
+    assert draws.max() <= 1
+    assert draws.mean().item() == pytest.approx(0.5, abs=4e-3)
+    # Second and fourth central moments of Beta(alpha, alpha).
+    second = 1 / (4 * (2 * alpha + 1))
+    fourth = 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3))
+    centred = draws - 0.5
+    assert centred.pow(2).mean().item() == pytest.approx(second, rel=0.02)
+    assert centred.pow(4).mean().item() == pytest.approx(fourth, rel=0.03)
+
+
+def test_smallest_alpha_gives_no_nan() -> None:
+    assert _beta(0.01, 100_000, torch.Generator().manual_seed(0)).isfinite().all()
+
+
+# --- FixMatch -----------------------------------------------------------------------------------
+
+
+def test_fixmatch_guesses_in_the_joint_forward() -> None:
+    ctx = FakeContext()
+    algorithm = build(FixMatch, confidence_threshold=0.34)
+    batch = make_batch(algorithm)
+    output = algorithm.step(batch, ctx)
+    assert ctx.calls == [("forward", 4 + 2 * 28, True)]
+    parts = batch.labelled_weak[0], batch.unlabelled_weak[0], batch.unlabelled_strong[0]
+    logits = ctx.live(torch.cat(parts)).logits
+    probs = logits[4:32].softmax(dim=-1)
+    assert output.guess is not None
+    assert torch.equal(output.guess.used, probs.amax(dim=-1) >= 0.34)
+    assert 0 < output.guess.used.sum() < 28
+    losses = -logits[32:].log_softmax(dim=-1)[range(28), probs.argmax(dim=-1)]
+    torch.testing.assert_close(
+        output.losses["unsupervised"].value, losses[output.guess.used].sum() / 28
+    )
+
+
+def test_fixmatch_sends_no_gradient_into_weak_views() -> None:
+    algorithm = build(FixMatch, confidence_threshold=0.0)
+    batch = make_batch(algorithm)
+    for views in (batch.unlabelled_weak, batch.unlabelled_strong):
+        views.requires_grad_()
+    ctx = FakeContext(normalised=False)  # batch statistics would carry some from view to view
+    objective(algorithm.step(batch, ctx)).backward()
+    assert batch.unlabelled_weak.grad is None or batch.unlabelled_weak.grad.count_nonzero() == 0
+    assert batch.unlabelled_strong.grad is not None
+    assert batch.unlabelled_strong.grad.count_nonzero() > 0
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+def test_fully_supervised_counts_every_image_once() -> None:
+    ctx = FakeContext()
+    output, batch = run(FullySupervised, ctx, unlabelled_ratio=3)
+    assert batch.unlabelled_labels is not None
+    images = torch.cat([batch.labelled_weak[0], batch.unlabelled_weak[0]])
+    labels = torch.cat([batch.labels, batch.unlabelled_labels])
+    expected = -ctx.live(images).logits.log_softmax(dim=-1)[range(16), labels].mean()
+    torch.testing.assert_close(output.losses["supervised"].value, expected)
+
+
+def test_fully_supervised_needs_the_hidden_labels() -> None:
+    algorithm = build(FullySupervised)
+    batch = make_batch(build(SimPLE))
+    with pytest.raises(ValueError, match="unlabelled_labels"):
+        algorithm.step(batch, FakeContext())

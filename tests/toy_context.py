@@ -1,0 +1,101 @@
+"""A toy network, a context around it, and batches: what a step of an algorithm needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ssl_toolkit import Algorithm, Batch, Context, Prediction, StepOutput, Task
+
+CLASSES, SIDE = 4, 6
+Call = tuple[str, int, bool]
+
+
+class Net(nn.Module):
+    def __init__(self, normalised: bool = True) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm: nn.Module = nn.BatchNorm2d(8) if normalised else nn.Identity()
+        self.classifier = nn.Linear(8, CLASSES)
+
+    def forward(self, images: Tensor) -> Prediction:
+        features = F.leaky_relu(self.norm(self.conv(images))).mean(dim=(2, 3))
+        return Prediction(features, self.classifier(features))
+
+
+class FakeContext(Context):
+    """Live network, a teacher of other weights, and a record of what was called."""
+
+    def __init__(self, step: int = 50, seed: int = 3, normalised: bool = True) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.live, self.averaged = Net(normalised), Net(normalised).eval()
+        self.averaged.requires_grad_(False)
+        # Confident enough for some pseudo labels to pass, unsure enough for some not to.
+        self.averaged.classifier.weight.mul_(120)
+        self.step, self.max_steps = step, 100
+        self.generator = torch.Generator().manual_seed(seed)
+        self.calls: list[Call] = []
+
+    def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
+        self.calls.append(("forward", len(images), update_statistics))
+        if update_statistics:
+            return self.live(images)
+        self.live.norm.track_running_stats = False
+        prediction = self.live(images)
+        self.live.norm.track_running_stats = True
+        return prediction
+
+    @torch.no_grad()
+    def teacher_forward(self, images: Tensor) -> Prediction:
+        self.calls.append(("teacher", len(images), False))
+        return self.averaged(images)
+
+    def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
+        raise NotImplementedError
+
+    def total(self, value: Tensor) -> Tensor:
+        return value
+
+
+def build(kind: type[Algorithm], **options: Any) -> Algorithm:
+    task = Task(CLASSES, 8, (2,) * CLASSES, 40, 100)
+    return kind(kind.Config(**options), task)
+
+
+def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
+    """Views that differ in brightness from image to image, so that predictions differ too."""
+    views, generator = algorithm.views(), torch.Generator().manual_seed(seed)
+
+    def stack(count: int, images: int) -> Tensor:
+        noise = torch.rand(count, images, 3, SIDE, SIDE, generator=generator)
+        return noise * torch.rand(1, images, 3, 1, 1, generator=generator)
+
+    def integers(below: int, count: int) -> Tensor:
+        return torch.randint(below, (count,), generator=generator)
+
+    unlabelled = size * views.unlabelled_ratio if views.needs_unlabelled else 0
+    return Batch(
+        labels=integers(CLASSES, size),
+        labelled_indices=integers(8, size),
+        labelled_weak=stack(views.labelled_weak, size),
+        labelled_strong=stack(views.labelled_strong, size),
+        unlabelled_indices=integers(40, unlabelled),
+        unlabelled_weak=stack(views.unlabelled_weak, unlabelled),
+        unlabelled_strong=stack(views.unlabelled_strong, unlabelled),
+        unlabelled_labels=integers(CLASSES, unlabelled) if algorithm.oracle else None,
+    )
+
+
+def objective(output: StepOutput) -> Tensor:
+    return torch.stack([loss.weight * loss.value for loss in output.losses.values()]).sum()
+
+
+def run(kind: type[Algorithm], ctx: FakeContext, **options: Any) -> tuple[StepOutput, Batch]:
+    algorithm = build(kind, **options)
+    batch = make_batch(algorithm)
+    return algorithm.step(batch, ctx), batch
