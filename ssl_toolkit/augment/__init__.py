@@ -1,0 +1,1 @@
+"""Augmenters: none, weak, RandAugment and the fixed pipeline; their parameters are drawn first."""

@@ -1,0 +1,199 @@
+"""RandAugment's operations, batched: images (n, 3, H, W) in [0, 1] and n values, one an image.
+
+`values` is (n,), on the device and in the dtype of the images; each operation returns a tensor of
+the images' shape with values in [0, 1], leaves its input alone, draws nothing, and never waits for
+the device. Meanings are PIL's. Values are not rounded to 8 bits in between, which keeps them
+within 2/255 of PIL's; where the meaning is about 8-bit levels (equalize, posterize, solarize),
+levels are rounded as PIL would store them.
+
+A geometric operation maps a value, the height and the width to the matrix that `warp` applies,
+in the convention of `Image.transform`. The nearest pixel is taken (PIL's default, which FixMatch's
+code uses) and black fills what comes from outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Operation = Callable[[Tensor, Tensor], Tensor]
+Matrix = tuple[float, float, float, float, float, float]
+Geometry = Callable[[float, int, int], Matrix]
+
+# --- colour, as PIL defines it ------------------------------------------------------------------
+
+
+def autocontrast(images: Tensor, values: Tensor) -> Tensor:
+    """Stretch each channel to [0, 1]; one whose levels are all equal stays as it is."""
+    low = _levels(images.amin((2, 3), keepdim=True))
+    span = _levels(images.amax((2, 3), keepdim=True)) - low
+    stretched = ((images * 255 - low) / span.clamp(min=1)).clamp(0, 1)
+    return torch.where(span > 0, stretched, images)
+
+
+def equalize(images: Tensor, values: Tensor) -> Tensor:
+    """Flatten the histogram of each channel by PIL's integer table; levels are rounded to 8 bits.
+
+    A channel too plain for a table (a single level, or fewer than 255 pixels outside its highest
+    level) stays as it is.
+    """
+    levels = _levels(images).flatten(2).long()
+    histogram = levels.new_zeros(*levels.shape[:2], 256)
+    histogram.scatter_add_(2, levels, levels.new_ones(()).expand_as(levels))
+    highest = histogram.gather(2, levels.amax(2, keepdim=True))
+    step = (levels.shape[2] - highest) // 255
+    below = histogram.cumsum(2) - histogram
+    table = ((below + step // 2) // step.clamp(min=1)).clamp(max=255).to(images.dtype) / 255
+    return torch.where(step[..., None] > 0, table.gather(2, levels).view_as(images), images)
+
+
+def brightness(images: Tensor, values: Tensor) -> Tensor:
+    """Blend with black: 0 gives black, 1 the image."""
+    return (images * _each(values)).clamp(0, 1)
+
+
+def colour(images: Tensor, values: Tensor) -> Tensor:
+    """Blend with the grey image: 0 gives grey, 1 the image."""
+    return torch.lerp(_grey(images), images, _each(values)).clamp(0, 1)
+
+
+def contrast(images: Tensor, values: Tensor) -> Tensor:
+    """Blend with the mean grey of the image: 0 gives a plain grey, 1 the image."""
+    mean = _grey(images).mean((2, 3), keepdim=True)
+    return torch.lerp(mean, images, _each(values)).clamp(0, 1)
+
+
+def sharpness(images: Tensor, values: Tensor) -> Tensor:
+    """Blend with PIL's SMOOTH filter (3x3, centre 5 of 13), which keeps the outermost pixels."""
+    smooth = images.clone()
+    if min(images.shape[-2:]) > 2:
+        rows = images[..., :-2, :] + images[..., 1:-1, :] + images[..., 2:, :]
+        box = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
+        smooth[..., 1:-1, 1:-1] = (box + 4 * images[..., 1:-1, 1:-1]) / 13
+    return torch.lerp(smooth, images, _each(values)).clamp(0, 1)
+
+
+def posterize(images: Tensor, values: Tensor) -> Tensor:
+    """Keep the highest floor(value) bits of each level, value in [1, 8]."""
+    step = torch.exp2(8 - _each(values).floor())
+    return (_levels(images) / step).floor() * step / 255
+
+
+def solarize(images: Tensor, values: Tensor) -> Tensor:
+    """Invert where the 8-bit level is at least 256 · value: 0 inverts all, 1 nothing."""
+    return torch.where(_levels(images) >= 256 * _each(values), 1 - images, images)
+
+
+# --- colour, as the authors of SimPLE have it ---------------------------------------------------
+
+
+def add_brightness(images: Tensor, values: Tensor) -> Tensor:
+    """Add the value to each channel."""
+    return (images + _each(values)).clamp(0, 1)
+
+
+def scale_contrast(images: Tensor, values: Tensor) -> Tensor:
+    """Multiply each channel by the value, whatever the mean."""
+    return (images * _each(values)).clamp(0, 1)
+
+
+def scale_saturation(images: Tensor, values: Tensor) -> Tensor:
+    """Multiply the saturation of HSV by the value, up to full saturation."""
+    brightest = images.amax(1, keepdim=True)
+    # Hue and value fixed, each channel's distance to the brightest grows with the saturation,
+    # until the darkest channel is 0.
+    limit = brightest / (brightest - images.amin(1, keepdim=True)).clamp(min=1e-6)
+    factor = torch.minimum(_each(values), limit.clamp(min=1))
+    return (brightest + factor * (images - brightest)).clamp(0, 1)
+
+
+def solarize_below(images: Tensor, values: Tensor) -> Tensor:
+    """Invert where the image is below the value."""
+    return torch.where(images < _each(values), 1 - images, images)
+
+
+# --- geometry -----------------------------------------------------------------------------------
+
+
+def rotation(value: float, height: int, width: int) -> Matrix:
+    """Rotate about the centre by degrees, counter-clockwise if positive."""
+    cos, sin = math.cos(math.radians(value)), math.sin(math.radians(value))
+    x = (width - cos * width + sin * height) / 2
+    y = (height - sin * width - cos * height) / 2
+    return cos, -sin, x, sin, cos, y
+
+
+def shear_x(value: float, height: int, width: int) -> Matrix:
+    """Shear about the upper left corner: row y moves left by value · y if positive."""
+    return 1.0, value, 0.0, 0.0, 1.0, 0.0
+
+
+def shear_y(value: float, height: int, width: int) -> Matrix:
+    """Shear about the upper left corner: column x moves up by value · x if positive."""
+    return 1.0, 0.0, 0.0, value, 1.0, 0.0
+
+
+def translation_x(value: float, height: int, width: int) -> Matrix:
+    """Move left, if positive, by a share of the width."""
+    return 1.0, 0.0, value * width, 0.0, 1.0, 0.0
+
+
+def translation_y(value: float, height: int, width: int) -> Matrix:
+    """Move up, if positive, by a share of the height."""
+    return 1.0, 0.0, 0.0, 0.0, 1.0, value * height
+
+
+def warp(images: Tensor, matrices: Tensor) -> Tensor:
+    """Fill pixel (x, y) from the one that holds (ax + by + c, dx + ey + f); black outside.
+
+    Coordinates are of pixel centres, the first at 0.5. On (n, C, H, W) images with one row
+    a, b, c, d, e, f of `matrices` (n, 6) each.
+    """
+    count, channels, height, width = images.shape
+    a, b, c, d, e, f = matrices[:, :, None, None].unbind(1)
+    x = torch.arange(width, device=images.device, dtype=images.dtype) + 0.5
+    y = torch.arange(height, device=images.device, dtype=images.dtype)[:, None] + 0.5
+    column, row = (a * x + (b * y + c)).floor_(), (d * x + (e * y + f)).floor_()
+    nearest_column, nearest_row = column.clamp(0, width - 1), row.clamp(0, height - 1)
+    inside = (column == nearest_column) & (row == nearest_row)
+    index = (nearest_row * width + nearest_column).long().view(count, 1, -1)
+    moved = images.flatten(2).gather(2, index.expand(-1, channels, -1)).view_as(images)
+    return moved.mul_(inside[:, None])
+
+
+# --- shared -------------------------------------------------------------------------------------
+
+
+def cutout_(images: Tensor, boxes: Tensor) -> Tensor:
+    """Grey (0.5) out the box of each image, in place.
+
+    Args:
+        images: (n, C, H, W).
+        boxes: (n, 4) int64 rows of top, left, bottom, right, the last two exclusive; what lies
+            outside the image is ignored.
+    """
+    top, left, bottom, right = boxes[:, :, None].unbind(1)
+    y = torch.arange(images.shape[-2], device=images.device)
+    x = torch.arange(images.shape[-1], device=images.device)
+    rows, columns = (y >= top) & (y < bottom), (x >= left) & (x < right)
+    cut = (rows[:, None, :, None] & columns[:, None, None, :]).to(images.dtype)
+    # Arithmetic with 0 and 1 is exact, and several times as fast as masked_fill_ on a CPU.
+    return images.mul_(1 - cut).add_(cut, alpha=0.5)
+
+
+def _each(values: Tensor) -> Tensor:
+    return values.view(-1, 1, 1, 1)
+
+
+def _levels(images: Tensor) -> Tensor:
+    """The 8-bit levels 0 to 255, still as floats."""
+    return (images * 255).round()
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Luma (n, 1, H, W) with the weights of ITU-R 601, as PIL's mode L."""
+    red, green, blue = images[:, :, None].unbind(1)
+    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -1,0 +1,243 @@
+"""RandAugment as strong augmentation: operations drawn for each image, then Cutout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.augment import operations as ops
+from ssl_toolkit.augment.weak import draw_shift, shift
+from ssl_toolkit.config.options import Options, option
+from ssl_toolkit.interfaces import Augmenter, Draws
+
+
+class Entry(NamedTuple):
+    """One operation of a pool: a change of colours, or of geometry."""
+
+    name: str
+    value: Callable[[int], float]
+    """The operation's value at a level; level 10 is the upper end of the range."""
+    operation: ops.Operation | None = None
+    geometry: ops.Geometry | None = None
+    signed: bool = False
+    """Whether the value gets a random sign."""
+
+
+def _none(level: int) -> float:
+    return 0.0
+
+
+def _enhance(level: int) -> float:
+    return 0.09 * level + 0.05
+
+
+def _share(level: int) -> float:
+    return 0.03 * level
+
+
+# In both pools geometry comes last, and is applied together.
+FIXMATCH = (
+    Entry("identity", _none),
+    Entry("autocontrast", _none, ops.autocontrast),
+    Entry("equalize", _none, ops.equalize),
+    Entry("brightness", _enhance, ops.brightness),
+    Entry("colour", _enhance, ops.colour),
+    Entry("contrast", _enhance, ops.contrast),
+    Entry("sharpness", _enhance, ops.sharpness),
+    Entry("posterize", lambda level: 4.0 + 4 * level // 10, ops.posterize),
+    Entry("solarize", lambda level: 1 - level / 10, ops.solarize),
+    Entry("rotate", lambda level: 3.0 * level, geometry=ops.rotation, signed=True),
+    Entry("shear_x", _share, geometry=ops.shear_x, signed=True),
+    Entry("shear_y", _share, geometry=ops.shear_y, signed=True),
+    Entry("translate_x", _share, geometry=ops.translation_x, signed=True),
+    Entry("translate_y", _share, geometry=ops.translation_y, signed=True),
+)
+"""The 14 operations and ranges of FixMatch's table, with PIL's meaning of each."""
+
+
+def _between(low: float, high: float) -> Callable[[int], float]:
+    return lambda level: low + (high - low) * level / 10
+
+
+AUTHORS = (
+    Entry("identity", _none),
+    Entry("autocontrast", _none, ops.autocontrast),
+    Entry("equalize", _none, ops.equalize),
+    Entry("brightness", _between(0.05, 0.95), ops.add_brightness),
+    Entry("colour", _between(0.05, 0.95), ops.scale_saturation),
+    Entry("contrast", _between(0.05, 0.95), ops.scale_contrast),
+    Entry("sharpness", _between(0.05, 0.95), ops.sharpness),
+    Entry("posterize", _between(4, 8), ops.posterize),
+    Entry("solarize", _between(0, 1), ops.solarize_below),
+    Entry("rotate", _between(-30, 30), geometry=ops.rotation),
+    Entry("shear_x", _between(-0.3, 0.3), geometry=ops.shear_x),
+    Entry("shear_y", _between(-0.3, 0.3), geometry=ops.shear_y),
+    Entry("translate_x", _between(-0.3, 0.3), geometry=ops.translation_x),
+    Entry("translate_y", _between(-0.3, 0.3), geometry=ops.translation_y),
+)
+"""The same as the authors of SimPLE released it: levels up to 11 overshoot the ranges."""
+
+_NOT_APPLIED = -1
+
+
+@final
+class RandAugment(Augmenter):
+    """Applies a few operations drawn from a pool of 14, each with a random magnitude, then Cutout.
+
+    RandAugment (Cubuk et al., 2019, https://arxiv.org/abs/1909.13719) as FixMatch uses it (Sohn et
+    al., 2020, https://arxiv.org/abs/2001.07685, appendix): weak augmentation first; then
+    `num_ops` times an operation drawn with replacement for each image and applied with
+    `probability`, at level 1 to 9 of 10 of the table's range; then a grey square of half the side
+    around a uniformly drawn pixel, clipped at the border (Cutout, DeVries & Taylor, 2017,
+    https://arxiv.org/abs/1708.04552).
+
+    FixMatch's own code has other ranges than its table (enhancement 0.28 to 1.72, posterize 4 to 1
+    bits, translation by 1 to 9 pixels); the table is followed, in steps of a tenth of the range.
+    Operations act on unrounded values in float32 or wider and within 2/255 of PIL's; geometric
+    ones take the nearest pixel and fill with black, as PIL does by default.
+
+    The variant ``authors`` has what SimPLE's authors released: brightness is added, contrast
+    scaled without a mean, saturation scaled in HSV, solarize inverts what is below its value,
+    levels 1 to 11 overshoot the range by a tenth, signs come from the range, and the square lies
+    inside the image. Its geometry stays nearest instead of bilinear.
+    """
+
+    class Config(Options):
+        """Options of `RandAugment`."""
+
+        reference: ClassVar[dict[str, Any]] = {"variant": "authors", "choice": "batch"}
+
+        num_ops: int = option(
+            2,
+            help="operations drawn for each image",
+            source="FixMatch, code; SimPLE, appendix",
+            ge=0,
+            le=14,
+        )
+        probability: float = option(
+            0.5,
+            help="with what probability a drawn operation is applied",
+            source="code of FixMatch and of SimPLE",
+            ge=0,
+            le=1,
+        )
+        choice: Literal["image", "batch"] = option(
+            "image",
+            help="draw operation and magnitude for each image, or one for all images of a view",
+            source="image: code of FixMatch; batch: SimPLE, section 3.2, and its code",
+        )
+        magnitude: Literal["random", "max"] = option(
+            "random",
+            help="draw the level, or always take the upper end of each range",
+            source="random: FixMatch, and SimPLE's appendix; max: SimPLE, section 3.2",
+        )
+        variant: Literal["fixmatch", "authors"] = option(
+            "fixmatch",
+            help="operations as in FixMatch's table with PIL's meaning, or as SimPLE's authors do",
+            source="FixMatch, appendix; SimPLE's released code",
+        )
+        cutout: float = option(
+            0.5,
+            help="side of the grey square as a share of the shorter image side; 0 for none",
+            source="FixMatch: 16 pixels at 32; SimPLE's code: size / 2",
+            ge=0,
+            le=1,
+        )
+        include_weak: bool = option(
+            True,
+            help="crop and mirror as the weak augmentation before the operations",
+            source="code of FixMatch and of SimPLE",
+        )
+
+    config: Config
+
+    def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
+        super().__init__(config, flip=flip)
+        self._top_level = 11 if self.config.variant == "authors" else 9
+        levels = range(self._top_level + 2)
+        self._values = torch.tensor([[entry.value(k) for k in levels] for entry in self.pool])
+        self._signed = torch.tensor([entry.signed for entry in self.pool])
+
+    @property
+    def pool(self) -> tuple[Entry, ...]:
+        """The operations to draw from, in the order of the drawn indices."""
+        return AUTHORS if self.config.variant == "authors" else FIXMATCH
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """Draw operations, values and squares.
+
+        Returns:
+            ``operation``, (count, num_ops) int64 index into the pool, -1 where not applied;
+            ``value``, (count, num_ops) float32; ``box``, (count, 4) int64, see
+            `operations.cutout_`, unless there is no cutout; and those of `weak.draw_shift` if
+            `include_weak`.
+        """
+        draws: Draws = {}
+        if self.config.include_weak:
+            draws |= draw_shift(count, height, width, generator, flip=self.flip)
+        shape = (count if self.config.choice == "image" else 1, self.config.num_ops)
+        operation = torch.randint(len(self.pool), shape, generator=generator)
+        level = torch.randint(1, self._top_level + 1, shape, generator=generator)
+        if self.config.magnitude == "max":
+            level.fill_(10)
+        sign = torch.randint(2, shape, generator=generator) * 2 - 1
+        applied = torch.rand(shape, generator=generator) < self.config.probability
+        value = self._values[operation, level] * torch.where(self._signed[operation], sign, 1)
+        draws["operation"] = operation.where(applied, _NOT_APPLIED).expand(count, -1).clone()
+        draws["value"] = value.expand(count, -1).clone()
+        if side := round(self.config.cutout * min(height, width)):
+            draws["box"] = self._draw_box(count, height, width, side, generator)
+        return draws
+
+    def _draw_box(
+        self, count: int, height: int, width: int, side: int, generator: torch.Generator
+    ) -> Tensor:
+        if self.config.variant == "authors":
+            highs, start = (height - side + 1, width - side + 1), 0
+        else:
+            highs, start = (height, width), -(side // 2)
+        corner = [torch.randint(k, (count,), generator=generator) + start for k in highs]
+        return torch.stack([*corner, *(k + side for k in corner)], dim=1)
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        """Change images (N, 3, H, W) by N rows of draws, in float32 or wider.
+
+        Images are grouped by operation on the CPU, so that each operation runs once a slot on all
+        of its images; nothing is read back from the device. Gradient is not meant to flow.
+        """
+        work = images.to(torch.promote_types(images.dtype, torch.float32))
+        # Slots write in place: they need a tensor of their own, which `shift` gives.
+        work = shift(work, draws) if "top" in draws else work.clone()
+        for operation, value in zip(
+            draws["operation"].unbind(1), draws["value"].unbind(1), strict=True
+        ):
+            self._apply_slot(work, operation, value)
+        if "box" in draws:
+            ops.cutout_(work, draws["box"].to(images.device, non_blocking=True))
+        return work.to(images.dtype)
+
+    def _apply_slot(self, work: Tensor, operation: Tensor, value: Tensor) -> None:
+        order = operation.argsort(stable=True)
+        value = value[order]
+        rows = order.to(work.device, non_blocking=True)
+        values = value.to(work.device, work.dtype, non_blocking=True)
+        # tolist is free of waiting: draws are on the CPU.
+        sizes = torch.bincount(operation + 1, minlength=len(self.pool) + 1).tolist()
+        matrices: list[ops.Matrix] = []
+        start = sizes[0]
+        for entry, size in zip(self.pool, sizes[1:], strict=True):
+            group = slice(start, start + size)
+            start += size
+            if size and entry.operation is not None:
+                changed = entry.operation(work.index_select(0, rows[group]), values[group])
+                work.index_copy_(0, rows[group], changed)
+            elif size and entry.geometry is not None:
+                height, width = work.shape[-2:]
+                matrices += [entry.geometry(v, height, width) for v in value[group].tolist()]
+        if matrices:
+            moved = rows[-len(matrices) :]
+            matrix = torch.tensor(matrices, dtype=work.dtype).to(work.device, non_blocking=True)
+            work.index_copy_(0, moved, ops.warp(work.index_select(0, moved), matrix))
