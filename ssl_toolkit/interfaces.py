@@ -99,7 +99,7 @@ class Context(ABC):
         """Train-mode forward of the model, with gradient.
 
         Args:
-            images: (N, 3, H, W) in [0, 1].
+            images: (N, 3, H, W) in [0, 1]; a perturbation may leave the range a little.
             update_statistics: False uses the batch's own BatchNorm statistics and leaves the
                 running ones alone.
         """
@@ -127,7 +127,7 @@ class Context(ABC):
     def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
         """Gradient of a scalar with respect to the images (virtual adversarial training).
 
-        The forward is in train mode, leaves BatchNorm's running statistics alone, adds nothing
+        The forward is in train mode and float32, leaves BatchNorm's running statistics alone, adds nothing
         to the gradients of the parameters and takes no part in gradient synchronisation.
 
         Args:
@@ -206,8 +206,9 @@ class Algorithm(nn.Module, ABC):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """The losses of one batch.
 
-        Called once a micro-batch under the run's autocast, with the model in train mode. Must not
-        call backward, change the batch, or transfer anything to the host.
+        Called once a batch under the run's autocast, with the model in train mode; several times
+        for one optimizer step under gradient accumulation, so that buffers changed here move with
+        every batch. Must not call backward, change the batch, or transfer anything to the host.
         """
 
     @property

@@ -61,7 +61,8 @@ class EngineContext(Context):
     def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
         """As `Context.input_gradient`."""
         images = images.detach().clone().requires_grad_()
-        with torch.enable_grad():
+        # Float32 without autocast: in half precision these small gradients would be lost.
+        with torch.enable_grad(), torch.autocast(images.device.type, enabled=False):
             value = loss(self.forward(images, update_statistics=False))
         (gradient,) = torch.autograd.grad(value, images)
         return gradient.float()

@@ -94,7 +94,7 @@ def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
     model: dict[str, Any] = {}
     if settings.model.batchnorm_momentum == "auto":
         wide = backbone.rpartition(":")[2].startswith("wrn_")
-        model["batchnorm_momentum"] = min(0.1, max(0.001, 10 / steps)) if wide else None
+        model["batchnorm_momentum"] = min(0.1, max(0.001, 100 / steps)) if wide else None
     if settings.model.channels_last == "auto":
         model["channels_last"] = True
     update["model"] = settings.model.model_copy(update=model)

@@ -200,7 +200,7 @@ def _introduce(experiment: Experiment, console: Console) -> None:
         f"{settings.algo} (profile {settings.profile}), {settings.backbone} at "
         f"{settings.image_size} px, {experiment.device}, seed {settings.seed}"
     )
-    console.say(f"{len(experiment.classes)} classes: {', '.join(experiment.classes)}; {counts}")
+    console.say(f"{len(experiment.classes)} classes; {counts}")
     for note in experiment.notes:
         console.say(note)
     for warning in experiment.warnings:
