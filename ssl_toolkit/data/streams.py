@@ -1,0 +1,120 @@
+"""Endless orders of indices: pure functions of (seed, name, position), whatever the batch size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_EPOCHS_KEPT = 2  # a batch may straddle two epochs
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed in [0, 2**63) from a tuple of numbers and texts.
+
+    The first 63 bits of a SHA-256, so it is the same in every process and on every machine;
+    ``1`` and ``"1"`` are different parts.
+
+    >>> derive_seed(0, "labelled") == derive_seed(0, "labelled")
+    True
+    """
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
+
+
+class IndexStream:
+    """0 .. count-1 in an endless shuffled order; every epoch is a permutation of its own.
+
+    Args:
+        count: how many indices there are, at least 1.
+        seed: the seed of the run.
+        name: tells streams of one run apart, such as ``"labelled"``.
+
+    Raises:
+        ValueError: `count` is below 1.
+    """
+
+    def __init__(self, count: int, seed: int, name: str) -> None:
+        if count < 1:
+            raise ValueError(f"stream {name!r} needs at least one index, got {count}")
+        self.count = count
+        self.seed = seed
+        self.name = name
+        self._epochs: dict[int, Tensor] = {}
+
+    def take(self, start: int, length: int) -> Tensor:
+        """The indices at positions start .. start+length-1 of the endless order.
+
+        Returns:
+            (length,) int64 on the CPU. Costs O(length) while positions advance.
+
+        Raises:
+            ValueError: `start` or `length` is negative.
+        """
+        _check_range(start, length)
+        pieces = []
+        position = start
+        while position < start + length:
+            epoch, offset = divmod(position, self.count)
+            piece = self._epoch(epoch)[offset : offset + start + length - position]
+            pieces.append(piece)
+            position += len(piece)
+        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
+
+    def at(self, position: int) -> int:
+        """The index at one position of the endless order."""
+        epoch, offset = divmod(position, self.count)
+        return int(self._epoch(epoch)[offset])
+
+    def _epoch(self, epoch: int) -> Tensor:
+        order = self._epochs.get(epoch)
+        if order is None:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, self.name, epoch))
+            order = torch.randperm(self.count, generator=generator)
+            while len(self._epochs) >= _EPOCHS_KEPT:
+                del self._epochs[next(iter(self._epochs))]
+            self._epochs[epoch] = order
+        return order
+
+
+class BalancedStream:
+    """Indices in an endless order that shows every class equally often.
+
+    Each round shows one index of every class that occurs, the classes in an order drawn anew;
+    within a class the indices come in its own `IndexStream`.
+
+    Args:
+        labels: (N,) class of each index, none negative; classes may be absent.
+        seed: the seed of the run.
+        name: tells streams of one run apart.
+
+    Raises:
+        ValueError: `labels` is empty or holds a negative label.
+    """
+
+    def __init__(self, labels: Tensor | Sequence[int], seed: int, name: str) -> None:
+        labels = torch.as_tensor(labels, dtype=torch.int64)
+        if len(labels) == 0 or int(labels.min()) < 0:
+            raise ValueError(f"stream {name!r} needs at least one label and none below 0")
+        self._members: list[list[int]] = []
+        self._orders: list[IndexStream] = []
+        for label in sorted(set(labels.tolist())):
+            members = (labels == label).nonzero().flatten().tolist()
+            self._members.append(members)
+            self._orders.append(IndexStream(len(members), seed, f"{name}/class-{label}"))
+        # An epoch of this stream is a round: each class once.
+        self._rounds = IndexStream(len(self._members), seed, f"{name}/rounds")
+
+    def take(self, start: int, length: int) -> Tensor:
+        """The indices at positions start .. start+length-1; see `IndexStream.take`."""
+        picked = []
+        for position, which in enumerate(self._rounds.take(start, length).tolist(), start):
+            turn = position // len(self._members)
+            picked.append(self._members[which][self._orders[which].at(turn)])
+        return torch.tensor(picked, dtype=torch.int64)
+
+
+def _check_range(start: int, length: int) -> None:
+    if start < 0 or length < 0:
+        raise ValueError(f"start and length must be at least 0, got {start} and {length}")
