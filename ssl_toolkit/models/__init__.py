@@ -1,0 +1,1 @@
+"""Backbones, the classifier around them, and their weights."""

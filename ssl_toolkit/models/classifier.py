@@ -1,0 +1,151 @@
+"""Normalisation, backbone and head in one module, and what training needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ssl_toolkit.interfaces import Backbone, ChannelStatistics, Prediction
+
+
+class Classifier(nn.Module):
+    """Images in [0, 1] to features and logits.
+
+    The channel statistics are buffers, so that saved weights carry the normalisation that they
+    were trained with. The state dict has the keys ``mean``, ``std``, ``backbone.…``, ``head.…``.
+
+    The head is the backbone's own (`Backbone.classifier`), otherwise one linear layer with
+    torch's default initialisation, U(-1/sqrt(D), 1/sqrt(D)) for D features.
+
+    Args:
+        backbone: normalised images to features.
+        num_classes: C, at least 1.
+        mean: channel means (RGB) of images in [0, 1].
+        std: channel standard deviations (RGB), each above 0.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_classes: int,
+        mean: ChannelStatistics = (0.0, 0.0, 0.0),
+        std: ChannelStatistics = (1.0, 1.0, 1.0),
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        own = backbone.classifier(num_classes)
+        self.head: nn.Module = nn.Linear(backbone.feature_dim, num_classes) if own is None else own
+        self.num_classes = num_classes
+        self.register_buffer("mean", torch.empty(1, 3, 1, 1))
+        self.register_buffer("std", torch.empty(1, 3, 1, 1))
+        self.set_statistics(mean, std)
+
+    def set_statistics(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Replace the channel statistics of the normalisation.
+
+        Raises:
+            ValueError: a standard deviation is not above 0.
+        """
+        if min(std) <= 0:
+            raise ValueError(f"channel standard deviations must be above 0, got {tuple(std)}")
+        with torch.no_grad():
+            self.mean.copy_(torch.tensor(mean, dtype=torch.float64).view(1, 3, 1, 1))
+            self.std.copy_(torch.tensor(std, dtype=torch.float64).view(1, 3, 1, 1))
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Features and logits.
+
+        Args:
+            images: (N, 3, H, W) float in [0, 1], not normalised; left alone.
+
+        Returns:
+            Features (N, feature_dim) and logits (N, C), both with gradient.
+        """
+        features = self.backbone((images - self.mean) / self.std)
+        return Prediction(features, self.head(features))
+
+
+def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
+    """Set the share of the new batch in the running statistics of every BatchNorm layer.
+
+    Args:
+        module: changed in place, all its submodules included.
+        momentum: in (0, 1], torch's convention: running <- (1 - momentum) running + momentum batch.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.momentum = momentum
+
+
+@contextmanager
+def hold_statistics(module: nn.Module) -> Iterator[None]:
+    """Let BatchNorm layers in train mode normalise by the batch but leave running values alone.
+
+    Layers in eval mode go on using their running statistics. Not for use from several threads on
+    one module.
+    """
+    # With track_running_stats False a layer in train mode neither reads nor writes its buffers.
+    held = [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, _BatchNorm) and layer.training and layer.track_running_stats
+    ]
+    for layer in held:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in held:
+            layer.track_running_stats = True
+
+
+def parameter_groups(
+    classifier: Classifier,
+    lr: float,
+    feature_lr: float | None = None,
+    weight_decay: float = 0.0,
+    decay_on: Literal["all", "kernels"] = "all",
+) -> list[dict[str, Any]]:
+    """Parameter groups for a torch optimizer: features and classifier, with and without decay.
+
+    Parameters that need no gradient are left out, and so are empty groups.
+
+    Args:
+        classifier: whose parameters to group.
+        lr: learning rate of the head, and of the backbone where `feature_lr` is None.
+        feature_lr: learning rate of the backbone (SimPLE's transfer runs use one of their own).
+        weight_decay: for the parameters that decay.
+        decay_on: "all" parameters, as SimPLE's published code, or "kernels" only: those with two
+            dimensions or more, which leaves out biases and normalisation (MixMatch, FixMatch).
+
+    Returns:
+        Dicts with ``name`` ("features", "classifier"; "….undecayed" for the ones without decay),
+        ``params``, ``lr`` and ``weight_decay``.
+    """
+    in_head = {id(parameter) for parameter in classifier.head.parameters()}
+    groups: dict[str, dict[str, Any]] = {}
+    for parameter in classifier.parameters():
+        if not parameter.requires_grad:
+            continue
+        head = id(parameter) in in_head
+        decays = decay_on == "all" or parameter.ndim >= 2
+        name = ("classifier" if head else "features") + ("" if decays else ".undecayed")
+        group = groups.setdefault(
+            name,
+            {
+                "name": name,
+                "params": [],
+                "lr": lr if head or feature_lr is None else feature_lr,
+                "weight_decay": weight_decay if decays else 0.0,
+            },
+        )
+        group["params"].append(parameter)
+    return list(groups.values())

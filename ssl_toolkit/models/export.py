@@ -1,0 +1,173 @@
+"""A trained classifier as a folder that timm, or this toolkit, opens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import write_atomically, write_json
+from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.timm_backbone import TimmBackbone
+from ssl_toolkit.models.wide_resnet import WideResNet
+
+
+def export_model(
+    classifier: Classifier,
+    folder: Path,
+    *,
+    backbone_name: str,
+    classes: Sequence[str],
+    image_size: int,
+) -> None:
+    """Write ``model.safetensors`` and ``config.json``.
+
+    With a timm backbone the folder is timm's own form: ``timm.create_model("local-dir:FOLDER",
+    pretrained=True)`` gives the same logits for images normalised by the ``mean`` and ``std`` of
+    its configuration; so it is for the wide ResNets after ``import
+    ssl_toolkit.models.timm_registration``. The weights of other backbones have the keys
+    ``backbone.…`` and ``head.…``. `load_exported` opens all of them. The file under each name is
+    replaced as a whole.
+
+    Args:
+        classifier: left alone; not wrapped by a compiler or for several processes.
+        folder: made when missing.
+        backbone_name: name to build the backbone by.
+        classes: C names in the order of the logits.
+        image_size: side in pixels that it was trained with.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    mean, std = (t.flatten().tolist() for t in (classifier.mean, classifier.std))
+    config: dict[str, Any] = {
+        "backbone": backbone_name,
+        "classes": list(classes),
+        "image_size": image_size,
+        "mean": mean,
+        "std": std,
+        "num_classes": classifier.num_classes,
+        "num_features": classifier.backbone.feature_dim,
+    }
+    state = {
+        key: tensor
+        for key, tensor in classifier.state_dict().items()
+        if key.startswith(("backbone.", "head."))
+    }
+    backbone = classifier.backbone
+    timm_config: dict[str, Any] | None = None
+    if isinstance(backbone, WideResNet):
+        timm_config = {"architecture": backbone_name.rpartition(":")[2], "pretrained_cfg": {}}
+        timm_config["pretrained_cfg"] = {"first_conv": "backbone.conv", "classifier": "head"}
+    elif isinstance(backbone, TimmBackbone) and (model := _timm_model(classifier, image_size)):
+        state = model.state_dict()
+        own: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
+        kept = ("first_conv", "classifier", "pool_size", "fixed_input_size")
+        timm_config = {
+            "architecture": backbone.timm_name.partition(".")[0],
+            "model_args": backbone.build_arguments,
+            "pretrained_cfg": {key: own[key] for key in kept if key in own},
+        }
+    if timm_config is not None:
+        timm_config["pretrained_cfg"] |= {
+            "input_size": [3, image_size, image_size],
+            "mean": mean,
+            "std": std,
+            "num_classes": classifier.num_classes,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+        }
+        config |= timm_config | {"label_names": list(classes)}
+    content = safetensors.torch.save(
+        {key: _own_memory(tensor) for key, tensor in state.items()}, metadata={"format": "pt"}
+    )
+    write_atomically(folder / "model.safetensors", lambda file: file.write(content))
+    write_json(folder / "config.json", config)
+
+
+def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
+    """Open what `export_model` wrote.
+
+    Returns:
+        The classifier on the CPU in eval mode, and the configuration with its keys ``backbone``,
+        ``classes``, ``image_size``, ``mean`` and ``std``.
+
+    Raises:
+        ModelError: the folder holds no such export or its weights don't fit.
+        PluginError: the backbone's package is not installed.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        classes, mean, std = config["classes"], config["mean"], config["std"]
+        name, size = config["backbone"], config["image_size"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ModelError(f"{folder} holds no exported model: {error!r} in config.json") from error
+    classifier, _ = build_classifier(
+        name,
+        len(classes),
+        image_size=size,
+        dataset_mean=mean,
+        dataset_std=std,
+        seed=0,
+        weights=folder / "model.safetensors",
+        classes=classes,
+    )
+    classifier.set_statistics(mean, std)
+    return classifier.eval(), config
+
+
+def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
+    """The same model as timm builds it, head included; None where its logits would differ."""
+    import timm
+
+    backbone = classifier.backbone
+    assert isinstance(backbone, TimmBackbone)
+    if not isinstance(classifier.head, nn.Linear):
+        return None
+    try:
+        # A new model draws random weights, which the trained ones then replace.
+        with torch.random.fork_rng(devices=[]):
+            model: Any = timm.create_model(
+                backbone.timm_name.partition(".")[0],
+                num_classes=classifier.num_classes,
+                **backbone.build_arguments,
+            )
+        model.load_state_dict(backbone.model.state_dict(), strict=False)
+        heads = model.get_classifier()
+        for head in heads if isinstance(heads, tuple) else (heads,):
+            head.load_state_dict(classifier.head.state_dict())
+        device, dtype = classifier.mean.device, classifier.mean.dtype
+        generator = torch.Generator().manual_seed(0)
+        images = torch.rand(2, 3, image_size, image_size, generator=generator, dtype=dtype)
+        with torch.no_grad(), _eval_mode(classifier):
+            ours = classifier(images.to(device)).logits.cpu()
+            model = model.to(dtype).eval()
+            theirs = model((images - classifier.mean.cpu()) / classifier.std.cpu())
+            same = torch.allclose(theirs, ours, rtol=1e-3, atol=1e-3)
+    except (RuntimeError, AttributeError, TypeError, ValueError):
+        return None
+    return model if same else None
+
+
+@contextmanager
+def _eval_mode(module: nn.Module) -> Iterator[None]:
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _own_memory(tensor: Tensor) -> Tensor:
+    # Safetensors takes neither shared memory nor another order of dimensions.
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

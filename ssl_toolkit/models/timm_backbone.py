@@ -1,0 +1,192 @@
+"""Any timm model as a backbone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ssl_toolkit import registry
+from ssl_toolkit.errors import ModelError, PluginError, UserError
+from ssl_toolkit.interfaces import Backbone
+
+
+class TimmBackbone(Backbone):
+    """A timm model without its head; features are what timm gives its head.
+
+    The head that `Classifier` adds is one linear layer with torch's default initialisation,
+    whatever timm would do for the model in question.
+
+    Args:
+        name: timm's name, with or without a tag (``resnet50``, ``resnet50.a1_in1k``).
+        image_size: side of the square images in pixels, None for the model's own. A model that
+            is built for one size (a position table) is built for this one; published position
+            tables are resized.
+        pretrained: whether to load the published weights (see `published_weights`).
+
+    Raises:
+        PluginError: timm has no such model; near names are told.
+        ModelError: the model can't take the size, or its weights can't be had.
+    """
+
+    def __init__(
+        self, name: str, *, image_size: int | None = None, pretrained: bool = False
+    ) -> None:
+        super().__init__()
+        import timm
+        import timm.data
+
+        _check_known(name)
+        configuration: Any = timm.get_pretrained_cfg(name)
+        own_size = int(configuration.input_size[-1]) if configuration else 224
+        size = own_size if image_size is None else image_size
+        if size < 1:
+            raise _size_error(name, size, own_size, "it must be at least 1")
+        published = None
+        if pretrained:  # first: a large model takes a minute to build
+            from ssl_toolkit.models.published import published_weights
+
+            published = published_weights(name, configuration)
+        arguments: dict[str, Any] = {"num_classes": 0}
+        if configuration and configuration.fixed_input_size:
+            arguments["img_size"] = size
+        try:
+            self.model, self.build_arguments = _create(name, arguments)
+        except Exception as error:
+            raise _size_error(name, size, own_size, _allowed(name, error)) from error
+        self.feature_dim = self._probe(name, size, own_size)
+        untyped: Any = timm.data
+        data = untyped.resolve_model_data_config(self.model)
+        self.mean = tuple(data["mean"])
+        self.std = tuple(data["std"])
+        self.default_image_size = own_size
+        self.timm_name = name
+        self.weights_source: str | None = None
+        if published is not None:
+            self._load_published(*published)
+            self.weights_source = str(published[0])
+
+    @classmethod
+    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+        """Make the backbone; arguments and errors as the class."""
+        return cls(name, image_size=image_size, pretrained=pretrained)
+
+    @classmethod
+    def own_image_size(cls, name: str) -> int | None:
+        """The side in pixels that timm's configuration of the model names.
+
+        Raises:
+            PluginError: timm has no such model.
+        """
+        import timm
+
+        _check_known(name)
+        configuration: Any = timm.get_pretrained_cfg(name)
+        return int(configuration.input_size[-1]) if configuration else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) normalised images to (N, feature_dim) features."""
+        features: Tensor = self.model(images)
+        return features
+
+    def adapt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Convert foreign weights the way timm does: old names, position tables of another size.
+
+        Args:
+            state: keys without wrapper prefixes; left alone.
+        """
+        convert = getattr(sys.modules[type(self.model).__module__], "checkpoint_filter_fn", None)
+        if convert is None:
+            return state
+        try:
+            return dict(convert(dict(state), self.model))
+        except Exception:  # weights of another family: the caller says what does not fit
+            return state
+
+    def _load_published(self, path: Path, tensors: dict[str, Tensor] | None) -> None:
+        """Load published weights, all of them or none."""
+        try:
+            if tensors is None:
+                untyped: Any = self.model
+                untyped.load_pretrained(str(path))
+                return
+            missing = self.model.load_state_dict(self.adapt(tensors), strict=False).missing_keys
+            missing = [key for key in missing if not key.endswith("num_batches_tracked")]
+            reason = f"{len(missing)} tensors are missing, such as {missing[0]}" if missing else ""
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+        if reason:
+            raise ModelError(
+                f"the published weights of backbone {self.timm_name!r} in {path} don't fit it "
+                f"({reason}); remove that file, or give one with --weights FILE"
+            )
+
+    def _probe(self, name: str, size: int, own_size: int) -> int:
+        """Length of the features, from one zero image in eval mode."""
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                features = self.model(torch.zeros(1, 3, size, size))
+        except Exception as error:
+            raise _size_error(name, size, own_size, _allowed(name, error)) from error
+        finally:
+            self.model.train()
+        if not isinstance(features, Tensor) or features.ndim != 2:
+            raise PluginError(f"timm model {name!r} gives no feature vector; choose another one")
+        return features.shape[1]
+
+
+def _create(name: str, arguments: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """A timm model without weights, and the arguments that it took beside ``num_classes``."""
+    import timm
+
+    try:
+        model: nn.Module = timm.create_model(name, **arguments)
+    except TypeError as error:
+        if "img_size" not in arguments or "img_size" not in str(error):
+            raise
+        # Some models have a size of their own but no argument for it.
+        return _create(name, {key: arguments[key] for key in arguments if key != "img_size"})
+    return model, {key: arguments[key] for key in arguments if key != "num_classes"}
+
+
+def _check_known(name: str) -> None:
+    import timm
+
+    if "." in name:
+        known = timm.list_pretrained()
+        found = name in known
+    else:
+        known = timm.list_models()
+        found = timm.is_model(name)
+    if not found:
+        registered = [entry.name for entry in registry.entries("backbones")]
+        raise PluginError(
+            f"unknown backbone {name!r}{registry.did_you_mean(name, [*known, *registered])}; "
+            f"known: {', '.join(sorted(set(registered)))}, and the models of timm"
+        )
+
+
+def _allowed(name: str, error: Exception) -> str:
+    """What the image size must be, or what timm says where the model does not tell."""
+    import timm
+
+    try:
+        with torch.device("meta"):
+            patches = getattr(timm.create_model(name, num_classes=0), "patch_embed", None)
+        patch = max(patches.patch_size) if patches is not None else 0
+    except Exception:  # not every model can be built without its weights
+        patch = 0
+    if patch:
+        return f"it must be a multiple of {patch}"
+    return f"timm says {' '.join(str(error).split())[:120] or type(error).__name__}"
+
+
+def _size_error(name: str, size: int, own_size: int, reason: str) -> UserError:
+    return ModelError(
+        f"backbone {name!r} can't take image size {size}: {reason}; its own is {own_size} "
+        f"(--image-size {own_size})"
+    )

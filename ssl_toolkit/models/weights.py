@@ -1,0 +1,246 @@
+"""Weights from files: ours, timm's, torchvision's, wrapped or not. No code in them ever runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.interfaces import Backbone
+from ssl_toolkit.models.classifier import Classifier
+
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
+# Averaged weights come first: they are what a run or a timm training reports.
+_NESTED = ("ema", "model_ema", "state_dict_ema", "state_dict", "weights", "model", "module")
+_HEADS = ("head", "fc", "classifier", "linear", "head.fc")
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """The tensors of a file, and what it says about them."""
+
+    tensors: dict[str, Tensor]
+    """On the CPU, under the file's own keys."""
+    backbone: str | None = None
+    classes: tuple[str, ...] | None = None
+
+
+def read_weights(path: Path) -> WeightsFile:
+    """Read safetensors, or a ``.pt``/``.pth`` file that holds tensors and plain values only.
+
+    Nested files (``state_dict``, ``model``, ``ema``, …) give their weights, the averaged ones
+    where there are some. Of a folder, ``model.safetensors`` is read.
+
+    Raises:
+        ModelError: the file is missing, damaged, has no weights, or would run code when loaded.
+    """
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        raise ModelError(f"weights file {path} does not exist")
+    if path.suffix == ".safetensors":
+        try:
+            tensors = safetensors.torch.load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
+        return WeightsFile(tensors, *_record(_beside(path)))
+    try:
+        # timm's training script stores its arguments as a Namespace, which is plain data.
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a foreign pickle protocol
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{path} was not loaded: it is not plain tensors and would run code of its own or is "
+            "damaged; save its state_dict, or convert it to safetensors"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, LookupError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path} is not a readable weights file: {reason}") from error
+    found = _tensors(content)
+    if not found:
+        raise ModelError(f"{path} holds no weights")
+    return WeightsFile(found, *_record(content))
+
+
+def load_weights(
+    target: Classifier | Backbone,
+    path: Path,
+    *,
+    backbone_name: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> list[str]:
+    """Copy the weights of a file into a classifier or a backbone.
+
+    Prefixes of wrappers (``module.``, ``_orig_mod.``, ``model.``, ``backbone.``) don't matter. The
+    head is taken when its shape is the target's and the file does not name other classes. Channel
+    statistics in the file replace the classifier's. Timm models convert weights as timm does.
+
+    Args:
+        target: changed in place.
+        path: see `read_weights`.
+        backbone_name: name of the target's backbone, for the messages.
+        classes: names of the target's classes in order, where known.
+
+    Returns:
+        Lines for the user: how much was loaded, what was left out, missing or unexpected.
+
+    Raises:
+        ModelError: as `read_weights`, or the weights don't fit the backbone.
+    """
+    backbone = target.backbone if isinstance(target, Classifier) else target
+    file = read_weights(path)
+    source = _without_wrappers(file.tensors)
+    if adapt := getattr(backbone, "adapt", None):
+        source = adapt(source)
+    keys = {_plain(key): key for key in backbone.state_dict()}
+    fitting = {key: source[key] for key in keys if key in source}
+    missing = [k for k in keys if k not in fitting and not k.endswith("num_batches_tracked")]
+    _check_fit(backbone, path, file, keys, fitting, missing, backbone_name)
+    backbone.load_state_dict({keys[key]: tensor for key, tensor in fitting.items()}, strict=False)
+    notes = [f"{path}: {len(fitting)} of {len(keys)} tensors of the backbone loaded"]
+    if missing:
+        notes.append(f"{path}: {len(missing)} tensors missing, left as they were: {_some(missing)}")
+
+    rest = {key: tensor for key, tensor in source.items() if key not in fitting}
+    statistics = rest.pop("mean", None), rest.pop("std", None)
+    if isinstance(target, Classifier) and all(t is not None and t.numel() == 3 for t in statistics):
+        mean, std = (t.flatten().tolist() for t in statistics if t is not None)
+        target.set_statistics(mean, std)
+    head = target.head if isinstance(target, Classifier) else None
+    prefix = _head_prefix(rest, head, backbone)
+    if prefix is not None:
+        values = {
+            key.removeprefix(prefix): rest.pop(key) for key in list(rest) if key.startswith(prefix)
+        }
+        if note := _load_head(head, values, file.classes, classes):
+            notes.append(f"{path}: {note}")
+    if rest:
+        notes.append(f"{path}: {len(rest)} unexpected tensors ignored: {_some(rest)}")
+    return notes
+
+
+def _check_fit(
+    backbone: Backbone,
+    path: Path,
+    file: WeightsFile,
+    keys: Mapping[str, str],
+    fitting: Mapping[str, Tensor],
+    missing: Sequence[str],
+    name: str | None,
+) -> None:
+    """Raise where the weights belong to another backbone."""
+    mine = f"backbone {name!r}" if name else f"backbone {type(backbone).__name__}"
+    theirs = f"{path}, weights of {file.backbone!r}," if file.backbone else str(path)
+    own = backbone.state_dict()
+    if keys and not fitting:
+        raise ModelError(
+            f"nothing in {theirs} fits {mine}: the file has {_some(file.tensors)}, "
+            f"the backbone {_some(keys)}"
+        )
+    wrong = [key for key, tensor in fitting.items() if tensor.shape != own[keys[key]].shape]
+    if wrong:
+        raise ModelError(
+            f"{theirs} does not fit {mine}: {wrong[0]} is {tuple(fitting[wrong[0]].shape)} in the "
+            f"file and {tuple(own[keys[wrong[0]]].shape)} in the backbone "
+            f"({len(wrong)} of {len(keys)} tensors differ)"
+        )
+    if missing and file.backbone and name and _family(file.backbone) != _family(name):
+        raise ModelError(f"{theirs} does not fit {mine}: {_some(missing)} are missing")
+
+
+def _head_prefix(
+    rest: Mapping[str, Tensor], head: nn.Module | None, backbone: Backbone
+) -> str | None:
+    """The prefix of the head's keys in a file; the one that fits best, None for no head."""
+    names = getattr(getattr(backbone, "model", None), "pretrained_cfg", {}).get("classifier") or ()
+    candidates = [*_HEADS, *((names,) if isinstance(names, str) else names)]
+    wanted = set(head.state_dict()) if head is not None else {"weight", "bias"}
+    present = [f"{c}." for c in candidates if any(key.startswith(f"{c}.") for key in rest)]
+    for prefix in present:
+        if {key.removeprefix(prefix) for key in rest if key.startswith(prefix)} == wanted:
+            return prefix
+    return present[0] if present else None
+
+
+def _load_head(
+    head: nn.Module | None,
+    values: dict[str, Tensor],
+    theirs: Sequence[str] | None,
+    ours: Sequence[str] | None,
+) -> str:
+    """Load a head where it fits; otherwise say why it was left out."""
+    if head is None:
+        return "its head was left out"
+    own = head.state_dict()
+    if values.keys() != own.keys() or any(values[k].shape != own[k].shape for k in own):
+        rows = next(iter(values.values())).shape[:1]
+        of = f" of {rows[0]} classes" if rows else ""
+        return f"its head{of} was left out, this one starts anew"
+    if theirs is not None and ours is not None and tuple(theirs) != tuple(ours):
+        return f"its head for other classes ({_some(theirs)}) was left out, this one starts anew"
+    head.load_state_dict(values)
+    return ""
+
+
+def _tensors(content: Any) -> dict[str, Tensor]:
+    """The weights in a nested file, the first of the known places that has some."""
+    if not isinstance(content, Mapping):
+        return {}
+    for place in _NESTED:
+        if found := _tensors(content.get(place)):
+            return found
+    return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+
+
+def _record(content: Any) -> tuple[str | None, tuple[str, ...] | None]:
+    """Names of backbone and classes, where a checkpoint or a configuration says them."""
+    if not isinstance(content, Mapping):
+        return None, None
+    backbone = content.get("backbone") or content.get("architecture") or content.get("arch")
+    classes = content.get("classes") or content.get("label_names")
+    listed = isinstance(classes, list | tuple) and all(isinstance(name, str) for name in classes)
+    return (
+        backbone if isinstance(backbone, str) else None,
+        tuple(classes) if classes and listed else None,
+    )
+
+
+def _beside(path: Path) -> Any:
+    try:
+        return json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(key: str) -> str:
+    key = key.replace("_orig_mod.", "")
+    while key.startswith(_WRAPPERS):
+        key = key.split(".", 1)[1]
+    return key
+
+
+def _without_wrappers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    plain = {_plain(key): tensor for key, tensor in tensors.items()}
+    # Where two networks lie in one file (a student and a teacher), keys must stay apart.
+    return plain if len(plain) == len(tensors) else dict(tensors)
+
+
+def _family(name: str) -> str:
+    return name.rpartition(":")[2].partition(".")[0]
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")

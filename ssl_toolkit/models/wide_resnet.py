@@ -1,0 +1,140 @@
+"""Wide residual networks for small images, as semi-supervised papers use them."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from torch import Tensor, nn
+
+from ssl_toolkit.errors import ModelError, PluginError
+from ssl_toolkit.interfaces import Backbone
+
+
+class WideResNet(Backbone):
+    """WRN-depth-width with leaky ReLU (Zagoruyko and Komodakis 2016, arXiv:1605.07146).
+
+    A 3×3 convolution with 16 channels, then three stages of (depth - 4) / 6 pre-activation blocks
+    with 16, 32, 64 times `width` channels and strides 1, 2, 2, BatchNorm, leaky ReLU (slope 0.1),
+    mean over the map. Convolutions have no bias. Where the number of channels changes, the
+    shortcut is a 1×1 convolution without BatchNorm. The shortcut takes the activated input in the
+    first block of the first stage and the raw input everywhere else.
+
+    The variant of the semi-supervised literature differs from the paper of 2016 in the leaky ReLU
+    and has no dropout. BatchNorm's epsilon is 1e-5 as in SimPLE's published code, where the
+    TensorFlow code of MixMatch and FixMatch has 1e-3.
+
+    Initial weights: convolutions N(0, 2 / (k² · channels out)), BatchNorm 1 and 0, head Xavier
+    normal with bias 0; drawn from torch's global CPU generator.
+
+    Args:
+        depth: 6 n + 4 for n blocks a stage, at least 10.
+        width: factor of the channels, at least 1.
+        batchnorm_momentum: share of a new batch in the running statistics, in (0, 1]; 0.001 as in
+            the papers.
+    """
+
+    def __init__(self, depth: int, width: int, batchnorm_momentum: float = 0.001) -> None:
+        super().__init__()
+        blocks, rest = divmod(depth - 4, 6)
+        if rest or blocks < 1 or width < 1:
+            raise PluginError(
+                f"no wide ResNet of depth {depth} and width {width}: "
+                "the depth must be 6n + 4 (10, 16, 22, 28, …) and the width at least 1"
+            )
+        self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        channels = [16, 16 * width, 32 * width, 64 * width]
+        self.stages = nn.ModuleList(
+            nn.Sequential(
+                *(
+                    _Block(
+                        channels[stage] if block == 0 else channels[stage + 1],
+                        channels[stage + 1],
+                        stride=2 if stage > 0 and block == 0 else 1,
+                        activate_shortcut=stage == 0 and block == 0,
+                    )
+                    for block in range(blocks)
+                )
+            )
+            for stage in range(3)
+        )
+        self.norm = nn.BatchNorm2d(channels[-1])
+        self.activation = _activation()
+        self.feature_dim = channels[-1]
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
+                nn.init.normal_(module.weight, 0.0, (2 / fan_out) ** 0.5)
+            elif isinstance(module, nn.BatchNorm2d):
+                module.momentum = batchnorm_momentum
+
+    @classmethod
+    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+        """Read depth and width from a name such as ``wrn_28_2``.
+
+        Args:
+            name: ``wrn_<depth>_<width>``.
+            image_size: side in pixels; any from 1 up works.
+            pretrained: must be False, there are no published weights.
+
+        Raises:
+            PluginError: the name says no wide ResNet.
+            ModelError: `pretrained`, or an image size below 1.
+        """
+        match = re.fullmatch(r"wrn_(\d+)_(\d+)", name)
+        if match is None:
+            raise PluginError(f"no wide ResNet is called {name!r}: write wrn_<depth>_<width>")
+        if pretrained:
+            raise ModelError(
+                f"backbone {name!r} has no published weights; leave --pretrained out, "
+                "or give a file with --weights"
+            )
+        if image_size is not None and image_size < 1:
+            raise ModelError(
+                f"backbone {name!r} can't take image size {image_size}: it must be at least 1"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) normalised images to (N, 64 · width) features."""
+        x = self.conv(images)
+        for stage in self.stages:
+            x = stage(x)
+        features: Tensor = self.activation(self.norm(x)).mean(dim=(2, 3))
+        return features
+
+    def classifier(self, num_classes: int) -> nn.Linear:
+        """A linear head with Xavier normal weights and bias 0."""
+        head = nn.Linear(self.feature_dim, num_classes)
+        nn.init.xavier_normal_(head.weight)
+        nn.init.zeros_(head.bias)
+        return head
+
+
+class _Block(nn.Module):
+    def __init__(
+        self, channels_in: int, channels_out: int, *, stride: int, activate_shortcut: bool
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.shortcut = (
+            nn.Identity()
+            if channels_in == channels_out and stride == 1
+            else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+        )
+        self.activation = _activation()
+        self.activate_shortcut = activate_shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(self.norm1(x))
+        residual = self.conv2(self.activation(self.norm2(self.conv1(active))))
+        summed: Tensor = residual + self.shortcut(active if self.activate_shortcut else x)
+        return summed
+
+
+def _activation() -> nn.Module:
+    # In place: it always follows a BatchNorm, whose backward does not need its own output.
+    return nn.LeakyReLU(0.1, inplace=True)
