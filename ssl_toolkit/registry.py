@@ -152,10 +152,13 @@ def attempt(entry: Entry) -> tuple[type | None, str]:
 
 
 def _wrong_type(group: str, plugin: object) -> str:
-    # The interfaces declare their group, so that the registry need not import them (and torch).
-    if isinstance(plugin, type) and getattr(plugin, "plugin_kind", None) == group:
-        return ""
-    return f"{plugin!r} is not a subclass of ssl_toolkit.{group.removesuffix('s').capitalize()}"
+    # Told by what the interfaces and Options declare, not by importing them (and torch) here.
+    if not isinstance(plugin, type) or getattr(plugin, "plugin_kind", None) != group:
+        return f"{plugin!r} is not a subclass of ssl_toolkit.{group.removesuffix('s').capitalize()}"
+    config = getattr(plugin, "Config", None)
+    if config is not None and not hasattr(config, "reference"):
+        return f"{plugin!r}: its Config is not a subclass of ssl_toolkit.Options"
+    return ""
 
 
 def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:

@@ -23,7 +23,6 @@ def command() -> None:
 
 
 def _findings() -> Iterator[tuple[str, str]]:
-    import importlib_metadata
     import torch
 
     from ssl_toolkit import registry
@@ -31,7 +30,6 @@ def _findings() -> Iterator[tuple[str, str]]:
     from ssl_toolkit.engine.devices import choose_device, describe, native_bfloat16
     from ssl_toolkit.results.record import versions
 
-    installed = {d.name.lower() for d in importlib_metadata.distributions() if d.name}
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions().items())
     yield "device", f"auto means {describe(choose_device('auto'))}"
     yield "CUDA", f"{torch.cuda.device_count()} device(s)"
@@ -41,7 +39,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "datasets", _place(_dataset_folder())
     yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())))
     for extra, packages in EXTRAS.items():
-        missing = [name for name in packages if name.lower() not in installed]
+        missing = [name for name in packages if not _installed(name)]
         fix = f'missing {", ".join(missing)} (pip install "ssl-toolkit[{extra}]")'
         yield f"[{extra}]", fix if missing else "complete"
     entries = [entry for group in registry.GROUPS for entry in registry.entries(group)]
@@ -50,6 +48,17 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "plugins", f"{len(entries)} found, {len(broken)} broken"
     for entry, reason in broken:
         yield "broken", f"{entry.group} {entry.name!r} of {entry.distribution}: {reason}"
+
+
+def _installed(package: str) -> bool:
+    import importlib_metadata
+
+    # Asked one by one: the metadata of some other package may be damaged.
+    try:
+        importlib_metadata.version(package)
+    except importlib_metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _place(path: Path) -> str:

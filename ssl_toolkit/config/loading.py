@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.faults import Faults, Path_
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import OTHER_NAMES, SHARED_REFERENCE, Settings
+from ssl_toolkit.config.settings import SHARED_REFERENCE, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 
 Tree = dict[str, Any]
-Path_ = tuple[str, ...]
 
 NOT_COMPARED = frozenset(
     {
@@ -100,14 +97,22 @@ def load_config(
 
 def validate(layers: Sequence[Layer]) -> RunConfig:
     """Merge layers, later ones winning, and validate the whole (see `load_config`)."""
-    tree, origins = _merge(layers)
-    algo = str(tree.get("algo") or Settings.model_fields["algo"].default)
+    given = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
+    algo = str(next(given, Settings.model_fields["algo"].default))
     section = _bare(algo)
+    tree, origins = _merge([_without_alias(layer, section) for layer in layers])
     reference = tree.get("profile") == "reference"
-    faults = _Faults(origins, section)
+    faults = Faults(origins, section)
 
-    own = _section(tree, "algorithm", faults) | _section(tree, section, faults)
-    others = {entry.name for entry in registry.entries("algorithms")} - {section}
+    if section in Settings.model_fields:
+        entry = registry.find("algorithms", algo)
+        raise PluginError(
+            f"algorithm {section!r} of {entry.distribution} can't be used: its name is a key of "
+            "every configuration"
+        )
+    own = _section(tree, section, faults)
+    others = {entry.name for entry in registry.entries("algorithms")}
+    others -= {section, *Settings.model_fields}
     for name in sorted(others & tree.keys()):
         options = tree.pop(name)
         for key in options if isinstance(options, dict) and options else [None]:
@@ -149,52 +154,8 @@ def _with_transfer_recipe(settings: Settings) -> Settings:
     return settings.model_copy(update={"augment": augment, "optimizer": optimizer})
 
 
-class _Faults:
-    """Collects faults with where each value came from."""
-
-    def __init__(self, origins: Mapping[Path_, str], section: str) -> None:
-        self.messages: list[str] = []
-        self.plugin_messages: list[str] = []
-        self._origins = origins
-        self._section = section
-
-    def add(self, path: Path_, message: str) -> None:
-        origin = next(
-            (self._origins[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._origins),
-            "",
-        )
-        self.messages.append(f"{origin}: {'.'.join(path)}: {message}".removeprefix(": "))
-
-    def unknown(self, path: Path_, siblings: Sequence[str]) -> None:
-        self.add(path, f"unknown key{_suggest(path, siblings, self._section)}")
-
-    def check(self, model: type[BaseModel], values: Any, prefix: Path_) -> Any:
-        """An instance, or None after adding every fault."""
-        try:
-            return model.model_validate(values)
-        except ValidationError as error:
-            for fault in error.errors(include_url=False):
-                path = prefix + tuple(str(part) for part in fault["loc"] if not _is_union_tag(part))
-                if fault["type"] == "extra_forbidden":
-                    self.unknown(path, _siblings(model, path[len(prefix) : -1]))
-                else:
-                    given = (
-                        "" if isinstance(fault["input"], dict) else f" (given {fault['input']!r})"
-                    )
-                    self.add(path, fault["msg"][:1].lower() + fault["msg"][1:] + given)
-            return None
-
-    def stop(self) -> None:
-        """Raise what was found."""
-        messages = list(dict.fromkeys(self.messages))
-        if messages:
-            raise ConfigError(messages + self.plugin_messages)
-        if self.plugin_messages:
-            raise PluginError(self.plugin_messages)
-
-
 def _plugin_options(
-    group: str, name: str, given: Any, prefix: Path_, reference: bool, faults: _Faults
+    group: str, name: str, given: Any, prefix: Path_, reference: bool, faults: Faults
 ) -> Options | None:
     try:
         config: type[Options] = registry.load(group, name).Config
@@ -210,7 +171,7 @@ def _plugin_options(
     return options
 
 
-def _section(tree: Tree, key: str, faults: _Faults) -> Tree:
+def _section(tree: Tree, key: str, faults: Faults) -> Tree:
     section = tree.pop(key, None)
     if section is None:
         return {}
@@ -234,12 +195,24 @@ def _parse_set(text: str) -> Layer:
     return Layer(origin, tree)
 
 
+def _without_alias(layer: Layer, section: str) -> Layer:
+    """The layer with ``algorithm`` read as the section of the algorithm that runs."""
+    own = layer.tree.get("algorithm")
+    if own is None:
+        return layer
+    tree = {key: value for key, value in layer.tree.items() if key != "algorithm"}
+    return Layer(layer.origin, _deep({section: own}, tree))
+
+
 def _merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
     tree: Tree = {}
     origins: dict[Path_, str] = {}
     for layer in layers:
-        tree = _deep(tree, layer.tree)
-        origins |= dict.fromkeys(_paths(layer.tree), layer.origin)
+        try:
+            tree = _deep(tree, layer.tree)
+            origins |= dict.fromkeys(_paths(layer.tree), layer.origin)
+        except RecursionError as error:
+            raise ConfigError(f"{layer.origin}: nested too deep") from error
     return tree, origins
 
 
@@ -259,51 +232,6 @@ def _paths(tree: Tree, prefix: Path_ = ()) -> Iterator[Path_]:
         yield (*prefix, str(key))
         if isinstance(value, dict):
             yield from _paths(value, (*prefix, str(key)))
-
-
-def _siblings(model: type[BaseModel], path: Path_) -> list[str]:
-    for part in path:
-        field = model.model_fields.get(part)
-        inner = getattr(field, "default", None)
-        if not isinstance(inner, BaseModel):
-            return []
-        model = type(inner)
-    return [*model.model_fields]
-
-
-def _all_keys() -> list[str]:
-    keys = []
-    for name, field in Settings.model_fields.items():
-        keys.append(name)
-        if isinstance(field.default, BaseModel):
-            keys += [f"{name}.{inner}" for inner in type(field.default).model_fields]
-    return keys
-
-
-def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
-    """A near name: beside the key, else what another tool's name means, else anywhere."""
-    *above, last = path
-    prefix = ".".join(above) + "." if above else ""
-    anywhere = {key.rpartition(".")[2]: key for key in reversed(_all_keys())}
-    if near := difflib.get_close_matches(last, siblings, n=1, cutoff=0.7):
-        found = prefix + near[0]
-    elif alias := difflib.get_close_matches(last, OTHER_NAMES, n=1, cutoff=0.8):
-        ours = OTHER_NAMES[alias[0]]
-        known = ours in anywhere.values()
-        found = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
-    elif near := difflib.get_close_matches(last, anywhere, n=1, cutoff=0.7):
-        found = anywhere[near[0]]
-    elif above and siblings:
-        return f"; known here: {', '.join(sorted(siblings))}"
-    else:
-        return "; `ssl-toolkit run --dry-run` shows all keys"
-    return f", did you mean {found!r}?"
-
-
-def _is_union_tag(part: Any) -> bool:
-    # pydantic adds the branch of a union ("float", "literal['auto']") to a fault's location.
-    branches = ("on", "off", "float", "int", "bool", "str", "constrained-float", "constrained-int")
-    return str(part) in branches or "[" in str(part)
 
 
 def _bare(name: str) -> str:

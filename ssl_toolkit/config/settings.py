@@ -101,7 +101,7 @@ class ModelSettings(Options):
 
     batchnorm_momentum: Momentum | Auto | None = option(
         "auto",
-        help="weight of a batch in BatchNorm's running statistics; auto: clamp(10/steps, 0.001, "
+        help="weight of a batch in BatchNorm's running statistics; auto: clamp(100/steps, 0.001, "
         "0.1) for wrn_*, the backbone's own otherwise",
         source=f"0.001 in {PAPER}",
     )
@@ -110,12 +110,18 @@ class ModelSettings(Options):
     )
 
 
+def _defaults_if_on(value: Any) -> Any:
+    return {} if str(value).lower() in ("true", "on", "yes") else value
+
+
 def _on_or_off(value: Any) -> str:
     return "off" if str(value).lower() in ("false", "off", "no") else "on"
 
 
 EMAOrOff = Annotated[
-    Annotated[EMASettings, Tag("on")] | Annotated[Off, Tag("off")], Discriminator(_on_or_off)
+    Annotated[EMASettings, BeforeValidator(_defaults_if_on), Tag("on")]
+    | Annotated[Off, Tag("off")],
+    Discriminator(_on_or_off),
 ]
 
 

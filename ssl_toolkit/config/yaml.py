@@ -16,12 +16,28 @@ from ssl_toolkit.errors import ConfigError
 
 
 class _TextLoader(yaml.SafeLoader):
-    """Reads text, null, lists and maps; refuses duplicate keys."""
+    """Reads text, null, lists and maps; refuses duplicate keys, aliases and every other type."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - declared by yaml as an instance variable
         first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    yaml_constructors = {  # noqa: RUF012 - as above
+        tag: constructor
+        for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "str", "seq", "map")
+    }
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            # A few of them make a tree that contains itself, or one without end.
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ConfigError(
+                f"line {event.start_mark.line + 1}: *{event.anchor} repeats another value; "
+                "write it out"
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -22,9 +23,9 @@ def choose_device(asked: str) -> torch.device:
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if asked == "auto":
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
-    kind, _, index = asked.partition(":")
-    if kind not in ("cpu", "cuda", "mps") or (index and not (kind == "cuda" and index.isdigit())):
+    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", asked):
         raise ModelError(f"--device {asked}: unknown device; choose {CHOICES}")
+    kind, _, index = asked.partition(":")
     count = torch.cuda.device_count() if kind == "cuda" else int(kind == "cpu" or mps)
     if int(index or 0) >= count:
         here = f"{count} CUDA device(s)" if kind == "cuda" else f"no {kind} device"

@@ -225,7 +225,7 @@ class Trainer:
             "images": self.images,
             "model": self.classifier.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
-            "algorithm": self.algorithm.state_dict(),
+            "algorithm_state": self.algorithm.state_dict(),
             "augmenters": [augmenter.state_dict() for augmenter in self.augmenters],
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -242,7 +242,7 @@ class Trainer:
         self.classifier.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
-        self.algorithm.load_state_dict(state["algorithm"])
+        self.algorithm.load_state_dict(state["algorithm_state"])
         for augmenter, saved in zip(self.augmenters, state["augmenters"], strict=True):
             augmenter.load_state_dict(saved)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -23,7 +23,7 @@ def versions() -> dict[str, str]:
             found[name] = importlib_metadata.version(name)
         except importlib_metadata.PackageNotFoundError:
             continue
-    return found
+    return found | {"torch": torch.__version__}  # with its build, such as +cu130
 
 
 def record(experiment: Experiment) -> dict[str, Any]:

@@ -1,0 +1,41 @@
+"""What a plugin implements and what the engine promises it.
+
+Symbols used in all docstrings: B labelled images a step, U = B · unlabelled_ratio unlabelled
+images a step, C classes, (H, W) height and width in pixels. Images are float tensors in [0, 1],
+in RGB order, *not* normalised: the classifier normalises.
+"""
+
+from ssl_toolkit.interfaces.algorithms import (
+    Algorithm,
+    Batch,
+    Context,
+    Guess,
+    Loss,
+    Prediction,
+    StepOutput,
+    Task,
+    Views,
+)
+from ssl_toolkit.interfaces.augmenters import Augmenter, Draws
+from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
+from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, Part
+
+__all__ = [
+    "Algorithm",
+    "Augmenter",
+    "Backbone",
+    "Batch",
+    "ChannelStatistics",
+    "Context",
+    "Dataset",
+    "DatasetDefaults",
+    "Draws",
+    "Guess",
+    "ImageTable",
+    "Loss",
+    "Part",
+    "Prediction",
+    "StepOutput",
+    "Task",
+    "Views",
+]

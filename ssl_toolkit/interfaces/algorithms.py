@@ -1,0 +1,221 @@
+"""Algorithms, and what the engine gives them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ssl_toolkit.config.options import Options
+
+
+@dataclass(frozen=True)
+class Views:
+    """How many differently augmented views of each image an algorithm wants a step."""
+
+    labelled_weak: int = 1
+    labelled_strong: int = 0
+    unlabelled_weak: int = 0
+    unlabelled_strong: int = 0
+    unlabelled_ratio: int = 1
+    """Unlabelled images for each labelled one (the papers' mu)."""
+
+    @property
+    def needs_unlabelled(self) -> bool:
+        """Whether any view of unlabelled images is wanted."""
+        return self.unlabelled_weak + self.unlabelled_strong > 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an algorithm may know about the run when it is built."""
+
+    num_classes: int
+    feature_dim: int
+    """Length of the backbone's feature vector, for heads of the algorithm's own."""
+    label_counts: tuple[int, ...]
+    """Labelled images of each class, C numbers."""
+    unlabelled_count: int
+    """Size of the unlabelled pool; unlabelled indices are below it."""
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The images of one step; all tensors on the device of the run.
+
+    View stacks have the views first: (views, B or U, 3, H, W), float in [0, 1].
+    """
+
+    labels: Tensor
+    """(B,) int64."""
+    labelled_indices: Tensor
+    """(B,) int64, positions in the labelled set."""
+    labelled_weak: Tensor
+    labelled_strong: Tensor
+    unlabelled_indices: Tensor
+    """(U,) int64, positions in the unlabelled pool."""
+    unlabelled_weak: Tensor
+    unlabelled_strong: Tensor
+    unlabelled_labels: Tensor | None = None
+    """(U,) int64 hidden labels: only for an algorithm that declares ``oracle = True``."""
+
+
+class Prediction(NamedTuple):
+    """The output of one forward pass."""
+
+    features: Tensor
+    """(N, feature_dim)."""
+    logits: Tensor
+    """(N, C)."""
+
+
+class Context(ABC):
+    """What `Algorithm.step` may ask of the engine. Built by the engine, never by a plugin."""
+
+    step: int
+    """Optimizer steps already done: 0 at the first call."""
+    max_steps: int
+    generator: torch.Generator
+    """A CPU generator that depends on (seed, step) alone: draw every random number from it."""
+
+    @abstractmethod
+    def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
+        """Train-mode forward of the model, with gradient.
+
+        Args:
+            images: (N, 3, H, W) in [0, 1]; a perturbation may leave the range a little.
+            update_statistics: False uses the batch's own BatchNorm statistics and leaves the
+                running ones alone.
+        """
+
+    def model(self, images: Tensor) -> Tensor:
+        """`forward`, logits (N, C) only."""
+        return self.forward(images).logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """`forward`, features (N, feature_dim) only."""
+        return self.forward(images).features
+
+    @abstractmethod
+    def teacher_forward(self, images: Tensor) -> Prediction:
+        """Eval-mode forward of the EMA weights (the live ones under ``ema: false``); float32.
+
+        Carries no gradient.
+        """
+
+    def teacher(self, images: Tensor) -> Tensor:
+        """Probabilities (N, C) of the teacher, float32, without gradient; rows sum to 1."""
+        return self.teacher_forward(images).logits.softmax(dim=-1)
+
+    @abstractmethod
+    def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
+        """Gradient of a scalar with respect to the images (virtual adversarial training).
+
+        The forward is in train mode and float32, leaves BatchNorm's running statistics alone,
+        adds nothing to the gradients of the parameters and takes no part in their
+        synchronisation.
+
+        Args:
+            images: (N, 3, H, W); need not require a gradient.
+            loss: maps the prediction to a 0-dim tensor.
+
+        Returns:
+            (N, 3, H, W) float32, detached.
+        """
+
+    @abstractmethod
+    def total(self, value: Tensor) -> Tensor:
+        """The sum of a tensor over all processes of the run; the tensor itself when there is one.
+
+        For running counts and thresholds that must agree on every process. No gradient.
+        """
+
+
+class Loss(NamedTuple):
+    """One named term of the objective."""
+
+    value: Tensor
+    """0-dim, float32 or wider."""
+    weight: float = 1.0
+    """Finite and >= 0, ramp-up included; the objective is the sum of weight · value."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the algorithm believes about the unlabelled images of the step, for the metrics."""
+
+    probs: Tensor
+    """(U, C) rows that sum to 1, without gradient."""
+    used: Tensor
+    """(U,) bool: which images take part in the loss as pseudo-labelled ones."""
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What `Algorithm.step` returns."""
+
+    losses: Mapping[str, Loss]
+    """At least one term, by name (lower case, no dot); the supervised one is ``supervised``."""
+    guess: Guess | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """More 0-dim tensors to log, by name; no gradient, no host transfer."""
+
+
+class Algorithm(nn.Module, ABC):
+    """A semi-supervised objective. Subclasses are final: share code through functions.
+
+    Buffers are saved with the run and parameters are optimised with the model, for free. The
+    engine calls, in this order: ``__init__`` once, `views` once, then each step `step`; `scan`
+    before the first step and every `scan_every` steps when that is not 0.
+
+    Args:
+        config: options, an instance of the class's ``Config``.
+        task: facts about the run.
+    """
+
+    plugin_kind: ClassVar[str] = "algorithms"
+    Config: ClassVar[type[Options]] = Options
+    oracle: ClassVar[bool] = False
+    """Whether the algorithm is given the hidden labels of unlabelled images (an upper bound)."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__()
+        self.config = config
+        self.task = task
+
+    @abstractmethod
+    def views(self) -> Views:
+        """The views wanted at every step; constant over the run."""
+
+    @abstractmethod
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """The losses of one batch.
+
+        Called once a batch under the run's autocast, with the model in train mode; several times
+        for one optimizer step under gradient accumulation, so that buffers changed here move with
+        every batch. Must not call backward, change the batch, or transfer anything to the host.
+        """
+
+    @property
+    def scan_every(self) -> int:
+        """Steps between two calls of `scan`; 0 for never."""
+        return 0
+
+    def scan(
+        self,
+        labelled: Iterator[tuple[Tensor, Tensor, Tensor]],
+        unlabelled: Iterator[tuple[Tensor, Tensor]],
+        ctx: Context,
+    ) -> None:
+        """Look at every training image without augmentation.
+
+        Args:
+            labelled: yields (indices, images, labels) in order.
+            unlabelled: yields (indices, images) in order, the whole pool.
+            ctx: as for `step`; gradients are off.
+        """

@@ -1,0 +1,80 @@
+"""Augmenters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ssl_toolkit.config.options import Options
+
+Draws = dict[str, Tensor]
+"""Random parameters of an augmentation: CPU tensors whose first dimension counts the images."""
+
+
+class Augmenter(nn.Module, ABC):
+    """Random changes of images. Draws first, then transforms: draws can be replayed and joined.
+
+    Args:
+        config: options, an instance of the class's ``Config``; None for the defaults.
+        flip: whether a mirrored image still shows its class (a property of the data set).
+    """
+
+    plugin_kind: ClassVar[str] = "augmenters"
+    Config: ClassVar[type[Options]] = Options
+    wants_feedback: ClassVar[bool] = False
+    """Whether the engine shows it the model's answers to its own views, through `feedback`."""
+
+    def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
+        super().__init__()
+        self.config = self.Config() if config is None else config
+        self.flip = flip
+
+    @abstractmethod
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """Draw the parameters for `count` images from `generator` (a CPU generator) alone."""
+
+    @abstractmethod
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        """Change the images (N, 3, H, W) by N rows of draws; no randomness in here.
+
+        Returns:
+            Same shape, dtype and device, in [0, 1]; the input is left alone.
+        """
+
+    def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw and transform.
+
+        Args:
+            images: (N, 3, H, W) float in [0, 1].
+            generator: a CPU generator; None seeds one from torch's global state.
+
+        Raises:
+            TypeError: the images are not floating point.
+            ValueError: the shape is not (N, 3, H, W).
+        """
+        if not images.is_floating_point():
+            raise TypeError(f"images must be float in [0, 1], got {images.dtype}; divide by 255")
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(f"images must be (N, 3, H, W), got {tuple(images.shape)}")
+        if generator is None:
+            generator = torch.Generator().manual_seed(int(torch.randint(2**62, ()).item()))
+        count, _, height, width = images.shape
+        return self.transform(images, self.draw(count, height, width, generator))
+
+    def draw_probe(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """Draw the parameters of the probe views whose answers go to `feedback`."""
+        return self.draw(count, height, width, generator)
+
+    def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:
+        """Learn from the model's answers to the probe views of labelled images.
+
+        Called once a step before the views are drawn, when `wants_feedback`.
+
+        Args:
+            draws: what `draw_probe` gave.
+            probs: (B, C) float32 probabilities of the live model in eval mode, no gradient.
+            labels: (B,) int64.
+        """

@@ -1,0 +1,73 @@
+"""Data sets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.interfaces.backbones import ChannelStatistics
+
+Part = Literal["pool", "labelled", "unlabelled", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """Everything a data set holds, before a split is drawn. N pictures."""
+
+    classes: tuple[str, ...]
+    keys: tuple[str, ...]
+    """A name for each picture that means the same on every machine (a relative path), unique."""
+    labels: NDArray[np.int64]
+    """(N,) index into `classes`; -1 where the picture carries no label."""
+    parts: NDArray[np.str_]
+    """(N,) each a `Part`; from ``pool`` the labelled, validation and test ones are drawn."""
+    read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]]
+    """Pictures of these rows as (n, size, size, 3) uint8, for a size in pixels."""
+    digest: Callable[[int], str] | None = None
+    """Hash of the picture's bytes, for finding the same picture twice; None where unknown."""
+    notes: tuple[str, ...] = ()
+    """Lines the user should see, such as what was ignored."""
+
+
+@dataclass(frozen=True)
+class DatasetDefaults:
+    """What a data set suggests where the user says nothing."""
+
+    image_size: int = 32
+    min_stride_size: int | None = None
+    """Side for backbones that stride too much for `image_size`; None for the same."""
+    backbone: str = "wrn_28_2"
+    batch_size: int = 16
+    labels_per_class: int | None = None
+    """None: every picture that carries a label."""
+    val_fraction: float = 0.0
+    test_fraction: float = 0.0
+    flip: bool = True
+    mean: ChannelStatistics | None = None
+    """Channel statistics in RGB order; None: measured on the training pictures."""
+    std: ChannelStatistics | None = None
+
+
+class Dataset(ABC):
+    """A source of labelled and unlabelled pictures, by name."""
+
+    plugin_kind: ClassVar[str] = "datasets"
+    defaults: ClassVar[DatasetDefaults] = DatasetDefaults()
+
+    @abstractmethod
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Find the pictures.
+
+        Args:
+            root: folder with the files, None for the default one.
+            download: whether missing files may be fetched.
+
+        Raises:
+            DataError: the files are missing or damaged; says where they are looked for.
+        """
