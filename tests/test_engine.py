@@ -336,11 +336,11 @@ def test_everything_of_the_context_works(tmp_path: Path) -> None:
     )
     state = torch.load(outcome.folder / "checkpoints" / "last.pt", weights_only=True)
     pool, labelled = outcome.summary["counts"]["unlabelled"], outcome.summary["counts"]["labelled"]
-    assert state["algorithm"]["scanned"].tolist() == [3 * pool, 3 * labelled, 3]
-    assert (state["algorithm"]["pseudo"] >= 0).all()
+    assert state["algorithm_state"]["scanned"].tolist() == [3 * pool, 3 * labelled, 3]
+    assert (state["algorithm_state"]["pseudo"] >= 0).all()
     assert state["augmenters"][0]["seen"].item() == 6
     start = prepare(configure(algo="everything", augment={"weak": "watching"})).trainer.algorithm
-    moved = state["algorithm"]["own_head.weight"] - start.state_dict()["own_head.weight"]
+    moved = state["algorithm_state"]["own_head.weight"] - start.state_dict()["own_head.weight"]
     assert moved.abs().max() > 0
 
 

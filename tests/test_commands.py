@@ -1,0 +1,171 @@
+"""What the command line answers without training anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import call, refusal
+
+import ssl_toolkit
+from ssl_toolkit import registry
+from ssl_toolkit.commands import COMMANDS
+
+
+def strict_json(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# --- light answers ------------------------------------------------------------------------------
+
+LIGHT = [
+    [],
+    ["--help"],
+    ["-h"],
+    ["--version"],
+    *[[name, "--help"] for name in COMMANDS],
+    ["list"],
+    ["list", "algorithms", "--json"],
+    ["lst"],
+    ["--bogus"],
+    ["run", "--bogus"],
+    ["run", "--set", "nonsense"],
+    ["run", "--steps", "many", "--set", "lerning_rate=1"],
+    ["run", "--config", "not/there.yaml"],
+    ["evaluate"],
+]
+PROBE = """
+import json, sys, time
+heavy = {"torch", "torchvision", "timm", "kornia"}
+import ssl_toolkit
+from ssl_toolkit.commands import main
+for arguments in json.loads(sys.argv[1]):
+    started = time.process_time()
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+    seconds = time.process_time() - started
+    print("@", json.dumps([status, seconds, sorted(heavy & sys.modules.keys())]))
+"""
+
+
+def test_light_answers_import_no_torch_and_take_no_time() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(LIGHT)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = [json.loads(line[2:]) for line in result.stdout.splitlines() if line[:2] == "@ "]
+    for arguments, (status, seconds, imported) in zip(LIGHT, answers, strict=True):
+        assert imported == [], arguments
+        # Of processor time, so that a busy machine fails nothing.
+        assert seconds < 2, (arguments, seconds)
+        wrong = arguments and arguments[-1] not in ("--help", "-h", "--version", "list", "--json")
+        assert (status == 2) == bool(wrong) or arguments == [], (arguments, status)
+    assert "Traceback" not in result.stderr
+
+
+def test_help_names_every_command() -> None:
+    call("list")  # importing that command must not hide Python's own list
+    told = call("--help").stdout
+    for name, text in COMMANDS.items():
+        assert f"  {name}" in told
+        assert text in told
+        assert "--debug" in call(name, "--help").stdout
+
+
+def test_version() -> None:
+    assert call("--version").stdout.strip() == f"ssl-toolkit, version {ssl_toolkit.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["lst"], "no such command 'lst', did you mean 'list'?"),
+        (["evalute", "x"], "did you mean 'evaluate'?"),
+        (["run", "--stepz", "3"], "--steps"),
+        (["run", "--algo"], "--algo"),
+        (["run", "stray"], "stray"),
+        (["evaluate"], "RUN"),
+        (["list", "nothing"], "nothing"),
+        (["show"], "NAME"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(arguments: list[str], told: str) -> None:
+    message = refusal(*arguments)
+    assert told in message
+    assert len(message.splitlines()) == 1
+
+
+def test_debug_shows_where(tmp_path: Path) -> None:
+    assert "Traceback" not in call("evaluate", tmp_path).stderr
+    assert "Traceback" in call("evaluate", tmp_path, "--debug").stderr
+
+
+# --- list, show, doctor -------------------------------------------------------------------------
+
+
+def test_list_shows_all_that_is_registered() -> None:
+    rows = strict_json(call("list", "--json").stdout)
+    expected = [
+        (group, entry.name) for group in registry.GROUPS for entry in registry.entries(group)
+    ]
+    assert [(row["group"], row["name"]) for row in rows] == expected
+    plain = call("list").stdout
+    for _, name in expected:
+        assert f"  {name} " in plain
+    only = strict_json(call("list", "datasets", "--json").stdout)
+    assert [row for row in rows if row["group"] == "datasets"] == only
+    checked = strict_json(call("list", "--verbose", "--json").stdout)
+    assert {row["state"] for row in checked} == {"ok"}
+    assert all(row.keys() == rows[0].keys() for row in rows + checked)
+
+
+ALL = [(group, entry.name) for group in registry.GROUPS for entry in registry.entries(group)]
+
+
+@pytest.mark.parametrize(("group", "name"), ALL)
+def test_show_tells_every_option_with_default_range_and_source(group: str, name: str) -> None:
+    shown = strict_json(call("show", name, "--json").stdout)
+    (one,) = [entry for entry in shown if entry["group"] == group]
+    assert one["summary"].endswith(".")
+    text = call("show", name).stdout
+    assert one["summary"] in text
+    config = getattr(registry.load(group, name), "Config", None)
+    fields = {} if config is None else config.model_fields
+    options = {option["name"]: option for option in one.get("options", [])}
+    assert options.keys() == fields.keys()
+    for key, field in fields.items():
+        assert options[key]["default"] == field.default
+        assert options[key]["meaning"]
+        assert f"  {key} = {field.default}  (" in text
+        assert options[key]["type"]
+
+
+def test_show_of_one_option() -> None:
+    (one,) = strict_json(call("show", "fixmatch", "--json").stdout)
+    (option,) = [o for o in one["options"] if o["name"] == "confidence_threshold"]
+    assert (option["default"], option["range"]) == (0.95, ">= 0, <= 1")
+    assert "paper" in option["source"]
+    (option,) = [o for o in one["options"] if o["name"] == "interleaved"]
+    assert (option["default"], option["reference"]) == (False, True)
+
+
+def test_doctor() -> None:
+    told = call("doctor")
+    assert (told.returncode, told.stderr) == (0, "")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    versions = f"ssl-toolkit {ssl_toolkit.__version__}, torch {version('torch')}"
+    for words in (versions, f"auto means {device}", "0 broken", "configs", "OMP_WAIT_POLICY="):
+        assert words in told.stdout

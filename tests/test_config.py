@@ -1,0 +1,265 @@
+"""Configurations from files, flags and --set: one tree, every fault told, nothing guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import call, refusal
+
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
+from ssl_toolkit.config.settings import OTHER_NAMES, Settings
+from ssl_toolkit.errors import ConfigError
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a configuration file, each under a name of its own."""
+
+    def put(text: str) -> Path:
+        path = tmp_path / f"c{len(list(tmp_path.iterdir()))}.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return put
+
+
+def check(**tree: Any) -> RunConfig:
+    return validate([Layer("test", tree)])
+
+
+def faults(*layers: Layer) -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate(layers)
+    return "\n".join(caught.value.messages)
+
+
+# --- what is told about a fault -----------------------------------------------------------------
+
+
+def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -> None:
+    first = write("algo: fixmatch\nlerning_rate: 0.1\nsteps: many\nema: {decay: 2}\n")
+    second = write("fixmatch: {treshold: 0.9, unlabelled_ratio: 0}\nmixmatch: {alpha: 0.5}\n")
+    message = refusal(
+        "run", "--config", first, "--config", second, "--batch-size", "0",
+        "--set", "optimizer.name=adam", "--data", "/not/there",
+    )  # fmt: skip
+    lines = message.splitlines()
+    for origin, key, rest in [
+        (first, "lerning_rate", "unknown key, did you mean 'lr'?"),
+        (first, "steps", "given 'many'"),
+        (first, "ema.decay", "given '2'"),
+        (second, "fixmatch.treshold", "did you mean 'fixmatch.confidence_threshold'?"),
+        (second, "fixmatch.unlabelled_ratio", "given '0'"),
+        (second, "mixmatch.alpha", "this run uses 'fixmatch'"),
+        ("command line", "batch_size", "given '0'"),
+        ("--set optimizer.name=adam", "optimizer.name", "given 'adam'"),
+    ]:
+        found = [line for line in lines if line.startswith(f"error: {origin}: {key}: ")]
+        assert found, (key, message)
+        assert any(rest in line for line in found), found
+    assert "/not/there" not in message  # no data was read
+
+
+def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> None:
+    files = [write("algo: fixmatch\nlr: 0.1\nfixmatch: {unlabelled_ratio: 3}\n"), write("lr: -1\n")]
+    assert f"error: {files[1]}: lr: " in refusal(
+        "run", "--config", files[0], "--config", files[1], "--dry-run"
+    )
+    assert "error: command line: lr: " in refusal("run", "--config", files[1], "--lr", "x")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("learning_rate", "lr"),
+        ("epochs", "steps"),
+        ("arch", "backbone"),
+        ("bs", "batch_size"),
+        ("num_workers", "workers"),
+        ("threshold", "fixmatch.confidence_threshold"),
+        ("lambda_u", "fixmatch.unsupervised_weight"),
+        ("ema_decay", "ema.decay"),
+        ("weight_decay", "optimizer.weight_decay"),
+        ("step", "steps"),
+        ("label_per_class", "labels_per_class"),
+        ("optimzer", "optimizer"),
+        ("optimizer.wieght_decay", "optimizer.weight_decay"),
+        ("ema.warm_up", "ema.warmup"),
+        ("fixmatch.mu", "fixmatch.unlabelled_ratio"),
+        ("fixmatch.p_cutoff", "fixmatch.confidence_threshold"),
+    ],
+)
+def test_a_near_name_is_suggested(key: str, meant: str) -> None:
+    message = refusal("run", "--algo", "fixmatch", "--set", f"{key}=1")
+    assert f"{key}: unknown key, did you mean {meant!r}?" in message
+
+
+@pytest.mark.parametrize("ours", sorted(set(OTHER_NAMES.values())))
+def test_names_that_other_tools_names_stand_for_exist(ours: str) -> None:
+    tree = check(algo="simple").tree()
+    keys = {*tree, *tree["simple"]} | {
+        f"{section}.{key}" for section, inner in tree.items() if isinstance(inner, dict)
+        for key in inner
+    }  # fmt: skip
+    assert ours in keys
+
+
+@pytest.mark.parametrize("word", ["on", "off", "bool", "float", "a[0]", "literal['auto']"])
+@pytest.mark.parametrize("above", ["", "ema.", "optimizer.", "simple."])
+def test_an_unknown_key_may_look_like_anything(word: str, above: str) -> None:
+    message = refusal("run", "--set", f"{above}{word}=1", "--dry-run")
+    assert f": {above}{word}: unknown key" in message
+
+
+def test_options_of_another_algorithm_are_an_error_each() -> None:
+    message = faults(Layer("f", {"algo": "fixmatch", "mixmatch": {"alpha": "1", "guess": "model"}}))
+    assert "f: mixmatch.alpha: " in message
+    assert "f: mixmatch.guess: " in message
+    assert "mixmatch" in faults(Layer("f", {"algo": "fixmatch", "mixmatch": {}}))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999", "0", "-1", "", "x", "[1]"])
+def test_numbers_out_of_range_are_refused(value: str) -> None:
+    assert "lr: " in refusal("run", "--set", f"lr={value or '{}'}", "--dry-run")
+
+
+@pytest.mark.parametrize("section", ["optimizer", "fixmatch", "algorithm", "augment", "ema"])
+@pytest.mark.parametrize("value", ["5", "[1, 2]", "some text"])
+def test_a_section_must_be_a_map(section: str, value: str) -> None:
+    assert ": " in refusal("run", "--algo", "fixmatch", "--set", f"{section}={value}", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    "text", ["lr", "=1", ".lr=1", "lr.=1", "a..b=1", "lr=[1", "lr={a: 1, a: 2}"]
+)
+def test_a_malformed_set_is_told(text: str) -> None:
+    assert f"--set {text}" in refusal("run", "--set", text)
+
+
+# --- layers -------------------------------------------------------------------------------------
+
+
+def test_later_layers_win(write: Write) -> None:
+    files = [
+        write("algo: fixmatch\nlr: 0.1\nsteps: 10\nbatch_size: 3\nseed: 1\n"
+              "optimizer: {momentum: 0.5, weight_decay: 0.1}\nfixmatch: {unlabelled_ratio: 2}\n"),
+        write("lr: 0.2\nsteps: 20\nbatch_size: 4\noptimizer: {momentum: 0.6}\n"),
+    ]  # fmt: skip
+    flags = {"lr": "0.3", "steps": "30", "batch_size": None}
+    config = load_config(files, flags, ["lr=0.4", "optimizer.clip_norm=3"])
+    s = config.settings
+    assert (s.seed, s.batch_size, s.steps, s.lr) == (1, 4, 30, 0.4)
+    assert (s.optimizer.momentum, s.optimizer.weight_decay, s.optimizer.clip_norm) == (0.6, 0.1, 3)
+    assert s.optimizer.nesterov is Settings().optimizer.nesterov
+    assert config.algorithm.model_dump()["unlabelled_ratio"] == 2
+    assert config.algorithm.model_dump()["confidence_threshold"] == 0.95
+
+
+def test_lists_are_replaced_and_not_joined(write: Write) -> None:
+    files = [write("classes: [a, b, c]\n"), write("classes: [x, y]\n")]
+    assert load_config(files).settings.classes == ["x", "y"]
+
+
+def test_algorithm_means_the_one_that_runs(write: Write) -> None:
+    file = write("algo: mixmatch\nmixmatch: {alpha: 0.5}\nalgorithm: {temperature: 0.4}\n")
+    config = load_config([file], sets=["algorithm.alpha=0.6"])
+    options = config.algorithm.model_dump()
+    assert (options["alpha"], options["temperature"]) == (0.6, 0.4)
+    assert config.tree()["mixmatch"]["alpha"] == 0.6
+    # The algorithm may be named in a later layer than its options.
+    late = load_config([write("algorithm: {unlabelled_ratio: 3}\n")], {"algo": "fixmatch"})
+    assert late.tree()["fixmatch"]["unlabelled_ratio"] == 3
+    bad = write("algo: fixmatch\nalgorithm: {alpha: 0.5}\n")
+    assert f"error: {bad}: fixmatch.alpha: unknown key" in refusal("run", "--config", bad)
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "ssl-toolkit:fixmatch"])
+def test_a_prefix_does_not_change_the_section(name: str) -> None:
+    config = validate([Layer("f", {"algo": name, "fixmatch": {"unlabelled_ratio": "2"}})])
+    assert config.tree()["fixmatch"]["unlabelled_ratio"] == 2
+
+
+# --- the resolved configuration -----------------------------------------------------------------
+
+ROUND_TRIPS = [
+    ("--algo", "simple"),
+    ("--algo", "fixmatch", "--set", "ema=off", "--lr", "1e-5", "--set", "optimizer.clip_norm=5"),
+    ("--algo", "mixmatch", "--profile", "reference", "--set", "optimizer.name=sgd"),
+    ("--algo", "mixmatch_enhanced", "--set", "schedule.name=cosine", "--seed", "9007199254740993"),
+    ("--algo", "supervised", "--set", "classes=[no, 'null', '001', 'a: b', '']", "--data", "x y"),
+    ("--algo", "fully_supervised", "--set", "augment.strong=fixed", "--no-labelled-in-pool"),
+    ("--pretrained", "--backbone", "test_resnet", "--data", "x", "--image-size", "32"),
+]
+
+
+@pytest.mark.parametrize("arguments", ROUND_TRIPS, ids=" ".join)
+def test_a_dry_run_gives_itself_back(arguments: tuple[str, ...], write: Write) -> None:
+    first = call("run", *arguments, "--dry-run")
+    assert (first.returncode, first.stderr) == (0, "")
+    file = write(first.stdout)
+    assert call("run", "--config", file, "--dry-run").stdout == first.stdout
+    # Everything is written out: the profile's name alone decides nothing any more.
+    again = load_config([file], {"profile": "paper"}).tree() | {"profile": None}
+    assert again == load_config([file]).tree() | {"profile": None}
+
+
+PROFILE = {
+    # semantics.md, section 0: row → key, algorithm, paper, reference
+    "1 confidence factor": ("simple.confidence_weighted", "simple", True, False),
+    "2 cosine": ("schedule.cycles", "simple", 7 / 16, 1023 / 2048),
+    "4 clipping": ("optimizer.clip_norm", "simple", None, 5.0),
+    "6 teacher": ("simple.guess", "simple", "teacher", "teacher"),
+    "6 teacher, mixmatch": ("mixmatch.guess", "mixmatch", "teacher", "teacher"),
+    "8 ramp, simple": ("simple.rampup_steps", "simple", None, 0),
+    "8 ramp, mixmatch": ("mixmatch.rampup_fraction", "mixmatch", 0.3, 1.0),
+    "8 ramp, enhanced": ("mixmatch_enhanced.rampup_fraction", "mixmatch_enhanced", 0.3, 1.0),
+    "11 mixup": ("mixmatch.lambda_per", "mixmatch", "sample", "batch"),
+    "11 mixup, enhanced": ("mixmatch_enhanced.lambda_per", "mixmatch_enhanced", "sample", "batch"),
+    "12 buffers": ("ema.average_buffers", "simple", False, False),
+    "13 decay": ("optimizer.weight_decay_on", "simple", "all", "all"),
+    "6.1 interleave, simple": ("simple.interleaved", "simple", False, True),
+    "6.1 interleave, mixmatch": ("mixmatch.interleaved", "mixmatch", False, True),
+    "6.1 interleave, enhanced": ("mixmatch_enhanced.interleaved", "mixmatch_enhanced", False, True),
+    "6.1 interleave, fixmatch": ("fixmatch.interleaved", "fixmatch", False, True),
+    "10 per batch": ("augment.strong_options.choice", "simple", "image", "batch"),
+    "10 variant": ("augment.strong_options.variant", "simple", "fixmatch", "authors"),
+}
+
+
+@pytest.mark.parametrize("row", PROFILE)
+def test_what_each_profile_means(row: str) -> None:
+    key, algo, paper, reference = PROFILE[row]
+    for profile, expected in (("paper", paper), ("reference", reference)):
+        result = call("run", "--algo", algo, "--profile", profile, "--dry-run")
+        value: Any = load_tree(result.stdout)
+        for part in key.split("."):
+            value = value[part]
+        assert value == (expected if expected is None else pytest.approx(expected)), profile
+
+
+def load_tree(text: str) -> Any:
+    return validate([Layer("dry run", yaml.parse(text))]).tree()
+
+
+def test_a_users_value_beats_the_profile() -> None:
+    tree = {"profile": "reference", "simple": {"interleaved": "no"}, "schedule": {"cycles": "0.3"}}
+    config = validate([Layer("f", tree)])
+    assert config.tree()["simple"]["interleaved"] is False
+    assert config.settings.schedule.cycles == 0.3
+
+
+def test_the_fingerprint_is_that_of_what_a_comparison_holds_equal() -> None:
+    base = check(algo="fixmatch", seed="0").fingerprint()
+    assert re.fullmatch(r"[0-9a-f]{16}", base)
+    assert check(algo="mixmatch", seed="5", output="o").fingerprint() == base
+    assert check(algo="fixmatch", fixmatch={"unlabelled_ratio": "2"}).fingerprint() == base
+    for other in ({"lr": "0.1"}, {"steps": "5"}, {"backbone": "x"}, {"ema": "off"},
+                  {"augment": {"flip": "no"}}, {"labels_per_class": "3"}):  # fmt: skip
+        assert check(algo="fixmatch", **other).fingerprint() != base, other
