@@ -180,13 +180,15 @@ def test_fixmatch_sends_no_gradient_into_weak_views() -> None:
 # --- bounds -------------------------------------------------------------------------------------
 
 
-def test_fully_supervised_counts_every_image_once() -> None:
+def test_fully_supervised_estimates_the_mean_over_all_images() -> None:
     ctx = FakeContext()
     output, batch = run(FullySupervised, ctx, unlabelled_ratio=3)
     assert batch.unlabelled_labels is not None
     images = torch.cat([batch.labelled_weak[0], batch.unlabelled_weak[0]])
     labels = torch.cat([batch.labels, batch.unlabelled_labels])
-    expected = -ctx.live(images).logits.log_softmax(dim=-1)[range(16), labels].mean()
+    losses = -ctx.live(images).logits.log_softmax(dim=-1)[range(16), labels]
+    labelled, pool = 2 * CLASSES, 40  # the sizes that the toy task tells
+    expected = (labelled * losses[:4].mean() + pool * losses[4:].mean()) / (labelled + pool)
     torch.testing.assert_close(output.losses["supervised"].value, expected)
 
 

@@ -61,7 +61,7 @@ class Installation:
             cwd=self.folder,
             capture_output=True,
             encoding="utf-8",
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr

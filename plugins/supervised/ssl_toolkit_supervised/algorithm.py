@@ -46,7 +46,10 @@ class FullySupervised(Algorithm):
         return Views(unlabelled_weak=1, unlabelled_ratio=self.config.unlabelled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Mean cross-entropy of the B + U images, each counting the same.
+        """Cross-entropy: an estimate of its mean over all images, labelled or in the pool.
+
+        The labelled and the unlabelled half of the batch count by the size of the set that each was
+        drawn from: a few labelled images must not outweigh the pool.
 
         Raises:
             ValueError: the batch holds no hidden labels.
@@ -54,5 +57,10 @@ class FullySupervised(Algorithm):
         if batch.unlabelled_labels is None:
             raise ValueError("fully supervised training needs batch.unlabelled_labels")
         logits = ctx.model(torch.cat([batch.labelled_weak[0], batch.unlabelled_weak[0]])).float()
-        labels = torch.cat([batch.labels, batch.unlabelled_labels])
-        return StepOutput({"supervised": Loss(F.cross_entropy(logits, labels))})
+        labelled, unlabelled = torch.split(
+            logits, [len(batch.labels), len(batch.unlabelled_labels)]
+        )
+        sizes = sum(self.task.label_counts), self.task.unlabelled_count
+        loss = sizes[0] * F.cross_entropy(labelled, batch.labels)
+        loss = loss + sizes[1] * F.cross_entropy(unlabelled, batch.unlabelled_labels)
+        return StepOutput({"supervised": Loss(loss / sum(sizes))})
