@@ -16,6 +16,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from case_folders import case_folders  # noqa: F401
 
+
+@pytest.fixture(autouse=True, scope="session")
+def picture_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep decoded pictures out of the home folder; the commands in processes of their own too."""
+    os.environ["SSL_TOOLKIT_CACHE"] = str(tmp_path_factory.mktemp("caches"))
+
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 

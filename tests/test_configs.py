@@ -40,7 +40,16 @@ def test_the_folder_is_found_and_not_empty() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_validates_and_resolves(path: Path) -> None:
     config, _ = resolve_config(load_config([path]))
-    left_open = {"root", "split", "num_labels", "labels_per_class", "weights", "data", "classes"}
+    left_open = {
+        "root",
+        "labels",
+        "split",
+        "num_labels",
+        "labels_per_class",
+        "weights",
+        "data",
+        "classes",
+    }
     unset = {key for key, value in config.settings.model_dump().items() if value is None}
     assert unset <= left_open | {"labelled_in_pool", "time_limit", "output"}
 

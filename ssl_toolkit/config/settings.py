@@ -146,6 +146,7 @@ class Settings(Options):
     download: bool = option(False, help="fetch missing files of the data set")
     labels_per_class: int | None = option(None, ge=1, help="labelled pictures of each class")
     num_labels: int | None = option(None, ge=1, help="labelled pictures in all, stratified")
+    labels: str | None = option(None, min_length=1, help="file that says which are labelled")
     split: str | None = option(None, min_length=1, help="split.json to use as it is")
     val_fraction: float | None = option(None, ge=0, lt=1, help="share for validation")
     test_fraction: float | None = option(None, ge=0, lt=1, help="share for the test")
@@ -153,6 +154,9 @@ class Settings(Options):
         None, help="keep labelled pictures in the unlabelled pool as well"
     )
     on_bad_image: Literal["error", "skip"] = option("error", help="what an unreadable picture does")
+    drop_leaks: bool = option(
+        False, help="drop training pictures that are byte-identical to test or validation ones"
+    )
     classes: list[str] | None = option(None, min_length=2, help="names of the classes, in order")
     sampler: Literal["uniform", "balanced"] = option(
         "uniform", help="how labelled pictures are drawn: alike, or classes in equal shares"

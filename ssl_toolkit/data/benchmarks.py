@@ -41,8 +41,8 @@ class CIFAR10(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``cifar-10-batches-py/``; see `Dataset.load`."""
-        folder = _find(root, "cifar10", ["cifar-10-batches-py"], download)
-        with _told_faults("cifar10", folder):
+        folder = find_files(root, "cifar10", ["cifar-10-batches-py"], download)
+        with told_faults("cifar10", folder):
             from torchvision.datasets import CIFAR10 as Source
 
             train = Source(folder, train=True, download=download)
@@ -72,8 +72,8 @@ class CIFAR100(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``cifar-100-python/``; see `Dataset.load`."""
-        folder = _find(root, "cifar100", ["cifar-100-python"], download)
-        with _told_faults("cifar100", folder):
+        folder = find_files(root, "cifar100", ["cifar-100-python"], download)
+        with told_faults("cifar100", folder):
             from torchvision.datasets import CIFAR100 as Source
 
             train = Source(folder, train=True, download=download)
@@ -110,8 +110,8 @@ class SVHN(Dataset):
         """
         if importlib.util.find_spec("scipy") is None:
             raise DataError("svhn is stored in .mat files, which scipy reads: pip install scipy")
-        folder = _find(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
-        with _told_faults("svhn", folder):
+        folder = find_files(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
+        with told_faults("svhn", folder):
             from torchvision.datasets import SVHN as Source
 
             train = Source(folder, split="train", download=download)
@@ -135,8 +135,8 @@ class STL10(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
-        folder = _find(root, "stl10", ["stl10_binary"], download)
-        with _told_faults("stl10", folder):
+        folder = find_files(root, "stl10", ["stl10_binary"], download)
+        with told_faults("stl10", folder):
             from torchvision.datasets import STL10 as Source
 
             train = Source(folder, split="train", download=download)
@@ -155,7 +155,7 @@ class STL10(Dataset):
         )
 
 
-def _find(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
+def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
     """The folder of the files; looks for them before torchvision, whose import takes seconds."""
     folder = default_root() if root is None else root
     missing = [item for item in wanted if not (folder / item).exists()]
@@ -168,7 +168,7 @@ def _find(root: Path | None, name: str, wanted: Sequence[str], download: bool) -
 
 
 @contextlib.contextmanager
-def _told_faults(name: str, folder: Path) -> Iterator[None]:
+def told_faults(name: str, folder: Path) -> Iterator[None]:
     """Turn what torchvision raises for missing, damaged or unreachable files into one line."""
     try:
         yield

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ssl_toolkit.data.pictures import picture_faults, read_pictures, shown
+from ssl_toolkit.data.cache_files import Progress
+from ssl_toolkit.data.file_pictures import FileNames, FilePictures
+from ssl_toolkit.data.pictures import picture_faults, shown
 from ssl_toolkit.data.walk import Finds, some
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
@@ -22,16 +22,24 @@ class Collected:
 
     workers: int = 0
     """Threads that decode."""
+    size: int | None = None
+    """Side in pixels at which pictures are decoded into the cache; None: only verified."""
+    progress: Progress | None = None
+    """Called while they are decoded."""
     folders: list[Path] = field(default_factory=list)
     """The folders of the splits, the one that says which classes there are first."""
     keys: list[str] = field(default_factory=list)
-    paths: list[Path] = field(default_factory=list)
+    paths: list[str | Path] = field(default_factory=list)
+    """Text where there are many, best the keys themselves: each takes memory of its own else."""
+    base: str = ""
+    """The folder that relative `paths` are in; empty for the current one."""
     labels: list[int] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    _pictures: FilePictures | None = field(default=None, init=False)
 
     def add(self, finds: Finds, label: int, part: Part) -> None:
         """Add what a walk met, all with one label (-1 for none) and part."""
@@ -45,25 +53,35 @@ class Collected:
     def drop_unreadable(self, *, refuse: bool) -> None:
         """Decode every picture; leave the unreadable ones out with a note each.
 
+        With a `size` they are decoded into the cache, or known from it.
+
         Args:
             refuse: raise instead.
 
         Raises:
             DataError: `refuse`, and some can't be read; one message each.
         """
-        faults = picture_faults(self.paths, self.workers)
-        bad = [place for place, fault in enumerate(faults) if fault is not None]
-        if not bad:
+        paths = FileNames(self.paths, self.base)
+        pictures = FilePictures(paths, self.workers)
+        if self.size is None:
+            found = picture_faults([Path(path) for path in paths], self.workers)
+            faults = {place: fault for place, fault in enumerate(found) if fault is not None}
+        else:
+            faults = pictures.open(self.size, self.progress).faults
+        self._pictures = pictures
+        if not faults:
             return
+        bad = sorted(faults)
         if refuse:
             messages = [
-                f"can't read picture {shown(self.paths[place])}: {faults[place]}" for place in bad
+                f"can't read picture {shown(Path(paths[place]))}: {faults[place]}" for place in bad
             ]
             way_out = f"replace or remove the unreadable pictures ({len(bad)})"
             raise DataError([*messages, f"{way_out}, or leave them out: --on-bad-image skip"])
         self.notes += [f"skipped {self.keys[place]}: {faults[place]}" for place in bad]
-        self.notes.append(f"unreadable pictures skipped: {len(bad)} of {len(self.paths)}")
-        good = [place for place, fault in enumerate(faults) if fault is None]
+        self.notes.append(f"unreadable pictures skipped: {len(bad)} of {len(paths)}")
+        good = [place for place in range(len(paths)) if place not in faults]
+        pictures.places = np.array(good, dtype=np.int64)
         self.keys = [self.keys[place] for place in good]
         self.paths = [self.paths[place] for place in good]
         self.labels = [self.labels[place] for place in good]
@@ -71,22 +89,14 @@ class Collected:
 
     def table(self, classes: tuple[str, ...]) -> ImageTable:
         """The table; `digest` hashes the bytes of a file."""
-        paths = tuple(self.paths)
-        workers = self.workers
-
-        def read(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-            return read_pictures([paths[row] for row in rows], size, workers)
-
-        def digest(row: int) -> str:
-            return hashlib.sha256(paths[row].read_bytes()).hexdigest()
-
+        pictures = self._pictures or FilePictures(FileNames(self.paths, self.base), self.workers)
         return ImageTable(
             classes=classes,
             keys=tuple(self.keys),
             labels=np.array(self.labels, dtype=np.int64),
             parts=np.array(self.parts, dtype=np.str_),
-            read=read,
-            digest=digest,
+            read=pictures,
+            digest=pictures.digest,
             notes=(*self._summary(classes), *self.notes),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.pictures import shown, text_of
 from ssl_toolkit.data.walk import (
@@ -21,7 +22,9 @@ from ssl_toolkit.interfaces import ImageTable, Part
 
 LAYOUTS = (
     "labeled/<class>/… with unlabeled/… and test/<class>/… (and validation/<class>/…); or "
-    "train/<class>/… with test/<class>/… (and val/<class>/…); or <class>/… alone"
+    "train/<class>/… with test/<class>/… (and val/<class>/…); or <class>/… alone; or *.tar shards; "
+    "or *.parquet files; or metadata.csv; and --data takes a manifest too: FILE.csv, .tsv or "
+    ".jsonl with path, label, split, or FILE.txt with `path label` lines"
 )
 """The accepted layouts, for messages."""
 
@@ -41,7 +44,12 @@ _SOURCES: dict[str, Source] = {
 
 
 def read_folder(
-    path: Path | str, *, on_bad_image: Literal["error", "skip"] = "error", workers: int = 0
+    path: Path | str,
+    *,
+    on_bad_image: Literal["error", "skip"] = "error",
+    workers: int = 0,
+    size: int | None = None,
+    progress: Progress | None = None,
 ) -> ImageTable:
     """Look at a folder and list its pictures; nothing is written there.
 
@@ -56,6 +64,9 @@ def read_folder(
         on_bad_image: ``error`` refuses the folder and names every unreadable picture of every
             split at once; ``skip`` leaves exactly those out and names each in a note.
         workers: threads that decode; 0 decodes in the calling one.
+        size: side in pixels at which they are decoded into the cache, from which ``read`` then
+            serves that size; None verifies only.
+        progress: called while they are decoded.
 
     Returns:
         The table; its notes say what was understood, ignored, not used and skipped. Without
@@ -69,7 +80,7 @@ def read_folder(
     if not top.is_dir():
         kind = "is a file, not a folder" if top.exists() else "doesn't exist"
         raise DataError(f"the data folder {shown(top)} {kind}; give one that holds {LAYOUTS}")
-    rows = Collected(workers)
+    rows = Collected(workers, size, progress)
     inside = entries(top)
     folders = [entry for entry in inside if entry.is_dir()]
     rows.unused += [text_of(entry.name) for entry in inside if not entry.is_dir()]

@@ -15,17 +15,22 @@ What is done with each kind of file:
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from ssl_toolkit.data.packed import read_packed
 from ssl_toolkit.errors import DataError
 
 PICTURE_SUFFIXES = frozenset(
@@ -77,17 +82,9 @@ def read_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> NDArray
     Raises:
         DataError: some can't be read; one message a file.
     """
-
-    def read(path: Path) -> NDArray[np.uint8] | str:
-        try:
-            with _opened(path) as image:
-                return fit_picture(_upright_rgb(image), size)
-        except _Unreadable as error:
-            return str(error)
-
     pictures = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     faults = []
-    for place, answer in enumerate(_each(read, paths, workers)):
+    for place, answer in enumerate(_each(lambda path: try_picture(path, size), paths, workers)):
         if isinstance(answer, str):
             faults.append(f"can't read picture {shown(paths[place])}: {answer}")
         else:
@@ -95,6 +92,39 @@ def read_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> NDArray
     if faults:
         raise DataError(faults)
     return pictures
+
+
+def try_picture(picture: Path | bytes | Image.Image, size: int) -> NDArray[np.uint8] | str:
+    """Read one picture inside `pillow_muted`, from any thread.
+
+    Args:
+        picture: a file, the bytes of one, or a picture that Pillow opened or made.
+        size: side in pixels.
+
+    Returns:
+        As `read_picture`; or the reason why it can't be read.
+    """
+    opened = nullcontext(picture) if isinstance(picture, Image.Image) else _opened(picture)
+    try:
+        with opened as image:
+            return fit_picture(_upright_rgb(image), size)
+    except _Unreadable as error:
+        return str(error)
+    except Exception as error:  # a picture that Pillow opened elsewhere, decoded only now
+        return _damage(error)
+
+
+@contextlib.contextmanager
+def pillow_muted() -> Iterator[None]:
+    """Mute Pillow's remarks on odd files, for each fault is told by us; keep its guard.
+
+    Warning filters belong to the process, not to a thread: enter it around a pool of threads, not
+    inside.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
 
 
 def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
@@ -120,6 +150,52 @@ def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
         return None
 
     return _each(fault, paths, workers)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A picture that could be read, and what its file is like."""
+
+    pixels: NDArray[np.uint8]
+    """(size, size, 3), as `read_picture`."""
+    digest: bytes
+    """SHA-256 of the file, 32 bytes."""
+    shape: tuple[int, int]
+    """Width and height of the upright picture."""
+    mode: str
+    """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
+
+
+def examine_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> list[Examined | str]:
+    """Read, verify and hash pictures, each decoded once.
+
+    Args:
+        paths: the files.
+        size: side in pixels.
+        workers: threads that decode; 0 decodes in the calling one.
+
+    Returns:
+        For each what was found, or the reason why it can't be read.
+    """
+
+    def examine(path: Path) -> Examined | str:
+        try:
+            with _opened(path) as image:
+                mode = image.mode
+                upright = _upright_rgb(image)
+                with open_content(path) as file:
+                    digest = hashlib.file_digest(file, "sha256").digest()
+                return Examined(fit_picture(upright, size), digest, upright.size, mode)
+        except _Unreadable as error:
+            return str(error)
+
+    return _each(examine, paths, workers)
+
+
+def open_content(path: Path) -> io.BufferedReader | io.BytesIO:
+    """The bytes of a picture that is a file, or inside a larger one (see `data.packed`)."""
+    packed = read_packed(path)
+    return path.open("rb") if packed is None else io.BytesIO(packed)
 
 
 def fit_picture(image: Image.Image, size: int) -> NDArray[np.uint8]:
@@ -157,11 +233,8 @@ def text_of(name: str) -> str:
 
 
 def _each(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:
-    """Answers in order. Pillow's remarks on odd files are muted: each fault is told by us."""
-    # Around the pool, not inside it: warning filters belong to the process, not to a thread.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    """Answers in order."""
+    with pillow_muted():
         if workers < 1:
             return [task(path) for path in paths]
         with ThreadPoolExecutor(workers) as pool:
@@ -169,14 +242,17 @@ def _each(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path | bytes) -> Iterator[Image.Image]:
     """Open a picture; whatever goes wrong until it is closed is `_Unreadable`."""
     try:
-        if path.is_symlink() and not path.exists():
-            raise _Unreadable("broken link")
-        if path.exists() and not path.is_file():
-            raise _Unreadable("not a regular file")
-        with Image.open(path, formats=_FORMATS) as image:
+        packed = path if isinstance(path, bytes) else read_packed(path)
+        if isinstance(path, Path) and packed is None:
+            if path.is_symlink() and not path.exists():
+                raise _Unreadable("broken link")
+            if path.exists() and not path.is_file():
+                raise _Unreadable("not a regular file")
+        source = path if packed is None else io.BytesIO(packed)
+        with Image.open(source, formats=_FORMATS) as image:
             yield image
     except _Unreadable:
         raise
@@ -190,17 +266,21 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except PermissionError:
         raise _Unreadable("no permission to read it") from None
     except UnidentifiedImageError:
-        empty = path.stat().st_size == 0
+        with io.BytesIO(path) if isinstance(path, bytes) else open_content(path) as file:
+            empty = not file.read(1)
         raise _Unreadable("empty file" if empty else "not a picture") from None
     except Exception as error:
         # Decoders meet damaged data with almost any exception.
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise _Unreadable(f"damaged ({reason})") from None
+        raise _Unreadable(_damage(error)) from None
 
 
-def _claimed_size(path: Path) -> str:
+def _damage(error: Exception) -> str:
+    return f"damaged ({' '.join(str(error).split()) or type(error).__name__})"
+
+
+def _claimed_size(path: Path | bytes) -> str:
     """Width and height in the header; Pillow refuses to open the file, so ask its readers."""
-    with path.open("rb") as file:
+    with io.BytesIO(path) if isinstance(path, bytes) else open_content(path) as file:
         prefix = file.read(16)
         for name in _FORMATS:
             reader, accepts = Image.OPEN.get(name, (None, None))
@@ -208,7 +288,7 @@ def _claimed_size(path: Path) -> str:
                 continue
             file.seek(0)
             with contextlib.suppress(Exception):
-                width, height = reader(file, str(path)).size
+                width, height = reader(file, "").size
                 return f"{width} x {height} pixels"
     return "a picture"
 
@@ -222,7 +302,8 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     """The decoded picture, turned as its EXIF says, as RGB."""
     turned = _loaded(image)
     with contextlib.suppress(Exception):  # only EXIF parsing fails here: the pixels are loaded
-        turned = ImageOps.exif_transpose(image)
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            turned = ImageOps.exif_transpose(image)
     if turned.mode in _WIDE_GREY:
         return Image.fromarray(_eight_bits(turned)).convert("RGB")
     if turned.mode == "F":
@@ -231,7 +312,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
         clear = turned.convert("RGBA")
         white = Image.new("RGBA", clear.size, "white")
         turned = Image.alpha_composite(white, clear)
-    return turned.convert("RGB")
+    return turned if turned.mode == "RGB" else turned.convert("RGB")  # which would copy it
 
 
 def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:

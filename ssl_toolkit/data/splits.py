@@ -48,6 +48,7 @@ def draw_split(
     val_fraction: float = 0.0,
     test_fraction: float = 0.0,
     labelled_in_pool: bool | None = None,
+    chosen: Rows | None = None,
 ) -> Split:
     """Draw a split: first test, then labelled, then validation pictures.
 
@@ -69,6 +70,8 @@ def draw_split(
         labelled_in_pool: whether labelled pictures are also unlabelled ones. True adds those that
             come from the pool; False also removes byte-identical ones from a named unlabelled
             part; None adds and removes nothing.
+        chosen: (n,) rows that are the labelled ones, named or pool pictures with a label; at
+            least one in each class, and not together with a number of labels. None draws them.
 
     Returns:
         The split; equal arguments give equal splits, and the labelled part doesn't depend on
@@ -78,7 +81,7 @@ def draw_split(
         DataError: a number or fraction out of range, classes with too few pictures, a fraction
             for a part that the table names, or no way to compare pictures.
     """
-    _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction)
+    _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction, chosen)
     names = table.classes
     warnings: list[str] = []
     notes: list[str] = []
@@ -90,15 +93,21 @@ def draw_split(
     test, validation = _part(table, "test"), _part(table, "validation")
     if test_fraction > 0:
         groups = by_class(pool, "test")
-        wanted = [min(_share(test_fraction, len(group)), len(group) - 1) for group in groups]
-        test = _fronts(groups, wanted)
+        shares = [_share(test_fraction, len(group)) for group in groups]
+        if chosen is not None:
+            groups = [group[~np.isin(group, chosen)] for group in groups]
+        room = [len(group) - (chosen is None) for group in groups]
+        test = _fronts(groups, [min(share, most) for share, most in zip(shares, room, strict=True)])
 
     candidates = np.setdiff1d(np.concatenate([_part(table, "labelled"), pool]), test)
     groups = by_class(candidates, "labelled")
     sizes = [len(group) for group in groups]
-    wanted = _label_counts(names, sizes, labels_per_class, num_labels)
-    labelled = _fronts(groups, wanted)
-    chosen_all = wanted == sizes and labels_per_class is None and num_labels is None
+    if chosen is None:
+        wanted = _label_counts(names, sizes, labels_per_class, num_labels)
+        labelled = _fronts(groups, wanted)
+    else:
+        labelled = np.unique(chosen).astype(np.int64)
+    chosen_all = chosen is None and labels_per_class is None and num_labels is None
     if num_labels is not None:
         notes.append("labelled pictures a class: " + _told(names, wanted))
 
@@ -199,7 +208,17 @@ def _check_request(
     num_labels: int | None,
     val_fraction: float,
     test_fraction: float,
+    chosen: Rows | None,
 ) -> None:
+    if chosen is not None:
+        if labels_per_class is not None or num_labels is not None:
+            raise DataError(
+                "--labels says which pictures are labelled; leave --labels-per-class and "
+                "--num-labels out"
+            )
+        counts = np.bincount(table.labels[chosen], minlength=len(table.classes))
+        if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
+            raise DataError([f"--labels names no picture of class {name!r}" for name in bare])
     if labels_per_class is not None and num_labels is not None:
         raise DataError("--labels-per-class and --num-labels can't be used together")
     for flag, fraction, part in (

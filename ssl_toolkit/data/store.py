@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssl_toolkit.data.cache_files import PictureCache
+from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 LEAST_STD = 1 / 255
@@ -17,43 +19,83 @@ LEAST_STD = 1 / 255
 doesn't divide by zero when it is normalised."""
 
 _BLOCK = 256  # pictures read or counted at a time; bounds the memory beside the store itself
+_COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the CPU
+_MOVED_BYTES = 2 * 2**30  # of decoded files, moved to another device
 
 
 class ImageStore:
-    """Pictures of one size on one device, gathered by index.
+    """Pictures of one size, gathered by index.
 
     Args:
-        images: (N, 3, H, W) uint8, RGB.
+        images: (N, 3, H, W) uint8, RGB, on the device of the store; or a cache of decoded files,
+            whose pixels stay where they are.
+        rows: (n,) rows of the cache that the store holds, in its order; None for all.
+        device: where `gather` answers when the pixels are a cache's.
 
     Raises:
         ValueError: another dtype or shape.
     """
 
-    def __init__(self, images: Tensor) -> None:
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+    def __init__(
+        self,
+        images: Tensor | PictureCache,
+        rows: NDArray[np.int64] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if isinstance(images, PictureCache):
+            self._rows = np.arange(len(images.pixels)) if rows is None else rows
+            self.device = torch.device(device)
+        elif images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(
                 f"images must be (N, 3, H, W) uint8, got {tuple(images.shape)} {images.dtype}"
             )
+        else:
+            self.device = images.device
         self.images = images
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.images if isinstance(self.images, Tensor) else self._rows)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the pictures lie and where `gather` answers."""
-        return self.images.device
-
-    def gather(self, indices: Tensor) -> Tensor:
+    def pixels(self, indices: Tensor) -> Tensor:
         """Pictures by their place in the store.
 
         Args:
             indices: (n,) int64, on any device.
 
         Returns:
-            (n, 3, H, W) float32 in [0, 1] on the store's device, freshly allocated.
+            (n, 3, H, W) uint8 on the store's device, freshly allocated.
         """
-        return self.images[indices.to(self.device)].to(torch.float32).div_(255)
+        if isinstance(self.images, Tensor):
+            return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
+        taken = self.images.take(self._rows[indices.cpu().numpy()])
+        return torch.from_numpy(taken).to(self.device)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """`pixels` as float32 in [0, 1]."""
+        return self.pixels(indices).to(torch.float32).div_(255)
+
+    def moments(self, indices: Tensor) -> tuple[list[int], list[int]]:
+        """Sums and sums of squares of the grey levels of each channel, over pictures; exact.
+
+        Those of a cache are known: this reads no pixels.
+        """
+        if isinstance(self.images, PictureCache):
+            rows = self._rows[indices.cpu().numpy()]
+            sums = np.zeros((2, 3), dtype=np.uint64)
+            for start in range(0, len(rows), 2**16):
+                sums += self.images.moments[rows[start : start + 2**16]].sum(axis=0)
+                self.images.give_back()
+            first, second = sums.tolist()
+            return first, second
+        levels = torch.arange(256)
+        first, second = [0] * 3, [0] * 3
+        for start in range(0, len(indices), _BLOCK):
+            images = self.pixels(indices[start : start + _BLOCK])
+            for channel in range(3):
+                counts = torch.bincount(images[:, channel].flatten(), minlength=256).cpu()
+                first[channel] += int((counts * levels).sum())
+                second[channel] += int((counts * levels**2).sum())
+        return first, second
 
 
 def build_store(
@@ -65,17 +107,29 @@ def build_store(
 ) -> ImageStore:
     """Read pictures of a table into a store.
 
+    Files are decoded once, into a cache (`FilePictures`). Its pixels are copied up to 128 MiB, or
+    2 GiB onto another device than the CPU; beyond, the store gathers them from the mapped file.
+
     Args:
         table: where they come from.
         rows: (n,) rows of the table; picture i of the store is row ``rows[i]``.
         size: side in pixels.
         device: where the store lies; n · 3 · size² bytes there.
-        progress: called as ``progress(done, total)`` after every block.
+        progress: called as ``progress(done, total)`` while pictures are decoded.
 
     Raises:
         DataError: a picture can't be read any more; names all of its block.
     """
     rows = np.asarray(rows, dtype=np.int64)
+    device = torch.device(device)
+    if isinstance(table.read, FilePictures):
+        cache = table.read.open(size, progress)
+        progress = None  # what is left to do is a copy
+        stays = cache.in_memory if device.type == "cpu" else False
+        limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
+        places = table.read.places[rows]
+        if not cache.has_faults(places) and (stays or len(rows) * 3 * size * size > limit):
+            return ImageStore(cache, places, device)
     images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
     for start in range(0, len(rows), _BLOCK):
         block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))
@@ -90,7 +144,7 @@ def channel_statistics(
 ) -> tuple[ChannelStatistics, ChannelStatistics]:
     """Mean and standard deviation of each channel over pictures of a store.
 
-    Exact: counts of the 256 grey levels, summed as integers. The mean is over all pixels of all
+    Exact: sums of whole numbers. The mean is over all pixels of all
     the pictures; the standard deviation divides by their number (not by one less) and is at least
     `LEAST_STD`.
 
@@ -107,17 +161,9 @@ def channel_statistics(
     indices = torch.as_tensor(rows, dtype=torch.int64)
     if len(indices) == 0:
         raise ValueError("channel statistics need at least one picture")
-    counts = [[0] * 256 for _ in range(3)]
-    for start in range(0, len(indices), _BLOCK):
-        images = store.images[indices[start : start + _BLOCK].to(store.device)]
-        for channel, levels in enumerate(counts):
-            found = torch.bincount(images[:, channel].flatten(), minlength=256).tolist()
-            counts[channel] = [a + b for a, b in zip(levels, found, strict=True)]
+    total = len(indices) * math.prod(store.pixels(indices[:1]).shape[2:])
     means, deviations = [], []
-    for levels in counts:
-        total = sum(levels)
-        first = sum(level * count for level, count in enumerate(levels))
-        second = sum(level * level * count for level, count in enumerate(levels))
+    for first, second in zip(*store.moments(indices), strict=True):
         means.append(first / total / 255)
         # Whole numbers up to the root: no cancellation between the two moments.
         deviations.append(max(math.sqrt(total * second - first * first) / total / 255, LEAST_STD))

@@ -17,6 +17,8 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, Settings
+from ssl_toolkit.data.file_pictures import FilePictures
+from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.split_file import load_split, split_hash
 from ssl_toolkit.data.splits import Split, draw_split
 from ssl_toolkit.data.store import build_store, channel_statistics
@@ -30,7 +32,7 @@ from ssl_toolkit.engine.devices import (
 )
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimisation import build_optimizer
-from ssl_toolkit.engine.resolve import dataset_defaults, load_table, resolve
+from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
 from ssl_toolkit.engine.trainer import Trainer, needed
 from ssl_toolkit.engine.views import BatchMaker, TrainingImages
 from ssl_toolkit.errors import ConfigError, DataError
@@ -47,6 +49,8 @@ class Experiment:
     """Resolved: nothing that training needs is left open."""
     table: ImageTable
     split: Split
+    leaks: Leaks
+    """The same pictures in places where they must not be; dropped already under ``drop_leaks``."""
     trainer: Trainer
     test: tuple[Tensor, Tensor]
     """(n,) rows of the store and their (n,) labels; empty where there is no test split."""
@@ -89,8 +93,13 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
     precision, warning = choose_precision(settings.precision, device)
     warnings = [warning] if warning else []
 
-    table = load_table(settings)
-    split = _split(table, settings)
+    table = load_table(settings, progress)
+    if isinstance(table.read, FilePictures) and table.read.warning:
+        warnings.append(table.read.warning)
+    table, chosen = chosen_labels(table, settings)
+    split, leaks = _without_leaks(table, _split(table, settings, chosen), settings)
+    if leaks:
+        warnings.append(f"{leaks.warning()}; leaks.json lists them")
     notes = [*table.notes, *split.notes]
     warnings += split.warnings
     algorithm_class: type[Algorithm] = registry.load("algorithms", settings.algo)
@@ -143,10 +152,12 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
         scaler=make_scaler(precision, device),
     )
     test = _places(rows, split.test, table, device)
-    return Experiment(config, table, split, trainer, test, device, tuple(notes), tuple(warnings))
+    return Experiment(
+        config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
+    )
 
 
-def _split(table: ImageTable, settings: Settings) -> Split:
+def _split(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | None) -> Split:
     if settings.split is not None:
         return load_split(Path(settings.split), table)
     return draw_split(
@@ -157,7 +168,20 @@ def _split(table: ImageTable, settings: Settings) -> Split:
         val_fraction=needed(settings.val_fraction),
         test_fraction=needed(settings.test_fraction),
         labelled_in_pool=settings.labelled_in_pool,
+        chosen=chosen,
     )
+
+
+def _without_leaks(table: ImageTable, split: Split, settings: Settings) -> tuple[Split, Leaks]:
+    """The split, without leaks if they shall be dropped; and what was found.
+
+    The pictures of a named data set are only looked at if they shall: its split is that of its
+    papers, and hashing it takes time at every start.
+    """
+    if settings.data is None and not settings.drop_leaks:
+        return split, Leaks()
+    leaks = find_leaks(table, split_parts(table, split))
+    return drop_leaks(table, split, leaks) if settings.drop_leaks else (split, leaks)
 
 
 _UNKNOWN = (math.nan,) * 3

@@ -54,6 +54,7 @@ def scores(
         ``accuracy`` (correct / N), ``count`` (N), ``balanced_accuracy`` (mean of the recalls of
         the classes present), ``macro_f1`` (mean over all C classes; 0 for one without hits),
         ``ece`` (15 equal bins of confidence, weighted by count), ``nll`` (nats, mean over N),
+        ``top5`` (`top_k_accuracy`), ``interval`` (`bootstrap_interval` of the accuracy),
         ``per_class`` (name to accuracy, None where absent, and count).
     """
     wide = probs.astype(np.float64)
@@ -74,6 +75,8 @@ def scores(
         "macro_f1": float(f1.mean()),
         "ece": expected_calibration_error(wide, correct),
         "nll": float(-np.log(np.maximum(truth, np.finfo(np.float32).tiny)).mean()),
+        "top5": top_k_accuracy(wide, labels, 5),
+        "interval": list(bootstrap_interval(int(correct.sum()), len(labels))),
         "per_class": {
             name: {"accuracy": float(h / n) if n else None, "count": int(n)}
             for name, h, n in zip(classes, hits, count, strict=True)
@@ -97,3 +100,67 @@ def expected_calibration_error(
     index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     gap = np.bincount(index, weights=confidence - correct, minlength=bins)
     return float(np.abs(gap).sum() / len(correct))
+
+
+def top_k_accuracy(probs: NDArray[np.floating[Any]], labels: NDArray[np.int64], k: int) -> float:
+    """Share of pictures whose true class is among the `k` most probable ones.
+
+    Of equal probabilities the first class counts as the more probable, as it does for the
+    accuracy, which this is for ``k = 1``. With C <= k classes it is 1.
+
+    Args:
+        probs: (N, C), N >= 1.
+        labels: (N,) true classes.
+        k: at least 1.
+
+    >>> top_k_accuracy(np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]), np.array([1, 1]), 2)
+    0.5
+    """
+    truth = probs[np.arange(len(labels)), labels][:, None]
+    before = np.arange(probs.shape[1]) < labels[:, None]
+    rank = ((probs > truth) | ((probs == truth) & before)).sum(axis=1)
+    return float((rank < k).mean())
+
+
+def confusion_matrix(
+    probs: NDArray[np.floating[Any]], labels: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How often each class was taken for each.
+
+    Args:
+        probs: (N, C).
+        labels: (N,) true classes.
+
+    Returns:
+        (C, C) counts, a row for each true class, a column for each predicted one.
+    """
+    number = probs.shape[1]
+    pairs = np.bincount(labels * number + probs.argmax(axis=1), minlength=number * number)
+    return pairs.reshape(number, number).astype(np.int64)
+
+
+def bootstrap_interval(
+    correct: int, count: int, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of an accuracy under resampling of its pictures with replacement.
+
+    How many of a resample are correct is binomial with the accuracy that was observed, so that
+    number is drawn instead of the pictures: the same distribution, at no cost for large sets. It
+    says how much another test set of that size would move the result, nothing of another
+    training; for 0 or all correct it has no width.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
+
+    Args:
+        correct: pictures that were classified rightly.
+        count: all pictures, at least 1.
+        level: share of the resamples inside, in (0, 1).
+        resamples: how many are drawn.
+        seed: of a numpy generator of its own; equal arguments give equal intervals.
+
+    Returns:
+        The lower and the upper end, in [0, 1].
+    """
+    drawn = np.random.default_rng(seed).binomial(count, correct / count, resamples) / count
+    lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(lower), float(upper)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.folders import read_folder
+from ssl_toolkit.data.benchmarks import default_root
+from ssl_toolkit.data.labels_file import choose_labelled
+from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.splits import Rows
+from ssl_toolkit.data.torchvision_sets import PREFIX, TorchvisionSet
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.models.factory import own_image_size
@@ -26,34 +31,67 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
     """The suggestions of the data set that the settings name; reads no data.
 
     Raises:
-        ConfigError: both ``data`` and ``dataset`` are given.
+        ConfigError: both ``data`` and ``dataset`` are given, or ``labels`` and a number of labels
+            or a split.
         PluginError: the data set is unknown or broken.
     """
+    if settings.labels is not None:
+        others = ("split", "labels_per_class", "num_labels")
+        if given := [name for name in others if getattr(settings, name) is not None]:
+            raise ConfigError(
+                f"--labels says which pictures are labelled; leave --{given[0].replace('_', '-')} "
+                "out"
+            )
     if settings.data is not None:
         if settings.dataset is not None:
             raise ConfigError(
                 f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
             )
         return DatasetDefaults()
-    dataset: type[Dataset] = registry.load("datasets", settings.dataset or DEFAULT_DATASET)
-    return dataset.defaults
+    return _dataset(settings.dataset or DEFAULT_DATASET).defaults
 
 
-def load_table(settings: Settings) -> ImageTable:
+def load_table(
+    settings: Settings, progress: Callable[[int, int], None] | None = None
+) -> ImageTable:
     """The pictures that the settings name, before a split is drawn.
+
+    Args:
+        settings: with ``image_size``, the user's own pictures are decoded into the cache.
+        progress: called while pictures are decoded.
 
     Raises:
         DataError: they can't be found or read, or ``classes`` are not those of the data.
     """
     if settings.data is not None:
-        table = read_folder(
-            Path(settings.data), on_bad_image=settings.on_bad_image, workers=settings.workers
+        table = read_data(
+            Path(settings.data),
+            root=None if settings.root is None else Path(settings.root),
+            on_bad_image=settings.on_bad_image,
+            workers=settings.workers,
+            size=settings.image_size,
+            progress=progress,
         )
     else:
-        dataset = registry.load("datasets", settings.dataset or DEFAULT_DATASET)()
+        dataset = _dataset(settings.dataset or DEFAULT_DATASET)
         root = None if settings.root is None else Path(settings.root)
         table = dataset.load(root, download=settings.download)
     return table if settings.classes is None else _reorder(table, settings.classes)
+
+
+def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Rows | None]:
+    """The table and the rows that ``labels`` names; None when it is not given.
+
+    Raises:
+        DataError: as `choose_labelled`.
+    """
+    if settings.labels is None:
+        return table, None
+    folder = default_root() if settings.root is None else Path(settings.root)
+    if settings.data is not None and settings.root is None:
+        data = Path(settings.data)
+        folder = data if data.is_dir() else data.parent
+    return choose_labelled(table, settings.labels, folder)
 
 
 def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
@@ -66,7 +104,10 @@ def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
     steps = settings.steps or STEPS
     backbone = settings.backbone or defaults.backbone
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
-    labels_given = settings.labels_per_class is not None or settings.num_labels is not None
+    labels_given = any(
+        value is not None
+        for value in (settings.labels_per_class, settings.num_labels, settings.labels)
+    )
     image_size = settings.image_size or _image_size(settings, backbone, defaults)
     update: dict[str, Any] = {
         "dataset": None if settings.data else settings.dataset or DEFAULT_DATASET,
@@ -99,6 +140,18 @@ def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
         model["channels_last"] = True
     update["model"] = settings.model.model_copy(update=model)
     return settings.model_copy(update=update)
+
+
+def _dataset(name: str) -> Dataset:
+    """The data set of a registered name, or of torchvision's.
+
+    Raises:
+        PluginError: it is unknown or broken.
+    """
+    if name.startswith(PREFIX):
+        return TorchvisionSet(name)
+    made: Dataset = registry.load("datasets", name)()
+    return made
 
 
 def _image_size(settings: Settings, backbone: str, defaults: DatasetDefaults) -> int:

@@ -1,0 +1,279 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from picture_files import put, rows_of
+
+from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.manifests import part_of, read_manifest
+from ssl_toolkit.data.records import MOST_FAULTS
+from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.errors import DataError
+
+SPLIT = {
+    "a.png": ("labelled", "cat"),
+    "b.png": ("labelled", "dog"),
+    "c.png": ("unlabelled", ""),
+    "d.png": ("unlabelled", "cat"),
+    "e.png": ("validation", "dog"),
+    "f.png": ("test", "cat"),
+    "deep er/g.png": ("pool", "dog"),
+    "h.png": ("unlabelled", ""),
+}
+CSV = """ label ,Split,note,path
+cat,labeled,x,a.png
+dog,labelled,"x, y",b.png
+,unlabeled,,c.png
+cat,unlabelled,,d.png
+dog,val,,e.png
+cat,TEST,,f.png
+dog,,,deep er/g.png
+-1,train,,h.png
+"""
+JSONL = """{"path": "a.png", "label": "cat", "split": "labeled"}
+{"split": "labeled", "label": "dog", "path": "b.png", "more": [1]}
+
+{"path": "c.png", "label": null, "split": "unlabeled"}
+{"path": "d.png", "label": "cat", "split": "unlabeled"}
+{"path": "e.png", "label": "dog", "split": "validation"}
+{"path": "f.png", "label": "cat", "split": "test"}
+{"path": "deep er/g.png", "label": "dog"}
+{"path": "h.png", "label": -1, "split": null}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for place, name in enumerate(SPLIT):
+        put(tmp_path / name, 10 * place)
+    return tmp_path
+
+
+def manifest(folder: Path, text: str, name: str = "list.csv") -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def faults(path: Path, **arguments) -> tuple[str, ...]:
+    with pytest.raises(DataError) as caught:
+        read_data(path, **arguments)
+    return caught.value.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.csv", CSV),
+        ("list.tsv", CSV.replace(",", "\t").replace('"x\t y"', "x")),
+        ("german.csv", CSV.replace(",", ";")),
+        ("bom.csv", "\ufeff" + CSV.replace("\n", "\r\n")),
+        ("list.jsonl", JSONL),
+    ],
+)
+def test_every_form_says_the_same(folder, name, text):
+    table = read_data(manifest(folder, text, name))
+    assert table.classes == ("cat", "dog")
+    assert rows_of(table) == SPLIT
+    assert table.read(np.array([3]), 4)[0, 0, 0].tolist() == [30, 30, 30]
+    assert any("pool 1, labelled 2, unlabelled 3, validation 1, test 1" in n for n in table.notes)
+    assert any("not used: note" in note for note in table.notes) == (name != "list.jsonl")
+
+
+def test_without_a_column_split_the_labelled_are_the_pool(folder):
+    table = read_data(manifest(folder, "path,label\na.png,1\nb.png,2\nc.png,Unlabeled\nd.png,\n"))
+    assert rows_of(table) == {
+        "a.png": ("pool", "1"),
+        "b.png": ("pool", "2"),
+        "c.png": ("unlabelled", ""),
+        "d.png": ("unlabelled", ""),
+    }
+
+
+@pytest.mark.parametrize("word", ["", "-1", "unlabeled", "UNLABELLED", "null", " "])
+def test_words_for_no_label(folder, word):
+    path = manifest(folder, f"path,label\na.png,x\nb.png,y\nc.png,{word}\n")
+    assert rows_of(read_data(path))["c.png"] == ("unlabelled", "")
+
+
+def test_class_names_stay_text(folder):
+    text = "path,label\na.png,001\nb.png,1\nc.png,1e3\nd.png,no\ne.png,Äpfel & Birnen\n"
+    classes = read_data(manifest(folder, text)).classes
+    assert classes == ("001", "1", "1e3", "no", "Äpfel & Birnen")
+
+
+def test_numbers_of_json_are_text(folder):
+    text = '{"path":"a.png","label":3}\n{"path":"b.png","label":4.0}\n{"path":"c.png","label":NaN}'
+    table = read_data(manifest(folder, text, "l.jsonl"))
+    assert table.classes == ("3", "4")
+    assert rows_of(table)["c.png"] == ("unlabelled", "")
+
+
+def test_lists_of_path_and_label(folder):
+    text = "a.png 0\nb.png\t1\n\ndeep er/g.png 1\nc.png\nd.png -1\n"
+    table = read_data(manifest(folder, text, "real_train.txt"))
+    assert rows_of(table) == {
+        "a.png": ("pool", "0"),
+        "b.png": ("pool", "1"),
+        "deep er/g.png": ("pool", "1"),
+        "c.png": ("unlabelled", ""),
+        "d.png": ("unlabelled", ""),
+    }
+
+
+def test_root_and_paths_that_stay_inside(folder):
+    lists = folder / "lists"
+    lists.mkdir()
+    text = f"path,label\n./a.png,x\ndeep er/../b.png,y\n{folder}/c.png,y\n"
+    path = manifest(lists, text)
+    table = read_data(path, root=folder)
+    assert table.keys == ("a.png", "b.png", "c.png")
+
+
+@pytest.mark.parametrize("path", ["../out.png", "/etc/passwd", "x/../../out.png", "", "a\0b", ".."])
+def test_paths_that_lead_outside_are_refused(folder, path):
+    put(folder.parent / "out.png")
+    text = f"path,label\na.png,x\nb.png,y\n{path},x\n"
+    (message,) = faults(manifest(folder, text))
+    assert "line 4" in message
+    assert "--root" in message
+    assert repr(path) in message
+
+
+def test_all_bad_rows_are_told_by_line(folder):
+    text = (
+        "path,label,split\na.png,cat,labeled\nb.png,dog,labeled\n"
+        "c.png,,test\nd.png,cat\ne.png,cat,trian\nf.png,bird,test\na.png,cat,labeled\n"
+    )
+    told = faults(manifest(folder, text))
+    assert [message.split(": ")[0][-6:] for message in told] == [
+        f"line {n}" for n in (4, 5, 6, 8, 7)
+    ]
+    assert "no label" in told[0]
+    assert "2 columns" in told[1]
+    assert "'trian' is unknown" in told[2]
+    assert "stands in line 2 already" in told[3]
+    assert "class 'bird' has no labelled picture" in told[4]
+
+
+def test_many_bad_rows_are_counted(folder):
+    text = "path,label\n" + "../x.png,a\n" * 100
+    told = faults(manifest(folder, text))
+    assert len(told) == MOST_FAULTS + 1
+    assert told[-1].endswith(f"{100 - MOST_FAULTS} more rows are wrong")
+
+
+def test_near_class_names_are_told(folder):
+    text = "path,label,split\na.png,cat,train\nb.png,dog,train\nc.png,dgo,test\n"
+    assert "did you mean 'dog'?" in faults(manifest(folder, text))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("l.csv", "a.png,cat\nb.png,dog\n", "no column 'path'"),
+        ("l.csv", "", "no column 'path'"),
+        ("l.csv", "path,label,path\na.png,x,y\n", "column path twice"),
+        ("l.csv", 'path,label\n"a.png,x\nb.png,y\n', "line 3"),
+        ("l.csv", "path,label\na.png,\nb.png,\n", "0 classes"),
+        ("l.csv", "path,label\na.png,cat\nb.png,\n", r"1 classes \(cat\)"),
+        ("l.csv", "path,label\nx.png,cat\ny.png,dog\n", "none of the 2 pictures.*--root"),
+        ("l.jsonl", "{oops}\n", "line 1: no JSON"),
+        ("l.jsonl", "[1]\n", "text under 'path'"),
+        ("l.jsonl", '{"path": "a.png", "label": [1]}\n', "label and split"),
+        ("l.json", "{}", "no known kind"),
+    ],
+)
+def test_files_that_are_no_manifest(folder, name, text, words):
+    with pytest.raises(DataError, match=words):
+        read_data(manifest(folder, text, name))
+
+
+def test_other_encodings_are_told(folder):
+    (folder / "l.csv").write_bytes("path,label\nä.png,x\n".encode("latin-1"))
+    assert "not UTF-8" in faults(folder / "l.csv")[0]
+    assert "--data" in faults(folder / "nothing.csv")[0]
+
+
+def test_missing_pictures_are_named_or_skipped(folder):
+    path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,x\ngone.png,\n")
+    told = faults(path)
+    assert [m for m in told if "none.png: no such file" in m]
+    assert [m for m in told if "gone.png: no such file" in m]
+    table = read_data(path, on_bad_image="skip")
+    assert table.keys == ("a.png", "b.png")
+    assert "unreadable pictures skipped: 2 of 4" in table.notes
+
+
+def test_a_class_that_is_skipped_whole_is_told(folder):
+    path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,z\n")
+    assert "class 'z' has no readable picture" in faults(path, on_bad_image="skip")[0]
+
+
+def test_labels_of_unlabelled_pictures_beyond_the_classes_are_noted(folder):
+    text = "path,label,split\na.png,x,labeled\nb.png,y,labeled\nc.png,z,unlabeled\n"
+    table = read_data(manifest(folder, text))
+    assert rows_of(table)["c.png"] == ("unlabelled", "")
+    assert any("1 pictures: z" in note for note in table.notes)
+
+
+def test_file_names_are_utf8_whatever_the_locale(folder):
+    put(folder / "schön.png")
+    path = manifest(folder, "path,label\nschön.png,x\nb.png,y\n")
+    code = (
+        "import sys; from ssl_toolkit.data.sources import read_data;"
+        "print(ascii(read_data(sys.argv[1]).keys))"
+    )
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == r"('sch\xf6n.png', 'b.png')"
+
+
+def test_a_long_manifest_is_read_in_one_pass(tmp_path):
+    count = 50_000
+    put(tmp_path / "images" / "0000000.jpg")
+    lines = [f"images/{n:07d}.jpg,{'' if n % 10 else f'class {n % 7}'}" for n in range(count)]
+    path = manifest(tmp_path, "path,label\n" + "\n".join(lines))
+    rows = Collected()
+    start = time.process_time()
+    assert len(read_manifest(path, None, rows)) == 7
+    assert time.process_time() - start < 10 * count / 1_000_000 * 4  # 10 s a million, slow machines
+    assert len(rows.keys) == count
+    assert isinstance(rows.paths[0], str)  # a Path takes three times the memory
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("train-000.tar", "train"),
+        ("validation_1", "validation"),
+        ("unlabeled.tar", "unlabeled"),
+        ("Test.parquet", "test"),
+        ("trainset.tar", ""),
+        ("0001.tar", ""),
+    ],
+)
+def test_the_split_a_name_begins_with(name, part):
+    assert part_of(name) == part
+
+
+def test_the_command_reads_a_manifest(folder, command):
+    for n in range(24):
+        put(folder / f"{n}.png", n * 10)
+    lines = [f"{n}.png,{'ab'[n % 2]},{'test' if n > 15 else 'labeled'}" for n in range(20)]
+    lines += [f"{n}.png,,unlabeled" for n in range(20, 24)]
+    path = manifest(folder, "path,label,split\n" + "\n".join(lines))
+    done = command(
+        "run", "--data", path, "--steps", 1, "--batch-size", 2, "--backbone", "wrn_10_1",
+        "--image-size", 8,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "labelled 16" in done.stdout
+    done = command("run", "--data", folder / "nowhere.csv")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
