@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ssl_toolkit.registry import register_augmenter as register_augmenter
     from ssl_toolkit.registry import register_backbone as register_backbone
     from ssl_toolkit.registry import register_dataset as register_dataset
+    from ssl_toolkit.results.model import Model as Model
+    from ssl_toolkit.results.model import load_model as load_model
     from ssl_toolkit.results.run import train as train
 
 __version__ = "0.1.0"
@@ -47,6 +49,7 @@ _HOMES = {
     "config.options": ("Options", "option"),
     "engine.ema": ("EMA",),
     "engine.metrics": ("convergence_step",),
+    "results.model": ("Model", "load_model"),
     "results.run": ("train",),
     "errors": (
         "ConfigError",

@@ -17,7 +17,11 @@ from ssl_toolkit.errors import ToolkitError
 COMMANDS = {
     "run": "Train an algorithm and test it.",
     "resume": "Go on with a run that was stopped.",
-    "evaluate": "Score a finished run again.",
+    "evaluate": "Score a trained model.",
+    "predict": "Classify pictures with a trained model.",
+    "pseudo-label": "Label a pool of pictures with a trained model.",
+    "export": "Write a run's model for use elsewhere.",
+    "inspect": "Look at pictures before training.",
     "list": "List what is installed.",
     "show": "Show a plugin and its options.",
     "doctor": "Check this installation.",
@@ -35,7 +39,7 @@ class LazyGroup(click.Group):
         """The command of a name, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"ssl_toolkit.commands.{cmd_name}")
+        module = importlib.import_module(f"ssl_toolkit.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

@@ -38,6 +38,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "configs", _place(configs_dir())
     yield "datasets", _place(_dataset_folder())
     yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())))
+    yield "pictures", _caches()
     for extra, packages in EXTRAS.items():
         missing = [name for name in packages if not _installed(name)]
         fix = f'missing {", ".join(missing)} (pip install "ssl-toolkit[{extra}]")'
@@ -63,6 +64,21 @@ def _installed(package: str) -> bool:
 
 def _place(path: Path) -> str:
     return f"{path} ({'there' if path.exists() else 'not there yet'})"
+
+
+def _caches() -> str:
+    from ssl_toolkit.data.cache import cache_root
+
+    try:
+        root = cache_root()
+        sizes = [
+            file.stat().st_size
+            for folder, _, names in os.walk(root)
+            for file in map(Path(folder).joinpath, names)
+        ]
+    except OSError as error:
+        return f"no cache: {error.strerror}"
+    return f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded pictures"
 
 
 def _dataset_folder() -> Path:

@@ -9,10 +9,16 @@ import click
 
 @click.command(short_help="Go on with a run that was stopped.")
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Where its pictures are now, if they were moved.",
+)
 @click.option("--quiet", is_flag=True, help="Warnings and results only.")
 @click.option("--verbose", is_flag=True, help="Every row of metrics.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
-def command(run: Path, quiet: bool, verbose: bool) -> int:
+def command(run: Path, data: Path | None, quiet: bool, verbose: bool) -> int:
     """Go on with the run in the folder RUN, to the result that it would have had.
 
     A finished run is left as it is.
@@ -21,5 +27,5 @@ def command(run: Path, quiet: bool, verbose: bool) -> int:
     from ssl_toolkit.results.interrupts import STATUS
     from ssl_toolkit.results.run import resume
 
-    outcome = resume(run, console=Console(quiet=quiet, verbose=verbose))
+    outcome = resume(run, data=data, console=Console(quiet=quiet, verbose=verbose))
     return STATUS.get(outcome.signal, 0)

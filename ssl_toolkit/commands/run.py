@@ -12,10 +12,15 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--backbone", "NAME", "Registered backbone or any timm model."),
     ("--weights", "FILE", "Weights to start from: safetensors, or .pt of plain tensors."),
     ("--dataset", "NAME", "Data set by name (default: digits, which is embedded)."),
-    ("--data", "DIR", "Your own pictures: labeled/<class>/, unlabeled/, test/<class>/."),
-    ("--root", "DIR", "Where the files of a named data set are."),
+    (
+        "--data",
+        "PATH",
+        "Your own pictures: labeled/<class>/, unlabeled/, test/<class>/, or a list.",
+    ),
+    ("--root", "DIR", "Where the files of a named data set, or the paths of a list, are."),
     ("--labels-per-class", "N", "Labelled pictures of each class."),
     ("--num-labels", "N", "Labelled pictures in all, stratified."),
+    ("--labels", "FILE", "Which pictures are labelled: a path a line, or .csv path,label."),
     ("--split", "FILE", "A split.json to use as it is."),
     ("--val-fraction", "F", "Share of each class for validation."),
     ("--test-fraction", "F", "Share of each class for the test."),
@@ -50,6 +55,11 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--labelled-in-pool/--no-labelled-in-pool",
             default=None,
             help="Keep labelled pictures in the unlabelled pool as well.",
+        ),
+        click.option(
+            "--drop-leaks/--no-drop-leaks",
+            default=None,
+            help="Drop training pictures that are test or validation ones, or have two labels.",
         ),
         click.option(
             "--download/--no-download", default=None, help="Fetch missing files of the data set."

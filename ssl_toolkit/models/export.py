@@ -27,14 +27,15 @@ def export_model(
     backbone_name: str,
     classes: Sequence[str],
     image_size: int,
-) -> None:
+) -> dict[str, Any]:
     """Write ``model.safetensors`` and ``config.json``.
 
     With a timm backbone the folder is timm's own form: ``timm.create_model("local-dir:FOLDER",
     pretrained=True)`` gives the same logits for images normalised by the ``mean`` and ``std`` of
     its configuration; so it is for the wide ResNets after ``import
     ssl_toolkit.models.timm_registration``. The weights of other backbones have the keys
-    ``backbone.…`` and ``head.…``. `load_exported` opens all of them. The file under each name is
+    ``backbone.…`` and ``head.…``. `load_exported` opens all of them. ``input`` and ``output`` of
+    the configuration say in words what the network takes and gives. The file under each name is
     replaced as a whole.
 
     Args:
@@ -43,6 +44,9 @@ def export_model(
         backbone_name: name to build the backbone by.
         classes: C names in the order of the logits.
         image_size: side in pixels that it was trained with.
+
+    Returns:
+        The content of ``config.json``; it has a key ``architecture`` where timm can open it.
 
     Raises:
         OSError: the folder can't be written.
@@ -56,6 +60,9 @@ def export_model(
         "std": std,
         "num_classes": classifier.num_classes,
         "num_features": classifier.backbone.feature_dim,
+        "input": f"(N, 3, {image_size}, {image_size}) float, RGB, (image - mean) / std of images "
+        f"in [0, 1]; {preparation(image_size)}",
+        "output": "logits in the order of `classes`; their softmax is the probabilities",
     }
     state = {
         key: tensor
@@ -91,6 +98,7 @@ def export_model(
     )
     write_atomically(folder / "model.safetensors", lambda file: file.write(content))
     write_json(folder / "config.json", config)
+    return config
 
 
 def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
@@ -110,7 +118,7 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         name, size = config["backbone"], config["image_size"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ModelError(f"{folder} holds no exported model: {error!r} in config.json") from error
-    classifier, _ = build_classifier(
+    classifier, notes = build_classifier(
         name,
         len(classes),
         image_size=size,
@@ -120,8 +128,18 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         weights=folder / "model.safetensors",
         classes=classes,
     )
+    if any("head" in note and "left out" in note for note in notes):
+        raise ModelError(f"{folder}: the head in model.safetensors is not that of config.json")
     classifier.set_statistics(mean, std)
     return classifier.eval(), config
+
+
+def preparation(image_size: int) -> str:
+    """How a picture became an image in training, in words."""
+    return (
+        f"pictures are turned as EXIF says, their shorter side scaled to {image_size} pixels "
+        "(bilinear, antialiased), the middle square cut out, and divided by 255"
+    )
 
 
 def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:

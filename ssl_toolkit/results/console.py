@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +31,8 @@ class Console:
         self._rich = RichConsole(file=sys.stdout, soft_wrap=True, highlight=False)
         self._early: list[str] = []
         self._log: Path | None = None
+        self._reading: tuple[int, float] | None = None
+        self._reading_began = 0.0
 
     def log_to(self, path: Path) -> None:
         """Append what is said to a file from now on, what was said before included."""
@@ -50,6 +53,22 @@ class Console:
     def warn(self, text: str) -> None:
         """One line that begins with ``warning:``."""
         self.say(f"warning: {text}", important=True)
+
+    def reading(self, done: int, total: int) -> None:
+        """How far the reading of pictures is: a line for a large set, then one for each tenth.
+
+        Tenths that take under ten seconds are not told.
+        """
+        now = time.monotonic()
+        if self._reading is None or done < self._reading[0]:
+            self._reading = (done, now)
+            self._reading_began = now
+            if total >= 2000:
+                self.say(f"reading {total} pictures …")
+        elif done - self._reading[0] >= total / 10 and now - self._reading[1] >= 10:
+            self._reading = (done, now)
+            left = (now - self._reading_began) / done * (total - done)
+            self.say(f"read {done} of {total} pictures, {_duration(left)} left")
 
     def training(self, steps: int) -> _Course:
         """The course of training: a context manager whose `row` takes rows of metrics."""
@@ -102,6 +121,7 @@ class _Course:
                 TimeRemainingColumn(compact=True),
                 console=console.rich,
                 transient=True,
+                refresh_per_second=4,
             )
             if console.live()
             else None
@@ -176,22 +196,33 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def score_rows(results: dict[str, dict[str, Any] | None]) -> list[tuple[str, str]]:
-    """Names and values of the scores of ``validation`` and ``test``."""
-    validation, test = results["validation"], results["test"]
+    """Names and values of the scores of parts; of ``validation`` the accuracy alone."""
     rows = []
-    if validation is None:
-        rows.append(("validation", "none: the last weights are reported"))
-    else:
-        rows.append(("validation accuracy", f"{validation['accuracy']:.4f}"))
-    if test is None:
-        return [*rows, ("test", "none: there are no test pictures")]
-    rows += [
-        ("test accuracy", f"{test['accuracy']:.4f} of {test['count']} pictures"),
-        ("test balanced accuracy", f"{test['balanced_accuracy']:.4f}"),
-        ("test macro F1", f"{test['macro_f1']:.4f}"),
-        ("test calibration error", f"{test['ece']:.4f}"),
+    for part, scores in results.items():
+        if part == "validation":
+            told = "none: the last weights are reported"
+            told = told if scores is None else f"{scores['accuracy']:.4f}"
+            rows.append(("validation" if scores is None else "validation accuracy", told))
+        elif scores is None:
+            rows.append((part, f"none: there are no {part} pictures"))
+        else:
+            rows += _part_rows(part, scores)
+    return rows
+
+
+def _part_rows(part: str, scores: dict[str, Any]) -> list[tuple[str, str]]:
+    lower, upper = scores["interval"]
+    rows = [
+        (f"{part} accuracy", f"{scores['accuracy']:.4f} of {scores['count']} pictures"),
+        (f"{part} accuracy, 95 % interval", f"{lower:.4f} to {upper:.4f}"),
+        (f"{part} balanced accuracy", f"{scores['balanced_accuracy']:.4f}"),
+        (f"{part} macro F1", f"{scores['macro_f1']:.4f}"),
+        (f"{part} calibration error", f"{scores['ece']:.4f}"),
+        (f"{part} negative log-likelihood", f"{scores['nll']:.4f}"),
     ]
-    for name, own in test["per_class"].items():
+    if len(scores["per_class"]) > 5:
+        rows.insert(2, (f"{part} top-5 accuracy", f"{scores['top5']:.4f}"))
+    for name, own in scores["per_class"].items():
         accuracy = own["accuracy"]
         told = "no pictures" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
         rows.append((f"  {name}", told))

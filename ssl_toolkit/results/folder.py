@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.errors import ModelError
+from ssl_toolkit.data.pictures import shown
+from ssl_toolkit.data.walk import some
+from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import write_json, write_text
 
 
@@ -34,6 +39,11 @@ class RunFolder:
     def split(self) -> Path:
         """Which picture is in which part."""
         return self.path / "split.json"
+
+    @property
+    def leaks(self) -> Path:
+        """The same pictures in places where they must not be; only where there are such."""
+        return self.path / "leaks.json"
 
     @property
     def metrics(self) -> Path:
@@ -70,6 +80,11 @@ class RunFolder:
         """The exported model."""
         return self.path / "model"
 
+    @property
+    def card(self) -> Path:
+        """The model card."""
+        return self.model / "README.md"
+
     def read_summary(self) -> dict[str, Any]:
         """The summary.
 
@@ -85,6 +100,35 @@ class RunFolder:
         if not isinstance(summary, dict) or "status" not in summary:
             raise ModelError(f"{self.summary}: not the summary of a run")
         return summary
+
+    def read_config(self) -> RunConfig:
+        """The configuration of the run's start.
+
+        Raises:
+            UserError: the file is missing or damaged, or a plugin that it names isn't there.
+        """
+        return validate([Layer(str(self.config), yaml.read(self.config))])
+
+    def reopen(self, data: Path | None = None) -> RunConfig:
+        """The configuration with the run's own split, and without weights that a checkpoint holds.
+
+        Args:
+            data: where the run's pictures are now; None for where they were.
+
+        Raises:
+            ConfigError: `data` is given, but the run used a data set by name.
+            UserError: as `read_config`.
+        """
+        config = self.read_config()
+        update: dict[str, Any] = {"split": str(self.split), "pretrained": False, "weights": None}
+        if data is not None:
+            if config.settings.data is None:
+                raise ConfigError(
+                    f"--data {shown(data)}: {shown(self.path)} was trained on the data set "
+                    f"{config.settings.dataset}, which has no folder; leave --data out"
+                )
+            update["data"] = str(data)
+        return replace(config, settings=config.settings.model_copy(update=update))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Replace the summary, whole or not at all."""
@@ -113,9 +157,29 @@ class RunFolder:
         write_text(self.metrics, "".join(kept))
 
 
+def check_classes(
+    classes: Sequence[str], own: Sequence[str], run: Path, data: str | Path | None
+) -> None:
+    """Refuse data whose classes are not those of a run, in whatever order.
+
+    Raises:
+        DataError: names both lists.
+    """
+    if set(classes) != set(own):
+        where = "its data" if data is None else shown(Path(data))
+        raise DataError(
+            f"{shown(run)} was trained on the classes {some(own)}; {where} has {some(classes)}; "
+            "the names must be the same"
+        )
+
+
 def default_name(settings: Settings) -> str:
     """``<algo>-<dataset>-s<seed>``, from settings that are resolved."""
-    data = Path(settings.data).resolve().name if settings.data else settings.dataset
+    if settings.data:
+        path = Path(settings.data).resolve()
+        data = path.stem if path.is_file() else path.name
+    else:
+        data = (settings.dataset or "").rpartition(":")[2]
     return f"{settings.algo.rpartition(':')[2]}-{data or 'data'}-s{settings.seed}"
 
 

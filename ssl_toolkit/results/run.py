@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,22 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.loading import Layer, RunConfig, validate
+from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
+from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.data.split_file import save_split
 from ssl_toolkit.data.splits import Split
 from ssl_toolkit.engine.checkpoints import load_checkpoint, save_checkpoint
-from ssl_toolkit.engine.evaluation import predict
 from ssl_toolkit.engine.experiment import Experiment, prepare
-from ssl_toolkit.engine.metrics import convergence_step, scores
+from ssl_toolkit.engine.metrics import convergence_step
+from ssl_toolkit.engine.resolve import load_table
 from ssl_toolkit.engine.trainer import needed
-from ssl_toolkit.errors import ModelError, TrainingError
+from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.files import write_atomically, write_json, write_text
 from ssl_toolkit.models.export import export_model
+from ssl_toolkit.results.card import model_card
 from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.folder import RunFolder, check_output, make_folder
+from ssl_toolkit.results.evaluation import Predictions, predict_parts, score_parts
+from ssl_toolkit.results.folder import RunFolder, check_classes, check_output, make_folder
 from ssl_toolkit.results.interrupts import Interrupts, handled
 from ssl_toolkit.results.record import record
 
@@ -46,7 +49,7 @@ class Outcome:
 
 
 def train(
-    config: RunConfig | Mapping[str, Any],
+    config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
     *,
     overwrite: bool = False,
     console: Console | None = None,
@@ -54,9 +57,11 @@ def train(
     """Do what ``ssl-toolkit run`` does.
 
     Args:
-        config: a validated configuration, or a tree of keys as in a ``--config`` file.
+        config: a validated configuration, a tree of keys as in a ``--config`` file, or the path
+            of such a file.
         overwrite: whether a run that is in the output folder may be replaced.
-        console: where the course is shown; None shows nothing but keeps the log.
+        console: where the course is shown; None shows warnings and the results only. The log gets
+            everything.
 
     Returns:
         The folder of the run and its summary.
@@ -65,26 +70,36 @@ def train(
         UserError: before any training; nothing was written.
         TrainingError: a loss or weight was not finite; the summary says ``failed``.
     """
-    if not isinstance(config, RunConfig):
-        config = validate([Layer("configuration", dict(config))])
+    if isinstance(config, str | os.PathLike):
+        config = load_config([find_config(os.fspath(config))])
+    elif not isinstance(config, RunConfig):
+        tree = {k: str(v) if isinstance(v, os.PathLike) else v for k, v in config.items()}
+        config = validate([Layer("configuration", tree)])
     console = console or Console(quiet=True)
     check_output(config.settings, overwrite)
-    experiment = prepare(config)
+    experiment = prepare(config, progress=console.reading)
     folder = make_folder(experiment.config.settings, overwrite)
     console.log_to(folder.log)
     write_text(folder.config, yaml.dump(experiment.config.tree()))
     write_json(folder.record, record(experiment))
     save_split(folder.split, experiment.table, experiment.split)
+    if experiment.leaks:
+        write_json(folder.leaks, experiment.leaks.content(experiment.table))
     folder.write_summary(_summary(experiment, "running"))
     console.say(f"run folder: {folder.path}", important=True)
     _introduce(experiment, console)
     return _finish(experiment, folder, console)
 
 
-def resume(path: Path, *, console: Console | None = None) -> Outcome:
+def resume(path: Path, *, data: Path | None = None, console: Console | None = None) -> Outcome:
     """Go on with a run that was stopped, from its last checkpoint to the very same result.
 
     A finished run is left as it is.
+
+    Args:
+        path: folder of the run.
+        data: where its pictures are now, if they were moved; the same ones as before.
+        console: as for `train`.
 
     Raises:
         ModelError: the folder is not that of a run, or its checkpoint doesn't fit.
@@ -94,13 +109,17 @@ def resume(path: Path, *, console: Console | None = None) -> Outcome:
     folder = RunFolder(path)
     summary = folder.read_summary()
     if summary["status"] == "completed":
+        if data is not None:
+            check_classes(
+                load_table(folder.reopen(data).settings).classes, summary["classes"], path, data
+            )
         console.say(f"{path}: finished already; nothing to do", important=True)
         return Outcome(path, summary)
-    config = validate([Layer(str(folder.config), yaml.read(folder.config))])
-    experiment = prepare(_as_it_was(config, folder))
+    config = folder.read_config()
+    experiment = prepare(folder.reopen(data))
     # The folder keeps the configuration of its start, whatever the data was opened with.
     experiment = replace(experiment, config=config)
-    _check_same(experiment, summary, path)
+    check_classes(experiment.classes, summary["classes"], path, data or config.settings.data)
     step = 0
     if folder.last.exists():
         state = load_checkpoint(folder.last, experiment.device)
@@ -111,36 +130,6 @@ def resume(path: Path, *, console: Console | None = None) -> Outcome:
     console.say(f"going on after step {step} of {config.settings.steps}", important=True)
     folder.write_summary(_summary(experiment, "running"))
     return _finish(experiment, folder, console)
-
-
-def load_finished(path: Path) -> Experiment:
-    """A finished run with the weights that it reports, on the data that it used.
-
-    Raises:
-        UserError: the run is not finished, or its data is not there any more.
-    """
-    folder = RunFolder(path)
-    summary = folder.read_summary()
-    if summary["status"] != "completed":
-        raise ModelError(
-            f"{path}: the run is {summary['status']}; go on with `ssl-toolkit resume {path}`"
-        )
-    config = validate([Layer(str(folder.config), yaml.read(folder.config))])
-    experiment = prepare(_as_it_was(config, folder))
-    _check_same(experiment, summary, path)
-    state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)
-    trainer = experiment.trainer
-    weights = state["weights"] if "weights" in state else (state["ema"] or {}).get("module")
-    trainer.evaluated.load_state_dict(weights or state["model"])
-    return experiment
-
-
-def evaluate(experiment: Experiment) -> dict[str, dict[str, Any] | None]:
-    """Scores of the evaluated weights on ``validation`` and ``test``, None for an empty part."""
-    return {
-        part: scores(probs, labels, experiment.classes) if len(labels) else None
-        for part, (probs, labels) in _predictions(experiment).items()
-    }
 
 
 def _finish(experiment: Experiment, folder: RunFolder, console: Console) -> Outcome:
@@ -171,21 +160,19 @@ def _finish(experiment: Experiment, folder: RunFolder, console: Console) -> Outc
 
     if trainer.best is not None:
         trainer.evaluated.load_state_dict(trainer.best.weights)
-    predictions = _predictions(experiment)
+    predictions = predict_parts(experiment)
     _write_predictions(folder.predictions, predictions, experiment.classes)
     settings = experiment.config.settings
-    export_model(
+    exported = export_model(
         trainer.evaluated,
         folder.model,
         backbone_name=needed(settings.backbone),
         classes=experiment.classes,
         image_size=needed(settings.image_size),
     )
-    results = {
-        part: scores(probs, labels, experiment.classes) if len(labels) else None
-        for part, (probs, labels) in predictions.items()
-    }
+    results = score_parts(predictions, experiment.classes)
     summary = _summary(experiment, "completed", results)
+    write_text(folder.card, model_card(experiment, summary, record(experiment), exported))
     folder.write_summary(summary)
     console.results(summary)
     if settings.data is None and settings.dataset in ("digits", "mnist5k"):
@@ -222,20 +209,6 @@ def _save(experiment: Experiment, folder: RunFolder) -> None:
     save_checkpoint(folder.last, {**names, **trainer.state_dict()})
 
 
-def _as_it_was(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """The configuration with the run's own split, and without weights that a checkpoint holds."""
-    update = {"split": str(folder.split), "pretrained": False, "weights": None}
-    return replace(config, settings=config.settings.model_copy(update=update))
-
-
-def _check_same(experiment: Experiment, summary: dict[str, Any], path: Path) -> None:
-    if list(experiment.classes) != summary["classes"]:
-        raise ModelError(
-            f"{path}: the run has classes {', '.join(summary['classes'])}, "
-            f"the data {', '.join(experiment.classes)}"
-        )
-
-
 def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
     if interrupts.signal:
         return interrupts.signal
@@ -243,24 +216,9 @@ def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
     return "the time limit" if late else ""
 
 
-def _predictions(
-    experiment: Experiment,
-) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    trainer = experiment.trainer
-    size = needed(trainer.settings.eval_batch_size)
-    parts = {"validation": trainer.validation, "test": experiment.test}
-    return {
-        part: (
-            predict(trainer.evaluated, trainer.batches.images.store, rows, size).numpy(),
-            labels.cpu().numpy(),
-        )
-        for part, (rows, labels) in parts.items()
-    }
-
-
 def _write_predictions(
     path: Path,
-    predictions: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]],
+    predictions: Predictions,
     classes: tuple[str, ...],
 ) -> None:
     arrays: dict[str, Any] = {"classes": np.array(classes)}

@@ -1,0 +1,108 @@
+"""``ssl-toolkit inspect``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ssl_toolkit.errors import ConfigError
+
+MOST = 20
+"""Lines of a list that are printed; --json prints all."""
+
+
+@click.command(short_help="Look at pictures before training.")
+@click.argument("data")
+@click.option("--root", metavar="DIR", help="Where the paths of a list start.")
+@click.option("--image-size", metavar="N", help="Side at which they are decoded (default: 32).")
+@click.option("--workers", metavar="N", help="Threads that read pictures.")
+@click.option("--contact-sheet", metavar="FILE", help="Write some pictures of each class: a .png.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(
+    data: str,
+    root: str | None,
+    image_size: str | None,
+    workers: str | None,
+    contact_sheet: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a run with --data DATA would use.
+
+    Layout, classes, counts, sizes, unreadable files, pictures that are there twice, and leaks into
+    the test. What is decoded here is not decoded again by a run of the same --image-size.
+    """
+    sheet = None if contact_sheet is None else _sheet_path(contact_sheet, Path(data))
+    from ssl_toolkit.config.loading import load_config
+    from ssl_toolkit.data.inspection import contact_sheet as draw
+    from ssl_toolkit.data.inspection import inspect
+    from ssl_toolkit.engine.resolve import load_table
+    from ssl_toolkit.files import write_atomically
+    from ssl_toolkit.results.console import Console
+
+    flags = {"data": data, "root": root, "workers": workers, "image_size": image_size or "32"}
+    settings = load_config([], {**flags, "on_bad_image": "skip"}).settings
+    table = load_table(settings, None if as_json else Console().reading)
+    facts = inspect(Path(data), table, settings.image_size or 32)
+    if sheet is not None:
+        image = draw(table)
+        try:
+            write_atomically(sheet, lambda file: image.save(file, "PNG"))
+        except OSError as error:
+            raise ConfigError(f"--contact-sheet {sheet}: {error.strerror or error}") from None
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    for line in _lines(facts):
+        click.echo(line)
+    if sheet is not None:
+        click.echo(f"contact sheet: {sheet}")
+
+
+def _sheet_path(text: str, data: Path) -> Path:
+    path = Path(text)
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"--contact-sheet {text}: the sheet is a PNG; give a name that ends so")
+    if path.resolve().is_relative_to(data.resolve()):
+        raise ConfigError(f"--contact-sheet {text}: nothing is written into the data; choose else")
+    return path
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    yield f"layout: {facts['layout']}"
+    yield f"pictures: {_told(facts['counts'])}"
+    yield f"classes: {len(facts['classes'])}"
+    for name, counts in facts["per_class"].items():
+        yield f"  {name}: {_told(counts)}"
+    balance = facts["balance"]
+    ratio = f"{balance['largest'] / balance['smallest']:.1f} times the smallest"
+    yield f"balance: the largest class has {balance['largest']} pictures, {ratio}"
+    for axis in ("widths", "heights"):
+        least, median, largest = facts[axis].values()
+        yield f"{axis}: {least} to {largest} pixels, median {median:g}"
+    yield f"modes: {_told(facts['modes'])}"
+    yield f"extensions: {_told(facts['extensions'])}"
+    bad = [f"{one['path']}: {one['reason']}" for one in facts["unreadable"]]
+    yield from _listed("unreadable", bad)
+    yield from _listed("byte-identical", [" = ".join(group) for group in facts["duplicates"]])
+    leaks = [" = ".join(f"{p['path']} ({p['part']})" for p in group) for group in facts["leaks"]]
+    yield from _listed("leaks", leaks)
+    yield from facts["notes"]
+    for warning in facts["warnings"]:
+        yield f"warning: {warning}"
+
+
+def _told(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name or 'none'} {count}" for name, count in counts.items())
+
+
+def _listed(topic: str, lines: list[str]) -> Iterator[str]:
+    yield f"{topic}: {len(lines) or 'none'}"
+    for line in lines[:MOST]:
+        yield f"  {line}"
+    if len(lines) > MOST:
+        yield f"  and {len(lines) - MOST:,} more (--json lists all)"

@@ -1,0 +1,85 @@
+"""``ssl-toolkit predict``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Classify pictures with a trained model.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="CSV, or JSON lines if it ends in .jsonl (default: print CSV).",
+)
+@click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
+@click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=64, metavar="N", help="Default: 64."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 256),
+    metavar="N",
+    help="Threads that read pictures (default: one a processor, 8 at most).",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(
+    run: Path,
+    images: tuple[str, ...],
+    output: Path | None,
+    probabilities: bool,
+    device: str,
+    batch_size: int,
+    workers: int | None,
+) -> int:
+    """Classify IMAGES, files or folders, with the model of RUN.
+
+    RUN is the folder of a run or of an exported model; its data isn't needed. Columns: path,
+    class, confidence (the probability of that class), error. A picture that can't be read has an
+    empty class and the reason, and the exit status is 1 at the end.
+    """
+    from ssl_toolkit.data.listing import list_pictures
+    from ssl_toolkit.data.pictures import text_of
+    from ssl_toolkit.results.outputs import Row, check_target, plain, write_rows
+
+    check_target(output)
+    listing = list_pictures(images)
+    from ssl_toolkit.results.model import load_model  # torch, only once the pictures are there
+
+    model = load_model(run, device)
+    for note in listing.notes:
+        click.echo(note, err=True)
+    bad = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal bad
+        found = model.stream(listing.paths, batch_size, workers=workers)
+        for name, probs in zip(listing.names, found, strict=True):
+            if isinstance(probs, str):
+                bad += 1
+                blank = [None] * (len(model.classes) if probabilities else 0)
+                yield [name, "", None, probs, *blank]
+            else:
+                best = int(probs.argmax())
+                each = [plain(p) for p in probs] if probabilities else []
+                yield [name, model.classes[best], plain(probs[best]), "", *each]
+
+    columns = ["path", "class", "confidence", "error"]
+    if probabilities:
+        columns += [f"p_{name}" for name in model.classes]
+    write_rows(output, columns, rows())
+    if output is not None:
+        click.echo(f"{len(listing.names)} pictures: {text_of(str(output))}")
+    if bad:
+        click.echo(
+            f"error: {bad} of {len(listing.names)} pictures can't be read; the column error of "
+            "their rows says why",
+            err=True,
+        )
+    return 1 if bad else 0

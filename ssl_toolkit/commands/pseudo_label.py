@@ -1,0 +1,94 @@
+"""``ssl-toolkit pseudo-label``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Label a pool of pictures with a trained model.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("pool", type=click.Path())
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=0.95,
+    metavar="P",
+    help="Least probability of a label (default: 0.95).",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Manifest for --data: .csv, .tsv or .jsonl (default: print CSV).",
+)
+@click.option(
+    "--uncertain",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print the N pictures most worth labelling next: those with the least margin between "
+    "the two most probable classes. The manifest is then only written with --output.",
+)
+@click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=64, metavar="N", help="Default: 64."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 256),
+    metavar="N",
+    help="Threads that read pictures (default: one a processor, 8 at most).",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(
+    run: Path,
+    pool: str,
+    threshold: float,
+    output: Path | None,
+    uncertain: int | None,
+    device: str,
+    batch_size: int,
+    workers: int | None,
+) -> int:
+    """Label the pictures of the folder POOL with the model of RUN, where it is sure.
+
+    Writes a manifest with the columns path, label, split, confidence that --data accepts: pictures
+    below the threshold are in it without a label. Its paths are relative to it when the pool lies
+    beside or below it, otherwise absolute, and training then needs --root too. A picture that
+    can't be read is left out and named, and the exit status is 1 at the end.
+    """
+    from ssl_toolkit.data.listing import list_pictures
+    from ssl_toolkit.data.pictures import text_of
+    from ssl_toolkit.results.outputs import check_target, write_rows
+
+    check_target(output, (".csv", ".tsv", ".jsonl"))
+    listing = list_pictures([pool])
+    from ssl_toolkit.results.model import load_model  # torch, only once the pool is there
+    from ssl_toolkit.results.pseudo_labels import (
+        MANIFEST,
+        UNCERTAIN,
+        guess,
+        manifest_rows,
+        uncertain_rows,
+    )
+
+    model = load_model(run, device)
+    guesses = guess(model, listing, batch_size, workers=workers)
+    if uncertain is not None:
+        write_rows(None, UNCERTAIN, uncertain_rows(guesses, model.classes, uncertain))
+    if output is not None or uncertain is None:
+        folder = None if output is None else output.absolute().parent
+        rows = manifest_rows(guesses, model.classes, threshold, folder)
+        write_rows(output, MANIFEST, rows)
+        labels = {row[1] for row in rows if row[1]}
+        sure = sum(1 for row in rows if row[1])
+        told = f"{sure} of {len(rows)} pictures labelled, {len(labels)} classes"
+        click.echo(told if output is None else f"{text_of(str(output))}: {told}", err=True)
+        if len(labels) < 2:
+            click.echo("warning: training needs two classes; lower --threshold", err=True)
+        if output is not None and rows and str(rows[0][0]).startswith("/"):
+            click.echo(f"train on it with --root {text_of(pool)}", err=True)
+    for line in guesses.unreadable:
+        click.echo(f"error: can't read picture {line}", err=True)
+    return 1 if guesses.unreadable else 0

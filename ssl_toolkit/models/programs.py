@@ -1,0 +1,172 @@
+"""A trained classifier as one file that runs without this toolkit: torch.export and ONNX."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.export import preparation
+
+METADATA = "metadata.json"
+"""Name of the extra file of a torch.export program."""
+
+_CHECKED = (1, 3)
+"""Batches that a program must answer like the classifier before it is written."""
+
+
+class Probabilities(nn.Module):
+    """Images in [0, 1] to probabilities: normalisation, backbone, head and softmax.
+
+    Args:
+        classifier: shared, not copied.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, S, S) float in [0, 1], not normalised, to (N, C) float32; rows sum to 1."""
+        probabilities: Tensor = self.classifier(images).logits.float().softmax(dim=-1)
+        return probabilities
+
+
+def metadata(config: dict[str, Any]) -> dict[str, Any]:
+    """What a program's file says of itself, from the configuration of an exported model.
+
+    Args:
+        config: as `load_exported` returns it.
+
+    Returns:
+        ``classes`` in the order of the probabilities, ``image_size``, ``backbone``, ``mean`` and
+        ``std`` of the normalisation, and in words ``input``, ``inside`` and ``output``.
+    """
+    size = config["image_size"]
+    return {
+        "classes": config["classes"],
+        "image_size": size,
+        "backbone": config["backbone"],
+        "mean": config["mean"],
+        "std": config["std"],
+        "input": f"images: (N, 3, {size}, {size}) float32, any N >= 1, RGB in [0, 1], not "
+        f"normalised; {preparation(size)}",
+        "inside": "(images - mean) / std, the network, softmax",
+        "output": "probabilities: (N, C) float32, rows sum to 1, classes in the order of `classes`",
+    }
+
+
+def torch_export_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
+    """The content of a ``.pt2`` file for ``torch.export.load``.
+
+    The program takes (N, 3, S, S) float32 images in [0, 1] for any N >= 1 and gives (N, C)
+    probabilities: normalisation and softmax are inside, scaling to S pixels is not. The extra file
+    ``metadata.json`` holds what `metadata` returns.
+
+    Args:
+        classifier: on the CPU in eval mode; left alone.
+        config: as `load_exported` returns it.
+
+    Raises:
+        ModelError: the backbone can't be exported, or the program answers otherwise.
+    """
+    program = _program(classifier, config, "torch-export")
+    buffer = io.BytesIO()
+    text = json.dumps(metadata(config), ensure_ascii=False, allow_nan=False)
+    with _quiet():
+        torch.export.save(program, buffer, extra_files={METADATA: text})
+    return buffer.getvalue()
+
+
+def onnx_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
+    """The content of an ``.onnx`` file, weights included.
+
+    Input ``images`` and output ``probabilities`` are those of `torch_export_file`. The metadata
+    properties hold what `metadata` returns: texts as they are, the other values as JSON.
+
+    Args:
+        classifier: on the CPU in eval mode; left alone.
+        config: as `load_exported` returns it.
+
+    Raises:
+        ModelError: the packages are missing (see `require_onnx`), the backbone can't be exported,
+            or the file would be larger than the 2 GB that ONNX allows.
+    """
+    require_onnx()
+    program = _program(classifier, config, "onnx")
+    try:
+        with _quiet():
+            made: Any = torch.onnx.export(
+                program,
+                dynamo=True,
+                input_names=["images"],
+                output_names=["probabilities"],
+                verbose=False,
+            )
+            for key, value in metadata(config).items():
+                made.model.metadata_props[key] = (
+                    value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                )
+            content: bytes = made.model_proto.SerializeToString()
+    except Exception as error:
+        raise _unfit(config, "onnx", error) from error
+    return content
+
+
+def require_onnx() -> None:
+    """Raise where the packages that write ONNX are missing.
+
+    Raises:
+        ModelError: names the extra to install.
+    """
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(
+            f"--format onnx needs {' and '.join(missing)}, which {_is(missing)} not installed: "
+            'pip install "ssl-toolkit[onnx]"'
+        )
+
+
+def _program(classifier: Classifier, config: dict[str, Any], form: str) -> ExportedProgram:
+    """The classifier as a graph for any number of images, checked against the classifier."""
+    module = Probabilities(classifier).eval()
+    size = config["image_size"]
+    images = torch.rand(max(_CHECKED), 3, size, size, generator=torch.Generator().manual_seed(0))
+    try:
+        with torch.no_grad(), _quiet():
+            batch = {0: Dim("batch", min=1)}
+            program = torch.export.export(module, (images,), dynamic_shapes={"images": batch})
+            run = program.module()
+            for count in _CHECKED:
+                torch.testing.assert_close(
+                    run(images[:count]), module(images[:count]), rtol=0, atol=1e-5
+                )
+    except Exception as error:
+        raise _unfit(config, form, error) from error
+    return program
+
+
+def _unfit(config: dict[str, Any], form: str, error: Exception) -> ModelError:
+    """An exporter meets a foreign backbone's code with almost any exception."""
+    reason = " ".join(str(error).split())[:160] or type(error).__name__
+    return ModelError(
+        f"backbone {config['backbone']!r} can't be written as {form} ({reason}); "
+        "--format timm copies its weights"
+    )
+
+
+def _quiet() -> warnings.catch_warnings[None]:
+    """Keep the exporters' warnings of their own internals from the user."""
+    return warnings.catch_warnings(action="ignore")
+
+
+def _is(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,79 @@
+"""A confusion matrix as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+MOST_NAMED = 60
+"""Classes up to which rows and columns carry names; beyond, each cell is a few pixels."""
+
+_LONGEST = 18
+_WHITE, _BLACK, _FULL = (255, 255, 255), (0, 0, 0), (8, 48, 107)
+
+
+def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.Image:
+    """Draw true classes as rows and predicted ones as columns.
+
+    The darker a cell, the larger its share of the row; white is 0. Cells hold their counts where
+    there is room. Names of more than 18 characters are cut. Letters that Pillow's own font doesn't
+    have, such as Chinese ones, show as boxes.
+
+    Args:
+        matrix: (C, C) counts, as `confusion_matrix`.
+        classes: C names.
+
+    Returns:
+        An RGB picture; about 30 C pixels a side, 4 C beyond `MOST_NAMED` classes.
+    """
+    number = len(classes)
+    named = number <= MOST_NAMED
+    cell = max(26, 10 * len(str(matrix.max()))) if named else max(1, min(4, 4000 // number))
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    colours = np.round(
+        np.array(_WHITE) + shares[..., None] * (np.array(_FULL) - np.array(_WHITE))
+    ).astype(np.uint8)
+    grid = Image.fromarray(colours).resize((number * cell,) * 2, Image.Resampling.NEAREST)
+
+    font = ImageFont.load_default(12)
+    names = [n if len(n) <= _LONGEST else n[: _LONGEST - 1] + "…" for n in classes]
+    margin = 30 + (round(max(font.getlength(name) for name in names)) if named else 0)
+    picture = Image.new("RGB", (margin + grid.width + 20, margin + grid.height + 20), _WHITE)
+    picture.paste(grid, (margin, margin))
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle(
+        (margin - 1, margin - 1, margin + grid.width, margin + grid.height), outline=_BLACK
+    )
+    middle = margin + grid.width // 2
+    draw.text((middle, 12), "predicted", _BLACK, font, anchor="mm")
+    _sideways(picture, "true", font, (12, middle))
+    if named:
+        for place, name in enumerate(names):
+            centre = margin + place * cell + cell // 2
+            draw.text((margin - 6, centre), name, _BLACK, font, anchor="rm")
+            _sideways(picture, name, font, (centre, margin - 6), foot=True)
+        for (row, column), count in np.ndenumerate(matrix):
+            if count:
+                at = margin + column * cell + cell // 2, margin + row * cell + cell // 2
+                ink = _WHITE if shares[row, column] > 0.5 else _BLACK
+                draw.text(at, str(count), ink, font, anchor="mm")
+    return picture
+
+
+def _sideways(
+    picture: Image.Image,
+    text: str,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    at: tuple[int, int],
+    *,
+    foot: bool = False,
+) -> None:
+    """Write from the bottom up, centred at a point, or ending there at the foot."""
+    width = round(font.getlength(text)) + 2
+    strip = Image.new("RGB", (width, 16), _WHITE)
+    ImageDraw.Draw(strip).text((1, 8), text, _BLACK, font, anchor="lm")
+    turned = strip.rotate(90, expand=True)
+    picture.paste(turned, (at[0] - 8, at[1] - (width if foot else width // 2)))

@@ -1,0 +1,41 @@
+"""Markdown that shows foreign names as they are."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+_PLAIN = frozenset(" ,;/?%'-")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # invisible, but letters of some scripts and pictographs need them
+
+
+def escaped(text: object) -> str:
+    r"""A text that Markdown shows as it is, on one line.
+
+    >>> print(escaped("a|b_c\n<i>"))
+    a\|b\_c\\n\<i\>
+    """
+    visible = "".join(
+        character
+        if unicodedata.category(character) not in _INVISIBLE or character in _JOINERS
+        else character.encode("unicode_escape").decode()
+        for character in str(text)
+    )
+    return "".join(
+        f"\\{character}"
+        if character.isascii() and not (character.isalnum() or character in _PLAIN)
+        else character
+        for character in visible
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are Markdown already."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list of lines that are Markdown already."""
+    return "\n".join(f"- {line}" for line in lines)
