@@ -40,6 +40,7 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.engine.optimisation import all_finite
 from ssl_toolkit.results import run as runs
+from ssl_toolkit.results.evaluation import predict_parts, score_parts
 
 SHORT = {"steps": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
 
@@ -425,7 +426,8 @@ def test_evaluation_does_not_depend_on_the_batch_size() -> None:
     for size in (1, 7, 1000):
         trainer = experiment.trainer
         trainer.settings = trainer.settings.model_copy(update={"eval_batch_size": size})
-        results.append(runs.evaluate(replace(experiment, trainer=trainer)))
+        predictions = predict_parts(replace(experiment, trainer=trainer))
+        results.append(score_parts(predictions, experiment.classes))
     assert results[0]["test"]["accuracy"] == results[1]["test"]["accuracy"]
     assert results[0]["test"]["nll"] == pytest.approx(results[2]["test"]["nll"], rel=1e-5)
 

@@ -29,7 +29,7 @@ COMMAND_LINES = sorted(
 def test_a_command_of_the_readme_parses(line: str) -> None:
     _, name, *arguments = shlex.split(line, comments=True)
     assert name in COMMANDS
-    command = importlib.import_module(f"ssl_toolkit.commands.{name}").command
+    command = importlib.import_module(f"ssl_toolkit.commands.{name.replace('-', '_')}").command
     parsed = command.make_context(name, arguments).params
     for file in parsed.get("files", ()):
         assert find_config(file).is_file()
@@ -37,7 +37,7 @@ def test_a_command_of_the_readme_parses(line: str) -> None:
 
 def test_the_readme_shows_the_main_commands() -> None:
     shown = {shlex.split(line, comments=True)[1] for line in COMMAND_LINES}
-    assert shown >= {"run", "list", "show"}
+    assert shown >= {"run", "list", "show", "predict", "pseudo-label", "evaluate", "export"}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,15 @@ def test_a_command_to_paste_is_one_line_that_sets_everything_up(marker: str, end
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/results.md"]
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/design.md",
+        "docs/own-pictures.md",
+        "docs/python.md",
+        "docs/results.md",
+    ],
 )
 def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
     path = REPOSITORY / document

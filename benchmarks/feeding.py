@@ -1,0 +1,134 @@
+"""Pictures a second that reach a batch: from the cache, and from torchvision's ImageFolder.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/feeding.py [--pictures 2000] [--size 84] [--rounds 10]
+
+Makes JPEG files of 200 x 200 pixels in a temporary folder. A round reads the same 250 of them in
+every way: ImageFolder (PIL, Resize, ToTensor), the store on the mapped file of the cache, and the
+store in memory; float32 in [0, 1] each, in random batches of 50. The order of the ways rotates.
+Also prints what building the cache took, and opening it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle threads must not spin
+
+import numpy as np
+import PIL
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, Resize, ToTensor
+
+from ssl_toolkit.data import store
+from ssl_toolkit.data.folders import read_folder
+
+PICTURES, BATCH = 250, 50
+
+
+def make(folder: Path, count: int) -> None:
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        coarse = generator.integers(0, 256, (25, 25, 3)).astype(np.uint8)
+        fine = np.asarray(Image.fromarray(coarse).resize((200, 200), Image.Resampling.BICUBIC))
+        noise = generator.normal(0, 9, fine.shape)
+        path = folder / f"class_{number % 10}" / f"{number:06}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((fine + noise).clip(0, 255).astype(np.uint8)).save(path, quality=90)
+
+
+def timed(way: Callable[[list[int]], Tensor], rows: list[int]) -> float:
+    start = time.perf_counter()
+    for first in range(0, len(rows), BATCH):
+        way(rows[first : first + BATCH])
+    return time.perf_counter() - start
+
+
+def spent(task: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the wall and of the CPU."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    task()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=int, default=2000)
+    parser.add_argument("--size", type=int, default=84)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    size = arguments.size
+    with tempfile.TemporaryDirectory() as place:
+        data = Path(place, "data")
+        make(data, arguments.pictures)
+        total = sum(file.stat().st_size for file in data.rglob("*.jpg"))
+        print(
+            f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch "
+            f"{torch.__version__}, Pillow {PIL.__version__}, {arguments.threads} threads; "
+            f"{arguments.pictures} JPEG files of {total / arguments.pictures / 1024:.1f} KiB, "
+            f"{size} px, {arguments.rounds} rounds of {PICTURES}"
+        )
+        files = ImageFolder(data, Compose([Resize((size, size)), ToTensor()]))
+        ratios = []
+        for number in range(5):
+            os.environ["SSL_TOOLKIT_CACHE"] = str(Path(place, f"cache{number}"))
+            build = spent(lambda: read_folder(data, size=size, workers=arguments.workers))
+            epoch = spent(lambda: [files[row] for row in range(arguments.pictures)])
+            ratios.append([one / other for one, other in zip(epoch, build, strict=True)])
+        wall, cpu = (statistics.median(column) for column in zip(*ratios, strict=True))
+        print(
+            f"building the cache: {wall:.2f} times the rate of an epoch of ImageFolder, {cpu:.2f} "
+            f"by CPU time (medians of 5 rounds, {arguments.workers} workers)"
+        )
+        start = time.perf_counter()
+        table = read_folder(data, size=size)
+        seconds = time.perf_counter() - start
+        print(f"opening it: {seconds:.2f} s, {arguments.pictures / seconds:,.0f} pictures a second")
+
+        rows = np.arange(arguments.pictures)
+        in_memory = store.build_store(table, rows, size)
+        store._COPIED_BYTES = 0
+        mapped = store.build_store(table, rows, size)
+        assert isinstance(in_memory.images, Tensor)
+        assert not isinstance(mapped.images, Tensor)
+        ways: dict[str, Callable[[list[int]], Tensor]] = {
+            "ImageFolder": lambda rows: torch.stack([files[row][0] for row in rows]),
+            "cache, mapped": lambda rows: mapped.gather(torch.tensor(rows)),
+            "cache, in memory": lambda rows: in_memory.gather(torch.tensor(rows)),
+        }
+        difference = (ways["cache, mapped"]([3, 5]) - ways["ImageFolder"]([3, 5])).abs().max()
+        assert difference < 0.01, difference
+        seconds_of: dict[str, list[float]] = {name: [] for name in ways}
+        generator = np.random.default_rng(1)
+        for number in range(arguments.rounds + 1):
+            picked = generator.permutation(arguments.pictures)[:PICTURES].tolist()
+            names = [*ways]
+            for name in names[number % 3 :] + names[: number % 3]:
+                taken = timed(ways[name], picked)
+                if number:  # the first round warms up
+                    seconds_of[name].append(taken)
+        slow = seconds_of["ImageFolder"]
+        for name, taken in seconds_of.items():
+            rates = sorted(PICTURES / one for one in taken)
+            ratio = statistics.median(a / b for a, b in zip(slow, taken, strict=True))
+            print(
+                f"{name}: median {statistics.median(rates):,.0f} pictures a second "
+                f"({rates[0]:,.0f} to {rates[-1]:,.0f}), {ratio:.1f} times ImageFolder's rate "
+                "(median of the rounds)"
+            )
+
+
+if __name__ == "__main__":
+    main()

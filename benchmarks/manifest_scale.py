@@ -1,0 +1,178 @@
+"""Start and memory of a run on a manifest of a million pictures.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/manifest_scale.py [--rows 1000000] [--steps 400]
+
+Makes a manifest whose rows are file names of their own, hard links to 1,000 different PNG files of
+12 x 12 pixels, in a temporary folder (--folder DIR keeps it and what was decoded for the next
+time). Prints how fast the cache is built at 8 px; then, in a fresh process, what a run needs to
+start once the cache is there: seconds until the first step can be taken, split file written, and
+memory above the imports, which are all that preparing a run on the embedded digits imports. Then
+it trains, and prints the memory and the time of drawing a batch, from this and from a small table.
+Memory is the resident set; mapped pages count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle threads must not spin
+
+SIZE, FILES, CLASSES = 8, 1000, 10
+
+
+def make(folder: Path, rows: int) -> Path:
+    """The manifest; a tenth of the rows is labelled, a hundredth test, the rest unlabelled."""
+    manifest = folder / f"rows{rows}.csv"
+    if manifest.exists():
+        return manifest
+    import numpy as np
+    from PIL import Image
+
+    sources = []
+    for number in range(FILES):
+        levels = np.random.default_rng(number).integers(0, 256, (12, 12, 3)).astype(np.uint8)
+        sources.append(folder / "sources" / f"{number}.png")
+        sources[-1].parent.mkdir(exist_ok=True)
+        Image.fromarray(levels).save(sources[-1])
+    lines = ["path,label,split"]
+    for number in range(rows):
+        name = f"pictures/{number // 1000:04}/{number:07}.png"
+        if number % 1000 == 0:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.link(sources[number % FILES], folder / name)
+        label = f"class {number // 10 % CLASSES}"  # the same for all links to one file
+        split = "test" if number % 100 == 0 else "labelled" if number % 10 == 1 else "unlabelled"
+        lines.append(f"{name},{label if split != 'unlabelled' else ''},{split}")
+    manifest.write_text("\n".join(lines) + "\n")
+    return manifest
+
+
+def memory() -> dict[str, float]:
+    """Megabytes of this process: resident now, at its highest, and how much is no mapped file."""
+    names = {"VmRSS": "now", "VmHWM": "peak", "RssAnon": "own"}
+    found = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in names:
+            found[names[name]] = int(value.split()[0]) * 1024 / 1e6
+    return found
+
+
+def build(manifest: Path) -> None:
+    from ssl_toolkit.data.sources import read_data
+
+    told = []
+
+    def progress(done: int, total: int) -> None:
+        told.append(total)
+        if done and done % (total // 4) < 256:
+            print(f"  {done:,} of {total:,} after {time.perf_counter() - start:.0f} s", flush=True)
+
+    start = time.perf_counter()
+    table = read_data(manifest, size=SIZE, progress=progress)
+    seconds = time.perf_counter() - start
+    if told:
+        rate = len(table.keys) / seconds
+        print(f"building the cache: {seconds:.1f} s, {rate:,.0f} pictures a second")
+    else:
+        print("building the cache: was there already")
+
+
+def start_and_train(manifest: Path, steps: int) -> None:
+    import torch
+
+    from ssl_toolkit.config.loading import Layer, validate
+    from ssl_toolkit.data.split_file import save_split
+    from ssl_toolkit.engine.experiment import prepare
+
+    torch.set_num_threads(1)
+    keys = {
+        "algo": "fixmatch", "backbone": "wrn_10_1", "data": str(manifest), "image_size": SIZE,
+        "batch_size": 16, "steps": steps, "eval_every": steps, "log_every": max(1, steps // 8),
+        "device": "cpu",
+    }  # fmt: skip
+    # Torch imports some hundred modules when it makes the first optimizer: they are no data.
+    prepare(validate([Layer("benchmark", {**keys, "data": None, "dataset": "digits"})]))
+    config = validate([Layer("benchmark", keys)])
+    imports = memory()
+    started = time.perf_counter()
+    experiment = prepare(config)
+    with tempfile.TemporaryDirectory() as place:
+        save_split(Path(place, "split.json"), experiment.table, experiment.split)
+    seconds = time.perf_counter() - started
+    ready = memory()
+    assert not experiment.leaks
+    print(
+        f"start: {seconds:.1f} s; memory above the imports ({imports['now']:.0f} MB): "
+        f"{ready['peak'] - imports['now']:.0f} MB at its highest, "
+        f"{ready['now'] - imports['now']:.0f} MB when ready"
+    )
+    assert len(experiment.table.keys) == sum(1 for _ in manifest.open()) - 1
+
+    def tell(row: dict[str, float]) -> None:
+        now = memory()
+        print(
+            f"  step {row['step']:>4}: {now['now'] - imports['now']:.0f} MB above the imports, "
+            f"{now['own'] - imports['own']:.0f} MB without mapped files"
+        )
+
+    experiment.trainer.observers.append(tell)
+    experiment.trainer.fit()
+    keys["data"] = str(make(manifest.parent, 10_000))
+    small = prepare(validate([Layer("benchmark", keys)]))
+    for name, batches in (("", experiment.trainer.batches), ("10,000", small.trainer.batches)):
+        taken = []
+        for number in range(300):
+            start = time.perf_counter()
+            batches.draw(number)
+            taken.append(time.perf_counter() - start)
+        rows = name or f"{len(experiment.table.keys):,}"
+        print(f"drawing a batch of {rows} rows: median {1e3 * statistics.median(taken):.2f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--phase", choices=["build", "start"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.phase is not None:
+        manifest = make(arguments.folder, arguments.rows)
+        if arguments.phase == "build":
+            build(manifest)
+        else:
+            start_and_train(manifest, arguments.steps)
+        return
+    with contextlib.ExitStack() as stack:
+        folder = arguments.folder
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(exist_ok=True)
+        print(
+            f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python "
+            f"{platform.python_version()}; {arguments.rows:,} rows, {SIZE} px, 1 thread",
+            flush=True,
+        )
+        make(folder, arguments.rows)
+        environment = {
+            **os.environ, "SSL_TOOLKIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"
+        }  # fmt: skip
+        given = ["--folder", folder, "--rows", arguments.rows, "--steps", arguments.steps]
+        for phase in ("build", "start"):
+            command = [sys.executable, __file__, "--phase", phase, *map(str, given)]
+            subprocess.run(command, env=environment, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from in_process import call, refusal
+from PIL import Image
+
+from ssl_toolkit.data import inspection
+
+
+def facts(*arguments):
+    done = call("inspect", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_is_told_of_a_labelled_folder(cases):
+    told = facts(cases / "c05_modes")
+    assert told["layout"] == "folders: labeled/<class>/, unlabeled/, test/<class>/"
+    assert told["classes"] == ["a", "b", "c", "d"]
+    assert told["counts"] == {"labelled": 18, "unlabelled": 13, "test": 12}
+    assert told["per_class"]["a"] == {"labelled": 5, "test": 3}
+    assert told["balance"] == {"largest": 5, "smallest": 4}
+    assert told["modes"]["CMYK"] == 1
+    assert told["extensions"] == {".png": 42, ".jpg": 1}
+    assert told["widths"] == {"least": 32, "median": 32.0, "largest": 32}
+    assert told["unreadable"] == told["duplicates"] == told["leaks"] == told["warnings"] == []
+    assert "ignored folders: predict" in told["notes"]
+
+
+def test_sizes_are_those_of_upright_pictures(cases, tmp_path):
+    told = facts(cases / "c06_ext_sizes")
+    assert (told["widths"]["least"], told["widths"]["largest"]) == (1, 2000)
+    assert (told["heights"]["least"], told["heights"]["largest"]) == (1, 2000)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copy(cases / "c04_exif/predict/o6.jpg", tmp_path / name / "1.jpg")
+    told = facts(tmp_path)
+    assert told["layout"] == "folders: <class>/"
+    assert told["widths"] == {"least": 32, "median": 32.0, "largest": 32}  # 48 in the file
+    assert told["heights"]["least"] == 48
+
+
+def test_faults_twins_and_leaks(cases, tmp_path):
+    data = shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "data")
+    (data / "test/a/t_0.png").write_bytes(b"no picture")
+    shutil.copy(data / "test/b/t_0.png", data / "unlabeled/again.png")
+    told = facts(data)
+    assert told["unreadable"] == [{"path": str(data / "test/a/t_0.png"), "reason": "not a picture"}]
+    assert told["counts"]["test"] == 11
+    assert len(told["duplicates"]) == 17
+    (leak,) = told["leaks"]
+    assert [picture["path"] for picture in leak] == ["test/b/t_0.png", "unlabeled/again.png"]
+    assert "1 unlabelled pictures are test pictures too" in told["warnings"][0]
+    text = call("inspect", data).stdout
+    assert "unreadable: 1\n" in text
+    assert "t_0.png: not a picture" in text
+    assert "byte-identical: 17\n" in text
+    assert "test/b/t_0.png (test) = unlabeled/again.png (unlabelled)" in text
+    assert "warning: byte-identical pictures: 1 unlabelled" in text
+
+
+def test_lists_are_cut_on_the_screen(cases, tmp_path):
+    data = shutil.copytree(cases / "c00_base", tmp_path / "data")
+    for number in range(30):
+        (data / f"unlabeled/bad_{number:02}.png").write_bytes(b"")
+    text = call("inspect", data).stdout
+    assert "unreadable: 30\n" in text
+    assert "bad_19.png: empty file" in text
+    assert "bad_20.png" not in text
+    assert "and 10 more (--json lists all)" in text
+    assert len(facts(data)["unreadable"]) == 30
+
+
+def test_a_manifest_with_a_root(cases, tmp_path):
+    lines = ["path,label,split"]
+    for kind in "ab":
+        lines += [f"labeled/{kind}/img_{number}.png,{kind},train" for number in range(2)]
+        lines.append(f"test/{kind}/t_0.png,{kind},test")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    told = facts(tmp_path / "list.csv", "--root", cases / "c00_base")
+    assert told["layout"] == "a list of pictures, list.csv"
+    assert told["counts"] == {"pool": 4, "test": 2}
+    assert "none of the 6 pictures" in refusal("inspect", tmp_path / "list.csv")
+
+
+def test_a_sheet_shows_each_class_and_the_unlabelled(cases, tmp_path):
+    sheet = tmp_path / "sheet.png"
+    text = call("inspect", cases / "c00_base", "--contact-sheet", sheet).stdout
+    assert f"contact sheet: {sheet}" in text
+    step = inspection._TILE + inspection._GAP
+    with Image.open(sheet) as image:
+        assert image.height == 5 * step + inspection._GAP
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    for line, channel in ((0, 0), (1, 1), (2, 2)):  # classes a, b, c: red, green, blue
+        top = inspection._GAP + line * step
+        left = inspection._NAME
+        tile = pixels[top : top + inspection._TILE, left : left + inspection._TILE]
+        assert tile.mean((0, 1)).argmax() == channel
+    row = pixels[4 * step + 4 : 5 * step, inspection._NAME :]
+    assert (row < 250).any(axis=(0, 2)).mean() > 0.9  # ten of the unlabelled ones
+
+
+def test_names_of_any_script(cases, tmp_path):
+    done = call("inspect", cases / "c13_names", "--contact-sheet", tmp_path / "sheet.png")
+    assert done.returncode == 0, done.stderr
+    assert "  [red]bracket: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("sheet", "reason"),
+    [("sheet.jpg", "the sheet is a PNG"), ("data/sheet.png", "nothing is written into the data")],
+)
+def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
+    data = shutil.copytree(cases / "c00_base", tmp_path / "data")
+    told = refusal("inspect", data, "--contact-sheet", tmp_path / sheet)
+    assert reason in told
+    assert not (tmp_path / sheet).exists()
+
+
+def test_what_cannot_be_read_is_refused(cases, tmp_path):
+    assert "labeled/<class>/" in refusal("inspect", tmp_path)
+    assert "doesn't exist" in refusal("inspect", tmp_path / "nowhere")
+    assert "image_size" in refusal("inspect", cases / "c00_base", "--image-size", "none")
+
+
+def test_a_run_uses_what_inspect_decoded(cases, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    assert call("inspect", cases / "c00_base").returncode == 0
+    made = set((tmp_path / "cache/pictures").iterdir())
+    done = call(
+        "run", "--algo", "supervised", "--backbone", "test_resnet", "--steps", "1",
+        "--batch-size", "4", "--data", cases / "c00_base", "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set((tmp_path / "cache/pictures").iterdir()) == made
