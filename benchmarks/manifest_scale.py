@@ -39,10 +39,11 @@ def make(folder: Path, rows: int) -> Path:
 
     sources = []
     for number in range(FILES):
-        levels = np.random.default_rng(number).integers(0, 256, (12, 12, 3)).astype(np.uint8)
         sources.append(folder / "sources" / f"{number}.png")
-        sources[-1].parent.mkdir(exist_ok=True)
-        Image.fromarray(levels).save(sources[-1])
+        if not sources[-1].exists():
+            sources[-1].parent.mkdir(exist_ok=True)
+            levels = np.random.default_rng(number).integers(0, 256, (12, 12, 3))
+            Image.fromarray(levels.astype(np.uint8)).save(sources[-1])
     lines = ["path,label,split"]
     for number in range(rows):
         name = f"pictures/{number // 1000:04}/{number:07}.png"

@@ -10,14 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from in_process import call
 from PIL import Image
 
 from ssl_toolkit.data import cache_files, store
 from ssl_toolkit.data.cache import open_cache
+from ssl_toolkit.data.file_pictures import FileNames
 from ssl_toolkit.data.folders import read_folder
 from ssl_toolkit.data.pictures import read_pictures
 from ssl_toolkit.data.store import ImageStore, build_store, channel_statistics
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.results.console import Console
 
 
 @pytest.fixture(autouse=True)
@@ -370,3 +373,39 @@ def test_meta_is_plain(paths, root):
     opened(paths)
     meta = json.loads((folders(root)[0] / "meta.json").read_text())
     assert meta["checksums"].keys() == {"pixels", "digests", "moments", "shapes", "modes"}
+
+
+def test_names_below_a_folder_are_kept_once(tmp_path):
+    keys = ["a/1.png", str(tmp_path / "2.png")]
+    names = FileNames(keys, "/data")
+    assert list(names) == names[:] == ["/data/a/1.png", keys[1]]
+    assert names[0] == "/data/a/1.png"
+    assert names._names[0] is keys[0]
+
+
+def test_a_large_set_is_told_of_while_it_is_read(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("ssl_toolkit.results.console.time.monotonic", lambda: now[0])
+    console = Console()
+    for done in range(0, 1001, 100):  # a small one; slow ones are told of
+        console.reading(done, 1000)
+        now[0] += 0.5
+    assert capsys.readouterr().out == ""
+    console = Console()
+    for done in range(0, 10001, 100):  # a large one, twenty seconds a tenth
+        console.reading(done, 10000)
+        now[0] += 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "reading 10000 pictures …"
+    assert lines[1] == "read 1000 of 10000 pictures, 3 min 0 s left"
+    assert 9 <= len(lines) <= 11
+    console = Console()
+    for done in range(0, 10001, 100):  # and at once
+        console.reading(done, 10000)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_doctor_says_how_large_the_caches_are(paths, root):
+    opened(paths, 300)
+    line = next(one for one in call("doctor").stdout.splitlines() if one.startswith("pictures:"))
+    assert f"{root} (there), 2 MiB" in line

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.pictures import Examined, examine_pictures
+from ssl_toolkit.data.examined import Examined, examine_pictures
 from ssl_toolkit.files import write_json
 
 Progress = Callable[[int, int], None]
@@ -187,16 +187,17 @@ def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
 def _blocks(
     paths: Sequence[str], size: int, workers: int, progress: Progress | None
 ) -> Iterator[tuple[dict[str, NDArray[Any]], dict[int, str]]]:
-    """Decode the pictures, a block at a time: its columns, and faults by row of the cache."""
+    """Decode the pictures, a block at a time: its columns, and faults by row of the cache.
+
+    The columns of one block are overwritten by the next: fresh memory costs more than to fill it.
+    """
     step = block_length(size)
+    whole = {name: np.empty(shape, kind) for name, (kind, shape) in _columns(step, size).items()}
     for start in range(0, len(paths), step):
         if progress is not None:
             progress(start, len(paths))
         block = [Path(path) for path in paths[start : start + step]]
-        columns = {
-            name: np.zeros(shape, kind)
-            for name, (kind, shape) in _columns(len(block), size).items()
-        }
+        columns = {name: column[: len(block)] for name, column in whole.items()}
         faults = {}
         for place, answer in enumerate(examine_pictures(block, size, workers)):
             if isinstance(answer, Examined):
@@ -206,12 +207,22 @@ def _blocks(
                 columns["modes"][place] = answer.mode.encode()
             else:
                 faults[start + place] = answer
-        levels = columns["pixels"].reshape(len(block), 3, -1)
-        columns["moments"][:, 0] = levels.sum(axis=-1, dtype=np.uint64)
-        columns["moments"][:, 1] = np.square(levels, dtype=np.uint32).sum(axis=-1, dtype=np.uint64)
+                for column in columns.values():
+                    column[place] = 0 if column.dtype.kind != "S" else b""
+        _fill_moments(columns["pixels"], columns["moments"])
         yield columns, faults
     if progress is not None:
         progress(len(paths), len(paths))
+
+
+def _fill_moments(pixels: NDArray[np.uint8], moments: NDArray[np.uint64]) -> None:
+    """Sums and sums of squares of every channel; some pictures at a time, in the CPU's cache."""
+    levels = pixels.reshape(len(pixels), 3, -1)
+    step = max(1, 2**15 // levels[0].size)
+    for start in range(0, len(levels), step):
+        some, place = levels[start : start + step], slice(start, start + step)
+        moments[place, 0] = some.sum(axis=-1, dtype=np.uint64)
+        moments[place, 1] = np.square(some, dtype=np.uint32).sum(axis=-1, dtype=np.uint64)
 
 
 def _width(kind: str, shape: tuple[int, ...]) -> int:

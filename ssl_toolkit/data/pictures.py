@@ -15,14 +15,12 @@ What is done with each kind of file:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,8 +45,8 @@ _WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 Answer = TypeVar("Answer")
 
 
-class _Unreadable(Exception):
-    """The reason why a file is no picture; never leaves this module."""
+class Unreadable(Exception):
+    """The reason why a file is no picture; becomes a text or a `DataError`."""
 
 
 def read_picture(path: Path, size: int) -> NDArray[np.uint8]:
@@ -84,7 +82,9 @@ def read_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> NDArray
     """
     pictures = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     faults = []
-    for place, answer in enumerate(_each(lambda path: try_picture(path, size), paths, workers)):
+    for place, answer in enumerate(
+        each_picture(lambda path: try_picture(path, size), paths, workers)
+    ):
         if isinstance(answer, str):
             faults.append(f"can't read picture {shown(paths[place])}: {answer}")
         else:
@@ -104,11 +104,11 @@ def try_picture(picture: Path | bytes | Image.Image, size: int) -> NDArray[np.ui
     Returns:
         As `read_picture`; or the reason why it can't be read.
     """
-    opened = nullcontext(picture) if isinstance(picture, Image.Image) else _opened(picture)
+    opened = nullcontext(picture) if isinstance(picture, Image.Image) else opened_picture(picture)
     try:
         with opened as image:
-            return fit_picture(_upright_rgb(image), size)
-    except _Unreadable as error:
+            return fit_picture(upright_rgb(image), size)
+    except Unreadable as error:
         return str(error)
     except Exception as error:  # a picture that Pillow opened elsewhere, decoded only now
         return _damage(error)
@@ -140,56 +140,16 @@ def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
 
     def fault(path: Path) -> str | None:
         try:
-            with _opened(path) as image:
+            with opened_picture(path) as image:
                 image.draft(None, (1, 1))
                 # Of the modes only these can fail after decoding.
                 if _loaded(image).mode in (*_WIDE_GREY, "F"):
-                    _upright_rgb(image)
-        except _Unreadable as error:
+                    upright_rgb(image)
+        except Unreadable as error:
             return str(error)
         return None
 
-    return _each(fault, paths, workers)
-
-
-@dataclass(frozen=True)
-class Examined:
-    """A picture that could be read, and what its file is like."""
-
-    pixels: NDArray[np.uint8]
-    """(size, size, 3), as `read_picture`."""
-    digest: bytes
-    """SHA-256 of the file, 32 bytes."""
-    shape: tuple[int, int]
-    """Width and height of the upright picture."""
-    mode: str
-    """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
-
-
-def examine_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> list[Examined | str]:
-    """Read, verify and hash pictures, each decoded once.
-
-    Args:
-        paths: the files.
-        size: side in pixels.
-        workers: threads that decode; 0 decodes in the calling one.
-
-    Returns:
-        For each what was found, or the reason why it can't be read.
-    """
-
-    def examine(path: Path) -> Examined | str:
-        try:
-            with _opened(path) as image:
-                mode = image.mode
-                upright = _upright_rgb(image)
-                with open_content(path) as file:
-                    digest = hashlib.file_digest(file, "sha256").digest()
-                return Examined(fit_picture(upright, size), digest, upright.size, mode)
-        except _Unreadable as error:
-            return str(error)
-
-    return _each(examine, paths, workers)
+    return each_picture(fault, paths, workers)
 
 
 def open_content(path: Path) -> io.BufferedReader | io.BytesIO:
@@ -232,7 +192,9 @@ def text_of(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _each(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:
+def each_picture(
+    task: Callable[[Path], Answer], paths: Sequence[Path], workers: int
+) -> list[Answer]:
     """Answers in order."""
     with pillow_muted():
         if workers < 1:
@@ -242,36 +204,36 @@ def _each(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -
 
 
 @contextlib.contextmanager
-def _opened(path: Path | bytes) -> Iterator[Image.Image]:
-    """Open a picture; whatever goes wrong until it is closed is `_Unreadable`."""
+def opened_picture(path: Path | bytes) -> Iterator[Image.Image]:
+    """Open a picture; whatever goes wrong until it is closed is `Unreadable`."""
     try:
         packed = path if isinstance(path, bytes) else read_packed(path)
         if isinstance(path, Path) and packed is None:
             if path.is_symlink() and not path.exists():
-                raise _Unreadable("broken link")
+                raise Unreadable("broken link")
             if path.exists() and not path.is_file():
-                raise _Unreadable("not a regular file")
+                raise Unreadable("not a regular file")
         source = path if packed is None else io.BytesIO(packed)
         with Image.open(source, formats=_FORMATS) as image:
             yield image
-    except _Unreadable:
+    except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _Unreadable(
+        raise Unreadable(
             f"claims to be {_claimed_size(path)}, more than the limit of "
             f"{Image.MAX_IMAGE_PIXELS:,} pixels that guards against decompression bombs"
         ) from None
     except FileNotFoundError:
-        raise _Unreadable("no such file") from None
+        raise Unreadable("no such file") from None
     except PermissionError:
-        raise _Unreadable("no permission to read it") from None
+        raise Unreadable("no permission to read it") from None
     except UnidentifiedImageError:
         with io.BytesIO(path) if isinstance(path, bytes) else open_content(path) as file:
             empty = not file.read(1)
-        raise _Unreadable("empty file" if empty else "not a picture") from None
+        raise Unreadable("empty file" if empty else "not a picture") from None
     except Exception as error:
         # Decoders meet damaged data with almost any exception.
-        raise _Unreadable(_damage(error)) from None
+        raise Unreadable(_damage(error)) from None
 
 
 def _damage(error: Exception) -> str:
@@ -298,7 +260,7 @@ def _loaded(image: Image.Image) -> Image.Image:
     return image
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
+def upright_rgb(image: Image.Image) -> Image.Image:
     """The decoded picture, turned as its EXIF says, as RGB."""
     turned = _loaded(image)
     with contextlib.suppress(Exception):  # only EXIF parsing fails here: the pixels are loaded
@@ -307,7 +269,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     if turned.mode in _WIDE_GREY:
         return Image.fromarray(_eight_bits(turned)).convert("RGB")
     if turned.mode == "F":
-        raise _Unreadable("floating-point pixels have no agreed range; save it with 8 or 16 bits")
+        raise Unreadable("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if turned.has_transparency_data:
         clear = turned.convert("RGBA")
         white = Image.new("RGBA", clear.size, "white")
@@ -318,5 +280,5 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
     levels = np.asarray(image).astype(np.int64)
     if levels.min() < 0 or levels.max() > 65535:
-        raise _Unreadable("pixels beyond 16 bits have no agreed range; save it with 8 or 16 bits")
+        raise Unreadable("pixels beyond 16 bits have no agreed range; save it with 8 or 16 bits")
     return ((levels + 128) // 257).astype(np.uint8)
