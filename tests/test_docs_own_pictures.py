@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from picture_files import put, rows_of
 
+from ssl_toolkit.data.shard_stream import ShardStream
 from ssl_toolkit.data.sources import read_data
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own-pictures.md").read_text("utf-8")
@@ -57,4 +58,6 @@ def test_the_commands_of_the_page_parse():
 
 def test_the_stream_of_the_page_can_be_imported():
     (text,) = blocks("python")
-    exec(text.split("\n\n")[0], {})
+    names: dict[str, object] = {}
+    exec(text.split("\n\n")[0], names)
+    assert names["ShardStream"] is ShardStream
