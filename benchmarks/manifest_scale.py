@@ -6,9 +6,10 @@ Makes a manifest whose rows are file names of their own, hard links to 1,000 dif
 12 x 12 pixels, in a temporary folder (--folder DIR keeps it and what was decoded for the next
 time). Prints how fast the cache is built at 8 px; then, in a fresh process, what a run needs to
 start once the cache is there: seconds until the first step can be taken, split file written, and
-memory above the imports, which are all that preparing a run on the embedded digits imports. Then
-it trains, and prints the memory and the time of drawing a batch, from this and from a small table.
-Memory is the resident set; mapped pages count.
+the highest memory above `import torch, timm, ssl_toolkit`, and above `import torch` alone. Then it
+trains, and prints the memory and the time of drawing a batch, from this and from a small table; at
+last it prepares the run again from its split file, as `resume` does. Memory is the resident set;
+mapped pages count.
 """
 
 from __future__ import annotations
@@ -89,9 +90,16 @@ def build(manifest: Path) -> None:
         print("building the cache: was there already")
 
 
-def start_and_train(manifest: Path, steps: int) -> None:
+def start_and_train(manifest: Path, steps: int, split: Path | None = None) -> None:
     import torch
 
+    torch_alone = memory()
+    import timm
+
+    import ssl_toolkit  # noqa: F401
+
+    imports = memory()
+    assert timm.__version__
     from ssl_toolkit.config.loading import Layer, validate
     from ssl_toolkit.data.split_file import save_split
     from ssl_toolkit.engine.experiment import prepare
@@ -102,22 +110,26 @@ def start_and_train(manifest: Path, steps: int) -> None:
         "batch_size": 16, "steps": steps, "eval_every": steps, "log_every": max(1, steps // 8),
         "device": "cpu",
     }  # fmt: skip
-    # Torch imports some hundred modules when it makes the first optimizer: they are no data.
-    prepare(validate([Layer("benchmark", {**keys, "data": None, "dataset": "digits"})]))
+    if split is not None:
+        keys["split"] = str(split)
     config = validate([Layer("benchmark", keys)])
-    imports = memory()
     started = time.perf_counter()
     experiment = prepare(config)
     with tempfile.TemporaryDirectory() as place:
         save_split(Path(place, "split.json"), experiment.table, experiment.split)
-    seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        if split is None:
+            os.replace(Path(place, "split.json"), manifest.parent / "split.json")
     ready = memory()
     assert not experiment.leaks
     print(
-        f"start: {seconds:.1f} s; memory above the imports ({imports['now']:.0f} MB): "
-        f"{ready['peak'] - imports['now']:.0f} MB at its highest, "
-        f"{ready['now'] - imports['now']:.0f} MB when ready"
+        f"start{' from a split file' if split else ''}: {seconds:.1f} s; memory above the imports "
+        f"({imports['now']:.0f} MB): {ready['peak'] - imports['now']:.0f} MB at its highest, "
+        f"{ready['now'] - imports['now']:.0f} MB when ready; above torch alone: "
+        f"{ready['peak'] - torch_alone['now']:.0f} MB at its highest"
     )
+    if split is not None:
+        return
     assert len(experiment.table.keys) == sum(1 for _ in manifest.open()) - 1
 
     def tell(row: dict[str, float]) -> None:
@@ -146,14 +158,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--phase", choices=["build", "start"], help=argparse.SUPPRESS)
+    parser.add_argument("--phase", choices=["build", "start", "again"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.phase is not None:
         manifest = make(arguments.folder, arguments.rows)
         if arguments.phase == "build":
             build(manifest)
         else:
-            start_and_train(manifest, arguments.steps)
+            split = manifest.parent / "split.json" if arguments.phase == "again" else None
+            start_and_train(manifest, arguments.steps, split)
         return
     with contextlib.ExitStack() as stack:
         folder = arguments.folder
@@ -170,7 +183,7 @@ def main() -> None:
             **os.environ, "SSL_TOOLKIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"
         }  # fmt: skip
         given = ["--folder", folder, "--rows", arguments.rows, "--steps", arguments.steps]
-        for phase in ("build", "start"):
+        for phase in ("build", "start", "again"):
             command = [sys.executable, __file__, "--phase", phase, *map(str, given)]
             subprocess.run(command, env=environment, check=True)
 

@@ -380,7 +380,7 @@ def test_names_below_a_folder_are_kept_once(tmp_path):
     names = FileNames(keys, "/data")
     assert list(names) == names[:] == ["/data/a/1.png", keys[1]]
     assert names[0] == "/data/a/1.png"
-    assert names._names[0] is keys[0]
+    assert names._names is keys
 
 
 def test_a_large_set_is_told_of_while_it_is_read(capsys, monkeypatch):
@@ -405,7 +405,57 @@ def test_a_large_set_is_told_of_while_it_is_read(capsys, monkeypatch):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+DAY = 86400
+
+
+def aged(path, days):
+    then = time.time() - days * DAY
+    os.utime(path, (then, then))
+
+
+def test_caches_that_nobody_used_for_long_are_removed(paths, root):
+    opened(paths, 8)
+    opened(paths, 9)
+    opened(paths, 10)
+    old, young, used = sorted(folders(root), key=lambda one: (one / "pixels").stat().st_size)
+    aged(old / "meta.json", 91)
+    aged(young / "meta.json", 89)
+    aged(used / "meta.json", 91)
+    leftover = root / ".abc.x.partial"
+    leftover.mkdir()
+    aged(leftover, 91)
+    index = root.parent / "shards" / "0.json"
+    index.parent.mkdir()
+    index.write_text("x")
+    aged(index, 91)
+    opened(paths, 10)  # a start that uses it; nothing is built, nothing goes
+    assert old.exists()
+    opened(paths, 11)
+    assert not old.exists()
+    assert young.exists()
+    assert used.exists()
+    assert not leftover.exists()
+    assert not index.exists()
+    assert not [name for name in os.listdir(root) if old.name in name]
+    assert opened(paths, 8)[1] == 6  # and made again
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_cache_in_use_stays_however_old(paths, root):
+    held, _ = opened(paths, 8)
+    (folder,) = folders(root)
+    aged(folder / "meta.json", 400)
+    opened(paths, 9)
+    assert folder.exists()
+    del held
+    aged(folder / "meta.json", 400)
+    opened(paths, 10)
+    assert not folder.exists()
+
+
 def test_doctor_says_how_large_the_caches_are(paths, root):
     opened(paths, 300)
     line = next(one for one in call("doctor").stdout.splitlines() if one.startswith("pictures:"))
     assert f"{root} (there), 2 MiB" in line
+    assert "not used for 90 days is removed" in line
+    assert "SSL_TOOLKIT_CACHE=DIR" in line

@@ -4,6 +4,7 @@ from picture_files import put, rows_of
 
 from ssl_toolkit.data.domainnet import DomainNetReal
 from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.verified import verify
 from ssl_toolkit.errors import DataError
 
 
@@ -77,7 +78,7 @@ def test_classes_go_by_number_and_a_part_is_told(tmp_path):
 )
 def test_lists_that_are_wrong(tmp_path, train, words):
     with pytest.raises(DataError, match=words):
-        DomainNetReal().load(small(tmp_path, train))
+        verify(DomainNetReal().load(small(tmp_path, train)), 84, refuse=True)
 
 
 def test_missing_files_are_told(tmp_path):

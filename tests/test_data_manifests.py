@@ -225,7 +225,7 @@ def test_file_names_are_utf8_whatever_the_locale(folder):
     path = manifest(folder, "path,label\nschön.png,x\nb.png,y\n")
     code = (
         "import sys; from ssl_toolkit.data.sources import read_data;"
-        "print(ascii(read_data(sys.argv[1]).keys))"
+        "print(ascii(tuple(read_data(sys.argv[1]).keys)))"
     )
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(

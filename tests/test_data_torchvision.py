@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from picture_files import put
 
+from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.data.torchvision_sets import PREFIX, SETS, TorchvisionSet
+from ssl_toolkit.engine.resolve import load_table
 from ssl_toolkit.errors import DataError, PluginError
 
 
@@ -54,9 +56,149 @@ def test_a_set_of_files_with_three_parts(tmp_path):
     assert table.classes == tuple(kinds)
     assert table.parts.tolist() == ["pool"] * 2 + ["validation"] * 2 + ["test"] * 2
     assert table.read(np.array([1]), 4)[0, 0, 0].tolist() == [50] * 3
-    (tmp_path / "dtd" / "dtd" / "images" / kinds[0] / "banded_test.jpg").write_bytes(b"oops")
-    with pytest.raises(DataError, match="can't read picture dtd/test/0"):
-        table.read(np.array([4]), 4)
+    assert table.keys[4] == "dtd/test/dtd/dtd/images/banded/banded_test.jpg"
+    assert table.digest(0) == table.digest(2)  # of the bytes of the files
+
+
+def dtd(tmp_path):
+    for part in ("train", "val", "test"):
+        names = [f"{kind}/{kind}_{part}.jpg" for kind in ("banded", "dotted")]
+        for place, name in enumerate(names):
+            put(tmp_path / "dtd" / "dtd" / "images" / name, 50 * place + len(part))
+        list_ = tmp_path / "dtd" / "dtd" / "labels" / f"{part}1.txt"
+        list_.parent.mkdir(exist_ok=True)
+        list_.write_text("\n".join(names))
+    return tmp_path
+
+
+def settings(root, **more):
+    keys = {"dataset": "torchvision:DTD", "root": str(root), "image_size": 4} | more
+    return validate([Layer("test", keys)]).settings
+
+
+def test_files_are_verified_and_cached_before_the_first_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    root = dtd(tmp_path / "sets")
+    told = []
+    table = load_table(settings(root, workers=2), lambda done, total: told.append((done, total)))
+    assert told[-1] == (6, 6)
+    told.clear()
+    again = load_table(settings(root), lambda done, total: told.append((done, total)))
+    assert told == []  # from the cache
+    assert (again.read(np.arange(6), 4) == table.read(np.arange(6), 4)).all()
+    for kind in ("banded", "dotted"):
+        (root / "dtd" / "dtd" / "images" / kind / f"{kind}_val.jpg").write_bytes(b"oops")
+    with pytest.raises(DataError) as caught:
+        load_table(settings(root))
+    assert len(caught.value.messages) == 3
+    assert "banded_val.jpg: not a picture" in caught.value.messages[0]
+    table = load_table(settings(root, on_bad_image="skip"))
+    assert table.parts.tolist() == ["pool"] * 2 + ["test"] * 2
+    assert table.labels.tolist() == [0, 1, 0, 1]
+    assert [key.rpartition("/")[2] for key in table.keys] == [
+        "banded_train.jpg", "dotted_train.jpg", "banded_test.jpg", "dotted_test.jpg"
+    ]  # fmt: skip
+    assert table.read(np.array([3]), 4)[0, 0, 0, 0] == 54
+    assert any("unreadable pictures skipped: 2 of 6" in note for note in table.notes)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Small files instead of those that torchvision knows the checksums of."""
+    for module in ("fer2013", "lfw", "omniglot"):
+        monkeypatch.setattr(
+            f"torchvision.datasets.{module}.check_integrity", lambda path, md5=None: True
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("fer2013.csv", "emotion,pixels,Usage"), ("icml_face_data.csv", "emotion, Usage, pixels")],
+)
+def test_fer2013(tmp_path, unchecked, name, head):
+    usages = ["Training"] * 7 + ["PublicTest", "PrivateTest"]
+    lines = [head]
+    for number, usage in enumerate(usages):
+        pixels = " ".join([str(number)] * 48 * 48)
+        row = {"emotion": str(number % 7), "pixels": pixels, "Usage": usage}
+        lines.append(",".join(row[column.strip()] for column in head.split(",")))
+    (tmp_path / "fer2013").mkdir()
+    (tmp_path / "fer2013" / name).write_text("\n".join(lines))
+    table = TorchvisionSet("FER2013").load(tmp_path)
+    assert table.classes[3] == "happy"
+    assert table.parts.tolist() == ["pool"] * 7 + ["test"] * 2
+    assert table.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    assert table.read(np.array([8]), 48)[0, 0, 0].tolist() == [8] * 3
+
+
+def test_fer2013_without_test_labels_is_told(tmp_path, unchecked):
+    (tmp_path / "fer2013").mkdir()
+    pixels = " ".join(["0"] * 48 * 48)
+    (tmp_path / "fer2013" / "train.csv").write_text(f"emotion,pixels\n0,{pixels}\n")
+    (tmp_path / "fer2013" / "test.csv").write_text(f"pixels\n{pixels}\n")
+    with pytest.raises(DataError, match=r"test pictures carry no labels \(fer2013\.csv"):
+        TorchvisionSet("FER2013").load(tmp_path)
+
+
+def test_lfw_people(tmp_path, unchecked):
+    top = tmp_path / "lfw-py"
+    people = {"Ann": 2, "Bob": 1, "Cem": 1}
+    for place, (name, count) in enumerate(people.items()):
+        for number in range(1, count + 1):
+            put(top / "lfw_funneled" / name / f"{name}_{number:04d}.jpg", 10 * place + number)
+    (top / "lfw-names.txt").write_text("".join(f"{n}\t{c}\n" for n, c in people.items()))
+    (top / "people.txt").write_text("2\n2\nAnn\t2\nCem\t1\n1\nBob\t1\n")
+    table = TorchvisionSet("LFWPeople").load(tmp_path)
+    assert table.classes == ("Ann", "Bob", "Cem")
+    assert [key.rpartition("/")[2] for key in table.keys] == [
+        "Ann_0001.jpg", "Ann_0002.jpg", "Bob_0001.jpg", "Cem_0001.jpg"
+    ]  # fmt: skip
+    assert table.labels.tolist() == [0, 0, 1, 2]
+    assert table.read(np.arange(4), 4)[:, 0, 0, 0].tolist() == [1, 2, 11, 21]
+
+
+def test_inaturalist(tmp_path):
+    kinds = [f"{n:05d}_Animalia_Chordata_Aves_Order_Family_Genus_kind{n}" for n in range(2)]
+    for version, count in (("2021_train", 2), ("2021_valid", 1)):
+        for place, kind in enumerate(kinds):
+            for number in range(count):
+                put(tmp_path / version / kind / f"{number}.jpg", 10 * place + number)
+    table = TorchvisionSet("INaturalist").load(tmp_path)
+    assert table.classes == tuple(kinds)
+    assert table.parts.tolist() == ["pool"] * 4 + ["test"] * 2
+    assert table.labels.tolist() == [0, 0, 1, 1, 0, 1]
+    assert table.keys[1] == f"inaturalist/pool/2021_train/{kinds[0]}/1.jpg"
+    assert table.read(np.arange(6), 4)[:, 0, 0, 0].tolist() == [0, 1, 10, 11, 0, 10]
+
+
+def test_omniglot(tmp_path, unchecked):
+    top = tmp_path / "omniglot-py" / "images_background"
+    for place, kind in enumerate(("Greek/character01", "Greek/character02", "Latin/character01")):
+        for number in range(2):
+            put(top / kind / f"{place}_{number}.png", 10 * place + number)
+    table = TorchvisionSet("Omniglot").load(tmp_path)
+    assert table.classes == ("Greek/character01", "Greek/character02", "Latin/character01")
+    assert table.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert table.read(np.array([5]), 4)[0, 0, 0].tolist() == [21] * 3
+
+
+def test_caltech101(tmp_path):
+    top = tmp_path / "caltech101" / "101_ObjectCategories"
+    (tmp_path / "caltech101" / "Annotations").mkdir(parents=True)
+    for place, kind in enumerate(("BACKGROUND_Google", "ant", "bass")):
+        for number in (1, 2):
+            put(top / kind / f"image_{number:04d}.jpg", 10 * place + number)
+    table = TorchvisionSet("Caltech101").load(tmp_path)
+    assert table.classes == ("ant", "bass")
+    assert table.labels.tolist() == [0, 0, 1, 1]
+    assert table.read(np.arange(4), 4)[:, 0, 0, 0].tolist() == [11, 12, 21, 22]
+
+
+@pytest.mark.parametrize("name", ["CelebA", "CocoDetection", "Kinetics", "VOCDetection"])
+def test_what_is_not_for_classification_is_told(name):
+    with pytest.raises(PluginError, match=f"torchvision:{name} is not for classification") as told:
+        TorchvisionSet(name)
+    assert len(told.value.messages) == 1
 
 
 def test_a_set_without_a_test_split_is_a_pool(tmp_path):

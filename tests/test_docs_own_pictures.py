@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from picture_files import put, rows_of
 
-from ssl_toolkit.data.shard_stream import ShardStream
 from ssl_toolkit.data.sources import read_data
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own-pictures.md").read_text("utf-8")
@@ -49,15 +48,8 @@ def test_the_folders_of_the_page_are_read(tmp_path):
 
 def test_the_commands_of_the_page_parse():
     lines = [line for block in blocks("bash") for line in block.splitlines()]
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         _, name, *arguments = shlex.split(line)
         command = importlib.import_module(f"ssl_toolkit.commands.{name}").command
         command.make_context(name, arguments)
-
-
-def test_the_stream_of_the_page_can_be_imported():
-    (text,) = blocks("python")
-    names: dict[str, object] = {}
-    exec(text.split("\n\n")[0], names)
-    assert names["ShardStream"] is ShardStream

@@ -13,7 +13,6 @@ from in_process import call
 from PIL import Image
 
 import ssl_toolkit
-from ssl_toolkit.results.card import interval
 from ssl_toolkit.results.markdown import escaped, table
 
 SHORT = ("run", "--steps", 2, "--batch-size", 8, "--device", "cpu", "--seed", 3)
@@ -82,7 +81,7 @@ def test_the_numbers_are_those_of_the_summary(digits: Path) -> None:
     found = {row[0]: row[1:] for row in rows(card)}
     for part in ("test", "validation"):
         scores = summary[part]
-        low, high = interval(round(scores["accuracy"] * scores["count"]), scores["count"])
+        low, high = scores["interval"]
         assert found[part] == [
             str(scores["count"]),
             f"{scores['accuracy']:.4f}",
@@ -118,6 +117,8 @@ def test_what_the_numbers_do_not_say(digits: Path, own: Path) -> None:
     summary = json.loads((digits / "summary.json").read_text("utf-8"))
     assert "one run with seed 3" in limits
     assert f"The test has {summary['test']['count']} pictures" in limits
+    low, high = summary["test"]["interval"]
+    assert f"means {low:.4f} to {high:.4f} (95 %)" in limits
     assert "under 30 test pictures" not in limits
     limits = card_of(own).split("## Limits")[1].split("## ")[0]
     assert "No test pictures" in limits
@@ -164,16 +165,3 @@ def test_escaped(text: object, expected: str) -> None:
 
 def test_a_table() -> None:
     assert table(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
-
-
-@pytest.mark.parametrize(
-    ("correct", "count", "expected"),
-    # Newcombe, Two-sided confidence intervals for the single proportion, Stat. Med. 17 (1998),
-    # table I, method 3.
-    [(81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)),
-     (1, 29, (0.0061, 0.1718))],
-)  # fmt: skip
-def test_the_interval(correct: int, count: int, expected: tuple[float, float]) -> None:
-    assert interval(correct, count) == pytest.approx(expected, abs=5e-5)
-    low, high = interval(count - correct, count)
-    assert (1 - high, 1 - low) == pytest.approx(expected, abs=5e-5)

@@ -67,7 +67,8 @@ def _place(path: Path) -> str:
 
 
 def _caches() -> str:
-    from ssl_toolkit.data.cache import cache_root
+    from ssl_toolkit.data.cache import VARIABLE, cache_root
+    from ssl_toolkit.data.cache_use import UNUSED_DAYS
 
     try:
         root = cache_root()
@@ -78,7 +79,10 @@ def _caches() -> str:
         ]
     except OSError as error:
         return f"no cache: {error.strerror}"
-    return f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded pictures"
+    return (
+        f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded pictures; what was not used for "
+        f"{UNUSED_DAYS} days is removed when more are decoded ({VARIABLE}=DIR for another place)"
+    )
 
 
 def _dataset_folder() -> Path:

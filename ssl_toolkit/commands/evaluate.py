@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.model_options import model_options
+
 
 @click.command(short_help="Score a trained model.")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -34,10 +36,8 @@ import click
     metavar="FILE.png",
     help="Draw the confusion matrix.",
 )
-@click.option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
-@click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Speed and memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@model_options(device=None, batch_size=None, workers=False)
 def command(
     run: Path,
     data: Path | None,
@@ -57,7 +57,7 @@ def command(
     from ssl_toolkit.data.pictures import shown
     from ssl_toolkit.errors import DataError
     from ssl_toolkit.results.confusion import draw_confusion
-    from ssl_toolkit.results.console import score_rows
+    from ssl_toolkit.results.console import Console, score_rows
     from ssl_toolkit.results.evaluation import (
         confusions,
         predict_other_data,
@@ -69,8 +69,11 @@ def command(
     check_target(confusion, (".png",))
     if data is None and root is not None:
         raise click.UsageError("--root belongs to the manifest of --data; name that too")
+    progress = None if as_json else Console().reading
     if data is None:
-        predictions, classes = predict_own_data(run, device=device, batch_size=batch_size)
+        predictions, classes = predict_own_data(
+            run, device=device, batch_size=batch_size, progress=progress
+        )
     else:
         predictions, classes = predict_other_data(
             run,
@@ -79,6 +82,7 @@ def command(
             skip_bad=on_bad_image == "skip",
             device=device or "auto",
             batch_size=batch_size or 64,
+            progress=progress,
         )
     results = score_parts(predictions, classes)
     matrices = confusions(predictions)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.model_options import model_options
+
 
 @click.command(short_help="Classify pictures with a trained model.")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -18,17 +20,7 @@ import click
     help="CSV, or JSON lines if it ends in .jsonl (default: print CSV).",
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
-@click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, metavar="N", help="Default: 64."
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(0, 256),
-    metavar="N",
-    help="Threads that read pictures (default: one a processor, 8 at most).",
-)
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@model_options(device="auto", batch_size=64, workers=True)
 def command(
     run: Path,
     images: tuple[str, ...],

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.model_options import model_options
+
 
 @click.command(short_help="Label a pool of pictures with a trained model.")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -30,17 +32,7 @@ import click
     help="Print the N pictures most worth labelling next: those with the least margin between "
     "the two most probable classes. The manifest is then only written with --output.",
 )
-@click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, metavar="N", help="Default: 64."
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(0, 256),
-    metavar="N",
-    help="Threads that read pictures (default: one a processor, 8 at most).",
-)
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@model_options(device="auto", batch_size=64, workers=True)
 def command(
     run: Path,
     pool: str,

@@ -5,7 +5,7 @@ environment variable SSL_TOOLKIT_CACHE names. The key hashes the format, Pillow'
 size, and path, length and time of change of every picture, or of the archive that it is in: a
 start looks at each file but opens none. A cache is built in a folder beside its own, synced and
 renamed, so that a build which is killed leaves none; a lock lets a second run wait for the first
-and use what it built.
+and use what it built. Caches that were not used for long go when another is built.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ssl_toolkit.data.cache_files import (
     read_cache,
     write_cache,
 )
+from ssl_toolkit.data.cache_use import remove_unused
 from ssl_toolkit.data.packed import container
 from ssl_toolkit.data.pictures import shown
 
@@ -90,6 +91,15 @@ def cache_root() -> Path:
         raise OSError(errno.ENOENT, str(error), _named_root()) from None
 
 
+def index_root() -> Path:
+    """The folder with the indices of shards, beside the caches.
+
+    Raises:
+        OSError: as `cache_root`.
+    """
+    return cache_root().with_name("shards")
+
+
 def _named_root() -> str:
     return os.environ.get(VARIABLE) or "~/.cache/ssl-toolkit"
 
@@ -144,6 +154,7 @@ def _build(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     cache = read_cache(folder, paths, size)
+    remove_unused(folder.parent, index_root())
     if cache is None:
         raise OSError(errno.EIO, "what was written can't be read back", str(folder))
     return cache

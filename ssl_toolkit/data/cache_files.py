@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.data.cache_use import META, Use
 from ssl_toolkit.data.examined import Examined, examine_pictures
 from ssl_toolkit.files import write_json
 
@@ -39,6 +40,7 @@ class PictureCache:
         columns: Mapping[str, NDArray[Any]],
         faults: Mapping[int, str],
         maps: Sequence[mmap.mmap] = (),
+        use: Use | None = None,
     ) -> None:
         self.pixels: NDArray[np.uint8] = columns["pixels"]
         """(N, 3, size, size)."""
@@ -53,6 +55,7 @@ class PictureCache:
         self.faults = dict(faults)
         """Why a row can't be read."""
         self._maps = maps
+        self._use = use  # held: it keeps the files from being removed
         self._held = 0
 
     @property
@@ -144,7 +147,7 @@ def write_cache(
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-    write_json(folder / "meta.json", {"checksums": checksums, "faults": faults})
+    write_json(folder / META, {"checksums": checksums, "faults": faults})
 
 
 def read_cache(folder: Path, paths: Sequence[str], size: int) -> PictureCache | None:
@@ -155,14 +158,17 @@ def read_cache(folder: Path, paths: Sequence[str], size: int) -> PictureCache | 
     """
     columns = _columns(len(paths), size)
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
         faults = {int(row): str(fault) for row, fault in meta["faults"].items()}
         for name, (kind, shape) in columns.items():
             checksums = meta["checksums"][name]
             _check(folder / name, shape[0], _width(kind, shape), block_length(size), checksums)
+        use = Use(folder)
         maps = {name: _map(folder / name) for name in columns}
         bad = [Path(paths[row]) for row in faults]
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+    except (
+        FileNotFoundError, BlockingIOError, ValueError, LookupError, TypeError, AttributeError
+    ):  # fmt: skip
         return None
     if not all(isinstance(answer, str) for answer in examine_pictures(bad, size)):
         return None
@@ -170,7 +176,7 @@ def read_cache(folder: Path, paths: Sequence[str], size: int) -> PictureCache | 
         name: np.frombuffer(maps[name], dtype=kind).reshape(shape)
         for name, (kind, shape) in columns.items()
     }
-    return PictureCache(arrays, faults, [*maps.values()])
+    return PictureCache(arrays, faults, [*maps.values()], use)
 
 
 def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:

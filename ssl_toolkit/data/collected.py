@@ -10,9 +10,10 @@ import numpy as np
 
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.file_pictures import FileNames, FilePictures
-from ssl_toolkit.data.pictures import picture_faults, shown
+from ssl_toolkit.data.pictures import picture_faults
+from ssl_toolkit.data.texts import Texts
+from ssl_toolkit.data.verified import skipped, unreadable
 from ssl_toolkit.data.walk import Finds, some
-from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
 
 
@@ -26,11 +27,13 @@ class Collected:
     """Side in pixels at which pictures are decoded into the cache; None: only verified."""
     progress: Progress | None = None
     """Called while they are decoded."""
+    lazily: bool = False
+    """Whether no picture is opened: `verify` or whoever reads them will."""
     folders: list[Path] = field(default_factory=list)
     """The folders of the splits, the one that says which classes there are first."""
-    keys: list[str] = field(default_factory=list)
-    paths: list[str | Path] = field(default_factory=list)
-    """Text where there are many, best the keys themselves: each takes memory of its own else."""
+    keys: Texts = field(default_factory=Texts)
+    paths: Texts = field(default_factory=Texts)
+    """Perhaps the keys themselves."""
     base: str = ""
     """The folder that relative `paths` are in; empty for the current one."""
     labels: list[int] = field(default_factory=list)
@@ -43,8 +46,8 @@ class Collected:
 
     def add(self, finds: Finds, label: int, part: Part) -> None:
         """Add what a walk met, all with one label (-1 for none) and part."""
-        self.keys += finds.pictures.keys()
-        self.paths += finds.pictures.values()
+        self.keys.extend(finds.pictures)
+        self.paths.extend(map(str, finds.pictures.values()))
         self.labels += [label] * len(finds.pictures)
         self.parts += [part] * len(finds.pictures)
         self.unused += finds.unused
@@ -53,7 +56,7 @@ class Collected:
     def drop_unreadable(self, *, refuse: bool) -> None:
         """Decode every picture; leave the unreadable ones out with a note each.
 
-        With a `size` they are decoded into the cache, or known from it.
+        With a `size` they are decoded into the cache, or known from it. Nothing is done `lazily`.
 
         Args:
             refuse: raise instead.
@@ -63,27 +66,22 @@ class Collected:
         """
         paths = FileNames(self.paths, self.base)
         pictures = FilePictures(paths, self.workers)
+        if self.lazily:
+            return
         if self.size is None:
             found = picture_faults([Path(path) for path in paths], self.workers)
             faults = {place: fault for place, fault in enumerate(found) if fault is not None}
         else:
-            faults = pictures.open(self.size, self.progress).faults
+            faults = pictures.faults(self.size, self.progress)
         self._pictures = pictures
         if not faults:
             return
-        bad = sorted(faults)
         if refuse:
-            messages = [
-                f"can't read picture {shown(Path(paths[place]))}: {faults[place]}" for place in bad
-            ]
-            way_out = f"replace or remove the unreadable pictures ({len(bad)})"
-            raise DataError([*messages, f"{way_out}, or leave them out: --on-bad-image skip"])
-        self.notes += [f"skipped {self.keys[place]}: {faults[place]}" for place in bad]
-        self.notes.append(f"unreadable pictures skipped: {len(bad)} of {len(paths)}")
+            raise unreadable(paths, faults)
+        self.notes += skipped(self.keys, faults)
         good = [place for place in range(len(paths)) if place not in faults]
         pictures.places = np.array(good, dtype=np.int64)
-        self.keys = [self.keys[place] for place in good]
-        self.paths = [self.paths[place] for place in good]
+        self.keys = Texts(self.keys[place] for place in good)
         self.labels = [self.labels[place] for place in good]
         self.parts = [self.parts[place] for place in good]
 
@@ -92,7 +90,7 @@ class Collected:
         pictures = self._pictures or FilePictures(FileNames(self.paths, self.base), self.workers)
         return ImageTable(
             classes=classes,
-            keys=tuple(self.keys),
+            keys=self.keys,
             labels=np.array(self.labels, dtype=np.int64),
             parts=np.array(self.parts, dtype=np.str_),
             read=pictures,

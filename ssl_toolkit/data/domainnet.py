@@ -40,7 +40,7 @@ class DomainNetReal(Dataset):
         from 0; the folder is the class. It can't be fetched.
 
         Raises:
-            DataError: also when lists and folders don't agree, and for unreadable pictures.
+            DataError: also when lists and folders don't agree.
         """
         folder = default_root() / "domainnet" if root is None else root
         lists = [folder / "real_train.txt", folder / "real_test.txt"]
@@ -52,7 +52,7 @@ class DomainNetReal(Dataset):
                 "the folder that holds real/, real_train.txt and real_test.txt with --root DIR"
                 f"{never}"
             )
-        rows = Collected(size=SIZE)
+        rows = Collected(lazily=True)
         names: dict[int, str] = {}
         base = os.path.abspath(folder)
         parts: tuple[Part, ...] = ("pool", "test")
@@ -71,7 +71,6 @@ class DomainNetReal(Dataset):
                 f"none of the {len(rows.paths):,} pictures of {shown(lists[0])} exists, the first "
                 f"should be {rows.paths[0]}; unpack real.zip there"
             )
-        rows.drop_unreadable(refuse=True)
         return rows.table(tuple(names[number] for number in range(len(names))))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache import open_cache
 from ssl_toolkit.data.cache_files import PictureCache, Progress
+from ssl_toolkit.data.packed import container, tar_member
 from ssl_toolkit.data.pictures import open_content, read_pictures
+from ssl_toolkit.data.texts import Texts
 
 
 class FileNames(Sequence[str]):
@@ -26,8 +28,8 @@ class FileNames(Sequence[str]):
         base: a folder; empty for the current one.
     """
 
-    def __init__(self, names: Iterable[str | Path], base: str = "") -> None:
-        self._names = [name if isinstance(name, str) else str(name) for name in names]
+    def __init__(self, names: Sequence[str], base: str = "") -> None:
+        self._names = names
         self._base = base
 
     def __len__(self) -> int:
@@ -59,9 +61,17 @@ class FilePictures:
         self.workers = workers
         self.places = np.arange(len(paths), dtype=np.int64)
         """(N,) where the picture of each row of the table is in `paths`."""
+        self.kept: NDArray[np.int64] | None = None
+        """Places in `paths` of the pictures that the caches hold, ascending; None for all."""
         self.warning = ""
         """Why decoded pictures could not be kept on disk."""
         self._caches: dict[int, PictureCache] = {}
+
+    @property
+    def in_parquet(self) -> bool:
+        """Whether they are in parquet files, which are not read picture by picture."""
+        first = self.paths[0] if len(self.paths) else ""
+        return container(first) is not None and tar_member(first) is None
 
     def __call__(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
         """See `ImageTable.read`: from the cache where that size was opened, else from the files.
@@ -69,34 +79,57 @@ class FilePictures:
         Raises:
             DataError: some can't be read; one message a file.
         """
-        places = self.places[rows]
         cache = self._caches.get(size)
-        if cache is None or cache.has_faults(places):
-            paths = [Path(self.paths[place]) for place in places.tolist()]
+        inside = self.in_cache(rows)
+        if cache is None or (inside < 0).any() or cache.has_faults(inside):
+            paths = [Path(self.paths[place]) for place in self.places[rows].tolist()]
             return read_pictures(paths, size, self.workers)
-        return np.ascontiguousarray(cache.take(places).transpose(0, 2, 3, 1))
+        return np.ascontiguousarray(cache.take(inside).transpose(0, 2, 3, 1))
 
     def open(self, size: int, progress: Progress | None = None) -> PictureCache:
-        """The decoded pictures of all `paths`, made when there are none; see `open_cache`."""
+        """The decoded pictures of `kept`, made when there are none; see `open_cache`."""
         if size not in self._caches:
+            paths: Sequence[str] = self.paths
+            if self.kept is not None:
+                paths = Texts(self.paths[place] for place in self.kept.tolist())
             self._caches[size], self.warning = open_cache(
-                self.paths, size, workers=self.workers, progress=progress
+                paths, size, workers=self.workers, progress=progress
             )
         return self._caches[size]
 
+    def faults(self, size: int, progress: Progress | None = None) -> dict[int, str]:
+        """Why pictures of `kept` can't be read, by their place in `paths`; opens the cache."""
+        found = self.open(size, progress).faults
+        if self.kept is None:
+            return found
+        return {int(self.kept[place]): fault for place, fault in found.items()}
+
+    def in_cache(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the pictures of these rows of the table are in a cache, (n,); -1 for nowhere."""
+        places = self.places[rows]
+        if self.kept is None:
+            return places
+        if not len(self.kept):
+            return np.full_like(places, -1)
+        found = np.searchsorted(self.kept, places).clip(max=len(self.kept) - 1)
+        return np.where(self.kept[found] == places, found, -1).astype(np.int64)
+
     def digest(self, row: int) -> str:
         """SHA-256, in hexadecimal, of the bytes of a row's file."""
-        place = self.places[row]
+        place = int(self.in_cache(np.array([row]))[0])
         for cache in self._caches.values():
-            if place not in cache.faults:
+            if place >= 0 and place not in cache.faults:
                 return bytes(cache.digests[place]).hex()
-        with open_content(Path(self.paths[place])) as file:
+        with open_content(Path(self.paths[self.places[row]])) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def short_digests(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Eight bytes of each digest, (n,), where a cache knows them; else None."""
+        """Eight bytes of each digest, (n,), where a cache knows them all; else None."""
+        inside = self.in_cache(rows)
         for cache in self._caches.values():
-            found: NDArray[np.int64] = cache.digests.view(np.int64)[self.places[rows], 0]
+            if (inside < 0).any():
+                return None
+            found: NDArray[np.int64] = cache.digests.view(np.int64)[inside, 0]
             cache.give_back()
             return found
         return None

@@ -50,6 +50,7 @@ def read_folder(
     workers: int = 0,
     size: int | None = None,
     progress: Progress | None = None,
+    lazily: bool = False,
 ) -> ImageTable:
     """Look at a folder and list its pictures; nothing is written there.
 
@@ -67,6 +68,7 @@ def read_folder(
         size: side in pixels at which they are decoded into the cache, from which ``read`` then
             serves that size; None verifies only.
         progress: called while they are decoded.
+        lazily: open no picture; unreadable ones stay in the table.
 
     Returns:
         The table; its notes say what was understood, ignored, not used and skipped. Without
@@ -80,7 +82,7 @@ def read_folder(
     if not top.is_dir():
         kind = "is a file, not a folder" if top.exists() else "doesn't exist"
         raise DataError(f"the data folder {shown(top)} {kind}; give one that holds {LAYOUTS}")
-    rows = Collected(workers, size, progress)
+    rows = Collected(workers, size, progress, lazily)
     inside = entries(top)
     folders = [entry for entry in inside if entry.is_dir()]
     rows.unused += [text_of(entry.name) for entry in inside if not entry.is_dir()]

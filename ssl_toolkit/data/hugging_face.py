@@ -105,7 +105,7 @@ def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Reco
         )
     column, names = _label_column(source.schema)
     where = text_of(os.path.relpath(path, top)) if path != top else text_of(path.name)
-    split = part_of(path.name) or part_of(path.parent.name if path != top else "")
+    split = part_of(path.name) or part_of("" if top in (path, path.parent) else path.parent.name)
     for row, value in enumerate(source.cells(column) if column else [None] * source.count):
         label = _named(value, names)
         if label is None:

@@ -12,6 +12,7 @@ from ssl_toolkit.data.manifests import UNLABELLED, inside
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.records import BadRows, Record, records
 from ssl_toolkit.data.splits import Rows
+from ssl_toolkit.data.texts import places_of
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
@@ -62,17 +63,18 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
     bad = BadRows(shown(path))
     found = list(_lines(path, bad))
     labelled = any(label.lower() not in UNLABELLED for _, _, label, _ in found)
-    rows = {key: row for row, key in enumerate(table.keys)}
+    rows = places_of(table.keys, [text for _, text, _, _ in found])
+    if (rows < 0).any():  # perhaps written as paths
+        rows = np.maximum(
+            rows, places_of(table.keys, [_key(text, base) for _, text, _, _ in found])
+        )
     numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
     said: dict[int, int] = {}
-    for line, text, label, _ in found:
+    for (line, text, label, _), row in zip(found, rows.tolist(), strict=True):
         if labelled and label.lower() in UNLABELLED:
             continue
-        row = rows.get(text)
-        if row is None:
-            row = rows.get(_key(text, base))
-        if row is None:
+        if row < 0:
             bad.add(line, f"the data has no picture {text!r}")
             continue
         own, part = int(table.labels[row]), table.parts[row]

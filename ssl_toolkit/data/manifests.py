@@ -12,6 +12,7 @@ from pathlib import Path
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.records import BadRows, Record, records
+from ssl_toolkit.data.texts import Texts, have_twins
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
@@ -74,21 +75,20 @@ def fill_from_files(
         found: the records.
         root: what paths are relative to.
         bad: takes what is wrong with them.
-        rows: takes the pictures.
+        rows: takes the pictures; empty so far.
     """
     base = os.path.abspath(root)
-    start = len(rows.keys)
     classes = fill(found, base, bad, rows)
-    keys = rows.keys[start:]
-    names = [_file_name(key) for key in keys]  # the keys themselves, as good as always
-    if not any(os.path.exists(os.path.join(base, name)) for name in names):
-        first = shown(Path(base, names[0]))
+    rows.paths = rows.keys
+    if not rows.keys.is_ascii() and any(_file_name(key) != key for key in rows.keys):
+        rows.paths = Texts(_file_name(key) for key in rows.keys)
+    rows.base = base
+    if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
+        first = shown(Path(base, rows.paths[0]))
         raise DataError(
-            f"none of the {len(keys):,} pictures of {bad.where} exists, the first should be "
+            f"none of the {len(rows.keys):,} pictures of {bad.where} exists, the first should be "
             f"{first}; name the folder that its paths start from with --root DIR"
         )
-    rows.paths += names
-    rows.base = base
     return classes
 
 
@@ -99,7 +99,7 @@ def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> t
         found: the records.
         base: the absolute folder that their paths must not leave.
         bad: takes what is wrong with them.
-        rows: takes keys, labels and parts, in the order of the records.
+        rows: takes keys, labels and parts, in the order of the records; empty of these so far.
 
     Returns:
         The classes.
@@ -107,7 +107,7 @@ def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> t
     Raises:
         DataError: some records are wrong, or fewer than two classes carry labels.
     """
-    keys: list[str] = []
+    keys = rows.keys
     lines = array("q")
     names: dict[str, int] = {}
     numbers = array("q")
@@ -128,7 +128,7 @@ def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> t
             lines.append(line)
             numbers.append(-1 if bare else names.setdefault(label, len(names)))
             parts.append("unlabelled" if bare else part)
-    if len(set(keys)) < len(keys):
+    if have_twins(keys):
         _name_twins(keys, lines, bad)
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
     bad.refuse()
@@ -139,7 +139,6 @@ def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> t
         )
     known = {name: number for number, name in enumerate(classes)}
     final = [*(known.get(name, -1) for name in names), -1]  # the last one for -1, no label
-    rows.keys += keys
     rows.labels += [final[number] for number in numbers]
     rows.parts += parts
     return classes

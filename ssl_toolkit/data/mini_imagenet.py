@@ -111,7 +111,6 @@ def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
 def _parted_files(rows: tuple[Collected, tuple[str, ...]]) -> ImageTable:
     collected, names = rows
     collected.notes += _counted(names, len(collected.keys))
-    collected.drop_unreadable(refuse=True)
     collected.parts = _test_parts(collected.table(names)).tolist()
     return collected.table(names)
 
@@ -199,7 +198,7 @@ def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
         raise DataError(faults[:20])
     classes = tuple(sorted(set(found.values())))
     numbers = {name: number for number, name in enumerate(classes)}
-    rows = Collected(size=SIZE)
+    rows = Collected(lazily=True)
     for name, label in sorted(found.items(), key=lambda item: (item[1], item[0])):
         rows.keys.append(f"images/{name}")
         rows.paths.append(f"{folder}/images/{name}")
@@ -226,7 +225,7 @@ def _walked(folder: Path, folders: list[Path]) -> tuple[Collected, tuple[str, ..
     classes = tuple(sorted(path.name for path in folders))
     if len(set(classes)) < len(classes):
         raise DataError(f"{shown(folder)}: train/, val/ and test/ share classes; they must not")
-    rows = Collected(size=SIZE)
+    rows = Collected(lazily=True)
     for path in sorted(folders, key=lambda path: path.name):
         key = path.relative_to(folder).as_posix()
         rows.add(

@@ -38,6 +38,14 @@ def container(path: Path | str) -> str | None:
     return match[1] if match else None
 
 
+def tar_member(path: Path | str) -> tuple[str, int, int] | None:
+    """Tar file, offset and length of a picture inside of one; None for any other."""
+    match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
+    if match is None or match[3] is None:
+        return None
+    return match[1], int(match[2]), int(match[3])
+
+
 def read_packed(path: Path | str) -> bytes | None:
     """The encoded picture inside a larger file; None for a picture that is a file.
 

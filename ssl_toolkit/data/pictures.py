@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from ssl_toolkit.data.packed import read_packed
 from ssl_toolkit.errors import DataError
+
+# Pillow logs what is odd in a TIFF as errors, which Python prints when nobody asked for a log.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 PICTURE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
@@ -199,8 +203,11 @@ def each_picture(
     with pillow_muted():
         if workers < 1:
             return [task(path) for path in paths]
-        with ThreadPoolExecutor(workers) as pool:
+        pool = ThreadPoolExecutor(workers)
+        try:
             return list(pool.map(task, paths))
+        finally:  # after Ctrl-C no picture is begun any more
+            pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager

@@ -130,7 +130,7 @@ def _objects(lines: Iterable[str], bad: BadRows, column: str) -> Iterator[Record
             continue
         try:
             content = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             bad.add(number, f"no JSON ({error})")
             continue
         if not isinstance(content, dict) or not isinstance(content.get(column), str):

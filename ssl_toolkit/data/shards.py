@@ -19,6 +19,8 @@ from ssl_toolkit.data.manifests import fill, part_of
 from ssl_toolkit.data.packed import tar_path
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES, shown, text_of
 from ssl_toolkit.data.records import BadRows, Record, label_text
+from ssl_toolkit.data.shard_index import Index, Member, indexed
+from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import DataError
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
@@ -33,7 +35,7 @@ _NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
 class Sample:
     """The members of a shard with one name."""
 
-    pictures: list[tarfile.TarInfo] = field(default_factory=list)
+    pictures: list[Member] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     """By suffix; empty text for none."""
 
@@ -44,10 +46,10 @@ class Sample:
 
 
 def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
-    """Add the pictures of tar files; reads headers and labels, no picture.
+    """Add the pictures of tar files; reads headers and labels, no picture, and each shard once.
 
-    A shard whose name, or whose folder's, begins with a split's (``train-000.tar``) belongs to it;
-    others are the pool.
+    What was found is kept (`shard_index.indexed`). A shard whose name, or whose folder's, begins
+    with a split's (``train-000.tar``) belongs to it; others are the pool.
 
     Args:
         shards: uncompressed tar files.
@@ -69,43 +71,37 @@ def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -
     number = 0
     for shard in shards:
         where = text_of(os.path.relpath(shard, top)) if shard != top else text_of(shard.name)
-        split = part_of(shard.name) or part_of(shard.parent.name if shard != top else "")
-        samples: dict[str, Sample] = {}
-        for stem, suffix, member, archive in members(shard, rows):
-            add_member(samples.setdefault(stem, Sample()), suffix, member, archive)
-        for stem, sample in samples.items():
-            if not sample.pictures:
+        split = part_of(shard.name) or part_of(
+            "" if top in (shard, shard.parent) else shard.parent.name
+        )
+        samples, unused = indexed(shard, lambda shard=shard: _scan(shard))  # type: ignore[misc]
+        rows.unused += [f"{text_of(shard.name)}/{name}" for name in unused]
+        for stem, pictures, label in samples:
+            if not pictures:
                 rows.unused.append(f"{where}/{stem}")
                 continue
             number += 1
-            if len(sample.pictures) > 1:
-                bad.add(number, f"{where}/{stem} has {len(sample.pictures)} pictures; one is right")
+            if len(pictures) > 1:
+                bad.add(number, f"{where}/{stem} has {len(pictures)} pictures; one is right")
                 continue
-            (member,) = sample.pictures
-            rows.paths.append(tar_path(shard, member.offset_data, member.size, member.name))
-            yield number, f"{where}/{member.name}", sample.label, split
+            ((name, offset, length),) = pictures
+            rows.paths.append(tar_path(shard, offset, length, name))
+            yield number, f"{where}/{name}", label, split
 
 
-def members(
-    shard: Path, rows: Collected | None, mode: str = "r:"
-) -> Iterator[tuple[str, str, tarfile.TarInfo, tarfile.TarFile]]:
-    """The regular files of a tar file: name without suffixes, suffixes, header, archive.
-
-    The content is read from the last one, at once or never. Hidden files are passed over.
-
-    Args:
-        shard: the file.
-        rows: takes the names of members that aren't used.
-        mode: of `tarfile.open`; ``r|*`` reads once from start to end, packed or not.
+def _scan(shard: Path) -> Index:
+    """What is in a tar file; reads headers and labels, no picture.
 
     Raises:
-        DataError: it can't be read, or has a name that leads outside or a link.
+        DataError: it can't be read, a label is none, or a name leads outside.
     """
+    samples: dict[str, Sample] = {}
+    unused: list[str] = []
     where = shown(shard)
     try:
-        with tarfile.open(shard, mode, tarinfo=_Header) as archive:  # type: ignore[call-overload]
+        with tarfile.open(shard, "r:", tarinfo=_Header) as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # tarfile would keep all headers in memory
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all headers in memory
                 name = os.path.normpath(member.name)
                 if name.startswith(("/", "..")) or "\0" in name:
                     raise DataError(f"{where} has a member that leads outside: {member.name!r}")
@@ -113,19 +109,35 @@ def members(
                     continue
                 match = _NAME.fullmatch(name)
                 if not match or not member.isreg() or member.issparse():
-                    if rows is not None:
-                        rows.unused.append(f"{text_of(shard.name)}/{name}")
+                    unused.append(name)
                     continue
                 member.name = name
-                yield match[1], match[2].lower(), member, archive
+                _add(samples.setdefault(match[1], Sample()), match[2].lower(), member, archive)
             if not hasattr(archive, "whole"):
                 raise tarfile.ReadError("it ends early, without the mark of its end")
     except tarfile.TarError as error:
-        packed = mode == "r:" and _is_packed(shard)
-        reason = "compressed; unpack it to a plain .tar" if packed else f"damaged ({error})"
-        raise DataError(f"can't read the shard {where}: {reason}") from None
+        if _is_packed(shard):
+            raise compressed([shard]) from None
+        raise DataError(f"can't read the shard {where}: damaged ({error})") from None
     except OSError as error:
         raise DataError(f"can't read the shard {where}: {error.strerror or error}") from None
+    found = [(stem, sample.pictures, sample.label) for stem, sample in samples.items()]
+    return found, unused
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether a file is a compressed tar file, by its name."""
+    return re.search(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz)$", path.name.lower()) is not None
+
+
+def compressed(shards: Sequence[Path]) -> DataError:
+    """The error for compressed shards; names the way out."""
+    told = some([shown(shard) for shard in shards])
+    return DataError(
+        f"can't read the shard {told}: compressed. Pictures are read from where they lie in a "
+        f"plain .tar, and are compressed themselves; unpack it (such as gunzip "
+        f"{shown(shards[0])}) into a file that ends in .tar"
+    )
 
 
 class _Header(tarfile.TarInfo):
@@ -140,25 +152,12 @@ class _Header(tarfile.TarInfo):
             raise
 
 
-def add_member(
-    sample: Sample, suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile
-) -> None:
-    """Put a member into its sample; reads it when it holds a label.
-
-    Raises:
-        DataError: the label is none.
-    """
+def _add(sample: Sample, suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
+    """Put a member into its sample; reads it when it holds a label."""
     if suffix in PICTURE_SUFFIXES:
-        sample.pictures.append(member)
+        sample.pictures.append((member.name, member.offset_data, member.size))
     elif suffix in LABEL_SUFFIXES:
         sample.labels[suffix] = _label(suffix, member, archive)
-
-
-def content_of(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
-    """The bytes of a regular member."""
-    file = archive.extractfile(member)
-    assert file is not None
-    return file.read()
 
 
 def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
@@ -166,11 +165,13 @@ def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> st
     if member.size > _LABEL_BYTES:
         raise DataError(f"{where} has {member.size:,} bytes; a label is a number or a name")
     try:
-        text = content_of(member, archive).decode("utf-8-sig").strip()
+        file = archive.extractfile(member)
+        assert file is not None
+        text = file.read().decode("utf-8-sig").strip()
         if suffix != ".json":
             return text
         told = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is damaged: {error}") from None
     if isinstance(told, dict):
         told = next((told[key] for key in _JSON_LABELS if key in told), None)

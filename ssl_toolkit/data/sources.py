@@ -13,7 +13,7 @@ from ssl_toolkit.data.hugging_face import is_metadata, read_image_folder, read_p
 from ssl_toolkit.data.manifests import PARTS, read_manifest
 from ssl_toolkit.data.pictures import shown, text_of
 from ssl_toolkit.data.records import SUFFIXES
-from ssl_toolkit.data.shards import read_shards
+from ssl_toolkit.data.shards import compressed, is_compressed, read_shards
 from ssl_toolkit.data.walk import entries, some
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -29,6 +29,7 @@ def read_data(
     workers: int = 0,
     size: int | None = None,
     progress: Progress | None = None,
+    lazily: bool = False,
 ) -> ImageTable:
     """The pictures of a folder or file of any layout; see `folders.LAYOUTS`.
 
@@ -45,12 +46,13 @@ def read_data(
         workers: threads that decode.
         size: side in pixels at which they are decoded into the cache; None verifies only.
         progress: called while they are decoded.
+        lazily: open no picture; unreadable ones stay in the table.
 
     Raises:
         DataError: it doesn't exist, is of no known layout, or what is in it is wrong.
     """
     top = Path(path)
-    rows = Collected(workers, size, progress)
+    rows = Collected(workers, size, progress, lazily)
     suffix = top.suffix.lower()
     if top.is_dir():
         shards, tables, metadata = _files(top)
@@ -69,12 +71,19 @@ def read_data(
             classes = read_image_folder(list(metadata.values()), top, rows)
         else:
             return read_folder(
-                top, on_bad_image=on_bad_image, workers=workers, size=size, progress=progress
+                top,
+                on_bad_image=on_bad_image,
+                workers=workers,
+                size=size,
+                progress=progress,
+                lazily=lazily,
             )
     elif not top.exists():
         raise DataError(f"--data {shown(top)} doesn't exist; give a folder that holds {LAYOUTS}")
     elif suffix in SUFFIXES:
         classes = read_manifest(top, root, rows)
+    elif is_compressed(top):
+        raise compressed([top])
     elif suffix == ".tar":
         classes = read_shards([top], top, rows)
     elif suffix == ".parquet":
@@ -106,6 +115,9 @@ def _files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]
     def of(suffix: str) -> dict[str, Path]:
         return {key: file for key, file in files.items() if file.suffix.lower() == suffix and bare}
 
+    packed = [file for file in files.values() if is_compressed(file)]
+    if packed and bare:
+        raise compressed(packed)
     metadata = {key: file for key, file in files.items() if is_metadata(file)}
     return of(".tar"), of(".parquet"), metadata
 

@@ -4,36 +4,60 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.splits import Rows, Split
+from ssl_toolkit.data.texts import places_of
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.files import write_json
+from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import ImageTable
 
 VERSION = 1
 PARTS = ("labelled", "unlabelled", "validation", "test")
 
+_BLOCK = 4096
+
 
 def split_hash(table: ImageTable, split: Split) -> str:
     """SHA-256, in hexadecimal, over the classes and the keys of each part in their order."""
-    return _hash(_content(table, split))
+    content = {"classes": iter([list(table.classes)])}
+    content |= {part: _blocks(table, getattr(split, part)) for part in PARTS}
+    digest = hashlib.sha256()
+    for place, (name, blocks) in enumerate(sorted(content.items())):
+        # As the whole would be written without spaces, but a block at a time.
+        digest.update(f'{"," if place else "{"}"{name}":['.encode())
+        for text in _joined(blocks, ",", ensure_ascii=True):
+            digest.update(text.encode())
+        digest.update(b"]")
+    digest.update(b"}")
+    return digest.hexdigest()
 
 
 def save_split(path: Path, table: ImageTable, split: Split) -> None:
-    """Write a split with its hash, whole or not at all.
+    """Write a split with its hash, whole or not at all, a block of keys at a time.
 
     Raises:
         OSError: it can't be written.
     """
-    content = _content(table, split)
-    write_json(path, {"version": VERSION, "hash": _hash(content), **content})
+    head = {"version": VERSION, "hash": split_hash(table, split), "classes": list(table.classes)}
+
+    def write(file: BinaryIO) -> None:
+        file.write(json.dumps(head, indent=2, ensure_ascii=False)[:-2].encode())
+        for part in PARTS:
+            file.write(f',\n  "{part}": ['.encode())
+            rows = getattr(split, part)
+            for text in _joined(_blocks(table, rows), ",\n    ", ensure_ascii=False):
+                file.write(text.encode())
+            file.write(b"\n  ]" if len(rows) else b"]")
+        file.write(b"\n}\n")
+
+    write_atomically(path, write)
 
 
 def load_split(path: Path, table: ImageTable) -> Split:
@@ -51,13 +75,16 @@ def load_split(path: Path, table: ImageTable) -> Split:
             f"{where} was made for the classes {some(content['classes'])}; the data has "
             f"{some(table.classes)}"
         )
-    rows = {key: row for row, key in enumerate(table.keys)}
     faults = []
+    rows: dict[str, Rows] = {}
     for part in PARTS:
-        keys = content[part]
-        if foreign := [key for key in keys if key not in rows]:
+        keys = content.pop(part)
+        places = places_of(table.keys, keys)
+        if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
             faults.append(f"{where}: {part} pictures that the data doesn't have: {some(foreign)}")
-        if twice := [key for key, count in Counter(keys).items() if count > 1]:
+        rows[part] = places[places >= 0]
+        found, counts = np.unique(rows[part], return_counts=True)
+        if twice := _keys(table, found[counts > 1]):
             faults.append(f"{where}: {part} pictures that stand there twice: {some(twice)}")
     for part, other in (
         ("validation", "labelled"),
@@ -66,32 +93,57 @@ def load_split(path: Path, table: ImageTable) -> Split:
         ("test", "unlabelled"),
         ("test", "validation"),
     ):
-        if both := sorted(set(content[part]) & set(content[other])):
+        if both := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
             faults.append(f"{where}: pictures that are both {part} and {other}: {some(both)}")
-    for part in ("labelled", "validation", "test"):
-        bare = [key for key in content[part] if key in rows and table.labels[rows[key]] < 0]
-        if bare:
-            faults.append(f"{where}: {part} pictures that carry no label: {some(bare)}")
-    if not faults and content.pop("hash") != _hash(content):
+    bare = {
+        part: rows[part][table.labels[rows[part]] < 0] for part in PARTS if part != "unlabelled"
+    }
+    faults += [
+        f"{where}: {part} pictures that carry no label: {some(_keys(table, found))}"
+        for part, found in bare.items()
+        if len(found)
+    ]
+    labelled, unlabelled, validation, test = (rows[part] for part in PARTS)
+    split = Split(labelled, unlabelled, validation, test)
+    if not faults and content["hash"] != split_hash(table, split):
         faults.append(f"{where} doesn't match its hash: it was changed by hand or is damaged")
     if faults:
         raise DataError(faults)
-
-    def part_rows(part: str) -> Rows:
-        return np.array([rows[key] for key in content[part]], dtype=np.int64)
-
-    labelled, unlabelled, validation, test = map(part_rows, PARTS)
-    return Split(labelled, unlabelled, validation, test)
+    return split
 
 
-def _content(table: ImageTable, split: Split) -> dict[str, Any]:
-    parts = {part: [table.keys[row] for row in getattr(split, part).tolist()] for part in PARTS}
-    return {"classes": list(table.classes), **parts}
+def read_hash(path: Path) -> str:
+    """The hash of a split file, once its contents were found to match it; needs no pictures.
 
-
-def _hash(content: dict[str, Any]) -> str:
+    Raises:
+        DataError: no such file or no split file, or it was changed.
+    """
+    content = _parse(path)
+    told: str = content.pop("hash")
     text = json.dumps(content, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    if told != hashlib.sha256(text.encode()).hexdigest():
+        raise DataError(
+            f"{shown(path)} doesn't match its hash: it was changed by hand or is damaged"
+        )
+    return told
+
+
+def _keys(table: ImageTable, rows: Rows) -> list[str]:
+    return [table.keys[row] for row in rows.tolist()]
+
+
+def _blocks(table: ImageTable, rows: Rows) -> Iterator[list[str]]:
+    """The keys of rows, some at a time: a million at once would take much memory."""
+    for start in range(0, len(rows), _BLOCK):
+        yield _keys(table, rows[start : start + _BLOCK])
+
+
+def _joined(blocks: Iterable[list[str]], between: str, *, ensure_ascii: bool) -> Iterator[str]:
+    """The inside of a JSON list of texts; `between` is a comma and what follows it."""
+    for place, block in enumerate(blocks):
+        start = between if place else between[1:]
+        told = json.dumps(block, ensure_ascii=ensure_ascii, separators=(between, ":"))
+        yield start + told[1:-1]
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -100,7 +152,7 @@ def _parse(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"can't read the split file {shown(path)}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{shown(path)} is no split file: {error}") from None
     fields = {"classes", *PARTS}
     whole = isinstance(content, dict) and set(content) == {"version", "hash", *fields}

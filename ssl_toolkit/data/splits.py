@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,19 +147,16 @@ def draw_split(
 
 
 def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
-    """The rows of each class in the order of SHA-256(purpose, key); C arrays.
-
-    Rows without a label are left out.
-    """
+    """The rows of each class in the order of SHA-256(purpose, key); C arrays, none unlabelled."""
 
     def rank(row: int) -> bytes:
         return hashlib.sha256(f"{purpose}\0{table.keys[row]}".encode()).digest()
 
-    groups: list[list[int]] = [[] for _ in table.classes]
-    for row in rows.tolist():
-        if table.labels[row] >= 0:
-            groups[table.labels[row]].append(row)
-    return [_array(sorted(group, key=rank)) for group in groups]
+    labels = table.labels[rows]
+    order = np.argsort(labels, kind="stable")
+    ends = np.searchsorted(labels[order], np.arange(len(table.classes) + 1))
+    groups = (rows[order[start:end]] for start, end in pairwise(ends.tolist()))
+    return [_array(sorted(group.tolist(), key=rank)) for group in groups]
 
 
 def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:

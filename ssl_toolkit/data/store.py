@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ssl_toolkit.data.cache_files import PictureCache
 from ssl_toolkit.data.file_pictures import FilePictures
+from ssl_toolkit.data.streamed import StreamedPictures
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 LEAST_STD = 1 / 255
@@ -28,9 +29,9 @@ class ImageStore:
 
     Args:
         images: (N, 3, H, W) uint8, RGB, on the device of the store; or a cache of decoded files,
-            whose pixels stay where they are.
-        rows: (n,) rows of the cache that the store holds, in its order; None for all.
-        device: where `gather` answers when the pixels are a cache's.
+            whose pixels stay where they are; or files that are decoded whenever they are asked for.
+        rows: (n,) rows of these that the store holds, in its order; None for all of a cache.
+        device: where `gather` answers when the pixels are not a tensor.
 
     Raises:
         ValueError: another dtype or shape.
@@ -38,12 +39,15 @@ class ImageStore:
 
     def __init__(
         self,
-        images: Tensor | PictureCache,
+        images: Tensor | PictureCache | StreamedPictures,
         rows: NDArray[np.int64] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if isinstance(images, PictureCache):
-            self._rows = np.arange(len(images.pixels)) if rows is None else rows
+        if not isinstance(images, Tensor):
+            if rows is None:
+                assert isinstance(images, PictureCache)
+                rows = np.arange(len(images.pixels))
+            self._rows = rows
             self.device = torch.device(device)
         elif images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(
@@ -55,6 +59,11 @@ class ImageStore:
 
     def __len__(self) -> int:
         return len(self.images if isinstance(self.images, Tensor) else self._rows)
+
+    @property
+    def warning(self) -> str:
+        """Which pictures could not be read since; empty for none."""
+        return self.images.warning if isinstance(self.images, StreamedPictures) else ""
 
     def pixels(self, indices: Tensor) -> Tensor:
         """Pictures by their place in the store.
@@ -127,8 +136,9 @@ def build_store(
         progress = None  # what is left to do is a copy
         stays = cache.in_memory if device.type == "cpu" else False
         limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
-        places = table.read.places[rows]
-        if not cache.has_faults(places) and (stays or len(rows) * 3 * size * size > limit):
+        places = table.read.in_cache(rows)
+        whole = not (places < 0).any() and not cache.has_faults(places)
+        if whole and (stays or len(rows) * 3 * size * size > limit):
             return ImageStore(cache, places, device)
     images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
     for start in range(0, len(rows), _BLOCK):
@@ -140,7 +150,9 @@ def build_store(
 
 
 def channel_statistics(
-    store: ImageStore, rows: Tensor | NDArray[np.int64]
+    store: ImageStore,
+    rows: Tensor | NDArray[np.int64],
+    *others: tuple[ImageStore, Tensor],
 ) -> tuple[ChannelStatistics, ChannelStatistics]:
     """Mean and standard deviation of each channel over pictures of a store.
 
@@ -151,6 +163,7 @@ def channel_statistics(
     Args:
         store: the pictures.
         rows: (n,) places in the store, at least one.
+        others: more stores of the same size and places in them.
 
     Returns:
         Mean and standard deviation in RGB order, of images in [0, 1].
@@ -161,9 +174,12 @@ def channel_statistics(
     indices = torch.as_tensor(rows, dtype=torch.int64)
     if len(indices) == 0:
         raise ValueError("channel statistics need at least one picture")
-    total = len(indices) * math.prod(store.pixels(indices[:1]).shape[2:])
+    parts = [(store, indices), *others]
+    total = sum(len(places) for _, places in parts)
+    total *= math.prod(store.pixels(indices[:1]).shape[2:])
     means, deviations = [], []
-    for first, second in zip(*store.moments(indices), strict=True):
+    moments = np.array([one.moments(places) for one, places in parts], dtype=object).sum(axis=0)
+    for first, second in moments.T.tolist():
         means.append(first / total / 255)
         # Whole numbers up to the root: no cancellation between the two moments.
         deviations.append(max(math.sqrt(total * second - first * first) / total / 255, LEAST_STD))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,34 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
+Order = Callable[[torch.Generator], Tensor]
+"""Draws a permutation, (count,) int64."""
+
+
+def buffered_order(sequence: Tensor, runs: Sequence[int], buffer: int) -> Order:
+    """Orders that read run after run, from start to end, through a shuffle buffer.
+
+    The runs come in an order drawn for each epoch. An index comes after at most `buffer` others
+    that stand behind it there: whoever reads from start to end never holds more than `buffer`.
+
+    Args:
+        sequence: (n,) indices in the order of reading.
+        runs: how many of them make each run, n in all.
+        buffer: at least 1; 1 changes nothing but the order of the runs.
+    """
+    pieces = torch.split(sequence, [*runs])
+
+    def order(generator: torch.Generator) -> Tensor:
+        turns = torch.randperm(len(pieces), generator=generator).tolist()
+        read = torch.cat([pieces[turn] for turn in turns])
+        delays = torch.rand(len(read), generator=generator, dtype=torch.float64)
+        # Index i leaves between i and i + buffer - 1, in the order of these times.
+        times = torch.arange(len(read), dtype=torch.float64) + (buffer - 1) * delays
+        return read[torch.argsort(times, stable=True)]
+
+    return order
+
+
 class IndexStream:
     """0 .. count-1 in an endless shuffled order; every epoch is a permutation of its own.
 
@@ -30,17 +58,19 @@ class IndexStream:
         count: how many indices there are, at least 1.
         seed: the seed of the run.
         name: tells streams of one run apart, such as ``"labelled"``.
+        order: draws the permutation of an epoch; None for any with equal chance.
 
     Raises:
         ValueError: `count` is below 1.
     """
 
-    def __init__(self, count: int, seed: int, name: str) -> None:
+    def __init__(self, count: int, seed: int, name: str, order: Order | None = None) -> None:
         if count < 1:
             raise ValueError(f"stream {name!r} needs at least one index, got {count}")
         self.count = count
         self.seed = seed
         self.name = name
+        self._order = order
         self._epochs: dict[int, Tensor] = {}
 
     def take(self, start: int, length: int) -> Tensor:
@@ -71,7 +101,11 @@ class IndexStream:
         order = self._epochs.get(epoch)
         if order is None:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, self.name, epoch))
-            order = torch.randperm(self.count, generator=generator)
+            order = (
+                torch.randperm(self.count, generator=generator)
+                if self._order is None
+                else self._order(generator)
+            )
             while len(self._epochs) >= _EPOCHS_KEPT:
                 del self._epochs[next(iter(self._epochs))]
             self._epochs[epoch] = order

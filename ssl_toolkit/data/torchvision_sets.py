@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ssl_toolkit.data.benchmarks import default_root, told_faults
-from ssl_toolkit.data.pictures import pillow_muted, try_picture
+from ssl_toolkit.data.file_pictures import FileNames, FilePictures
+from ssl_toolkit.data.pictures import pillow_muted, text_of, try_picture
+from ssl_toolkit.data.texts import Texts
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
 from ssl_toolkit.registry import did_you_mean
@@ -46,15 +49,19 @@ SETS: dict[str, dict[Part, Arguments]] = {
         "test": {"split": "balanced", "train": False},
     },
     "EuroSAT": _ONE,
+    "FER2013": _SPLIT,
     "FGVCAircraft": _THREE,
     "FashionMNIST": _TRAIN,
     "Flowers102": _THREE,
     "Food101": _SPLIT,
     "GTSRB": _SPLIT,
+    "INaturalist": {"pool": {"version": "2021_train"}, "test": {"version": "2021_valid"}},
     "ImageNet": _VAL_IS_TEST,
     "Imagenette": _VAL_IS_TEST,
     "KMNIST": _TRAIN,
+    "LFWPeople": _ONE,
     "MNIST": _TRAIN,
+    "Omniglot": _ONE,
     "OxfordIIITPet": {"pool": {"split": "trainval"}, "test": {"split": "test"}},
     "PCAM": _THREE,
     "Places365": {"pool": {"split": "train-standard", "small": True},
@@ -69,7 +76,30 @@ SETS: dict[str, dict[Part, Arguments]] = {
     "USPS": _TRAIN,
 }  # fmt: skip
 """The sets, and with which arguments torchvision gives each part. Those with a single part have
-no test split of their own: ``--test-fraction`` makes one."""
+no test split of their own (or, as Omniglot's, one of other classes): ``--test-fraction`` makes
+one."""
+
+_EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
+_LISTS = ("_image_files", "_images", "samples", "_samples", "imgs")
+_PATHS: dict[str, Callable[[Any], Iterable[str]]] = {
+    "Caltech101": lambda source: (
+        f"{source.root}/101_ObjectCategories/{source.categories[y]}/image_{number:04d}.jpg"
+        for y, number in zip(source.y, source.index, strict=True)
+    ),
+    "Caltech256": lambda source: (
+        f"{source.root}/256_ObjectCategories/{source.categories[y]}/{y + 1:03d}_{number:04d}.jpg"
+        for y, number in zip(source.y, source.index, strict=True)
+    ),
+    "INaturalist": lambda source: (
+        f"{source.root}/{source.all_categories[y]}/{name}" for y, name in source.index
+    ),
+    "LFWPeople": lambda source: source.data,
+    "Omniglot": lambda source: (
+        f"{source.target_folder}/{source._characters[y]}/{name}"
+        for name, y in source._flat_character_images
+    ),
+}
+"""Where the pictures of a set are, if it keeps no list of them."""
 
 
 class TorchvisionSet(Dataset):
@@ -88,15 +118,21 @@ class TorchvisionSet(Dataset):
         self.name = name.removeprefix(PREFIX)
         if self.name not in SETS:
             near = {known.lower(): known for known in SETS}.get(self.name.lower())
+            known = ", ".join(sorted(SETS))
+            import torchvision.datasets
+
+            if not near and self.name in torchvision.datasets.__all__:
+                raise PluginError(
+                    f"{PREFIX}{self.name} is not for classification: its pictures don't carry one "
+                    f"class each; known: {known}"
+                )
             hint = f", did you mean {near!r}?" if near else did_you_mean(self.name, SETS)
-            raise PluginError(
-                f"unknown dataset {PREFIX}{self.name}{hint}; known: {', '.join(sorted(SETS))}"
-            )
+            raise PluginError(f"unknown dataset {PREFIX}{self.name}{hint}; known: {known}")
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the set; see `Dataset.load`. Pictures that are files stay on the disk.
+        """Read the set; see `Dataset.load`. Pictures that are files are not opened yet.
 
-        Pictures are not verified beforehand; one that can't be read is told when it is.
+        The keys of these are their paths in the folder, after the name of the set and the part.
         """
         import torchvision.datasets
 
@@ -112,12 +148,59 @@ class TorchvisionSet(Dataset):
                 for part, arguments in SETS[self.name].items():
                     sources[part] = kind(folder, **arguments, **fetch)
                 labels = {part: _labels(source) for part, source in sources.items()}
+                paths = {part: _paths(self.name, source) for part, source in sources.items()}
             except ImportError as error:
                 raise DataError(
                     f"torchvision reads {self.name} with {error.name}: pip install {error.name}"
                 ) from None
-        first = sources["pool"]
-        return _table(self.name, _classes(first, labels["pool"]), sources, labels)
+        classes = _EMOTIONS if self.name == "FER2013" else _classes(sources["pool"], labels["pool"])
+        _check_labels(self.name, classes, labels)
+        if self.name == "Omniglot":  # numbered as the disk lists its folders
+            order = np.array(sorted(range(len(classes)), key=classes.__getitem__))
+            labels = {part: np.argsort(order)[own] for part, own in labels.items()}
+            classes = tuple(classes[label] for label in order)
+        files = {part: found for part, found in paths.items() if found is not None}
+        if len(files) == len(sources):
+            return _file_table(self.name, folder, classes, files, labels)
+        return _table(self.name, classes, sources, labels)
+
+
+def _check_labels(
+    name: str, classes: tuple[str, ...], labels: Mapping[Part, NDArray[np.int64]]
+) -> None:
+    for part, own in labels.items():
+        if len(own) and own.max() >= len(classes):
+            raise DataError(
+                f"{PREFIX}{name}: the {part} part has class {own.max()}, beyond the "
+                f"{len(classes)} of its training part"
+            )
+        if part != "unlabelled" and (own < 0).any():
+            way_out = " (fer2013.csv and icml_face_data.csv have them)" * (name == "FER2013")
+            raise DataError(f"{PREFIX}{name}: its {part} pictures carry no labels{way_out}")
+
+
+def _file_table(
+    name: str,
+    folder: Path,
+    classes: tuple[str, ...],
+    paths: Mapping[Part, Sequence[str]],
+    labels: Mapping[Part, NDArray[np.int64]],
+) -> ImageTable:
+    """A table of files, in each part in the order of the keys: torchvision's may be the disk's."""
+    rows = []
+    for part, own in paths.items():
+        start = f"{name.lower()}/{part}/"
+        keys = (start + text_of(Path(os.path.relpath(path, folder)).as_posix()) for path in own)
+        rows += sorted(zip(keys, own, labels[part].tolist(), [part] * len(own), strict=True))
+    pictures = FilePictures(FileNames(Texts(path for _, path, _, _ in rows)))
+    return ImageTable(
+        classes=classes,
+        keys=Texts(key for key, _, _, _ in rows),
+        labels=np.array([label for _, _, label, _ in rows], dtype=np.int64),
+        parts=np.array([part for _, _, _, part in rows], dtype=np.str_),
+        read=pictures,
+        digest=pictures.digest,
+    )
 
 
 def _table(
@@ -126,12 +209,6 @@ def _table(
     sources: Mapping[Part, Any],
     labels: Mapping[Part, NDArray[np.int64]],
 ) -> ImageTable:
-    for part, own in labels.items():
-        if len(own) and own.max() >= len(classes):
-            raise DataError(
-                f"{PREFIX}{name}: the {part} part has class {own.max()}, beyond the "
-                f"{len(classes)} of its training part"
-            )
     parts = list(sources)
     starts = np.cumsum([0, *(len(own) for own in labels.values())])
 
@@ -176,8 +253,21 @@ def _table(
     )
 
 
+def _paths(name: str, source: Any) -> list[str] | None:
+    """The files of a set, in its order; None where its pictures are no files."""
+    if name in _PATHS:
+        return [os.fspath(path) for path in _PATHS[name](source)]
+    for attribute in _LISTS:
+        found = getattr(source, attribute, None)
+        if isinstance(found, Sequence) and len(found) == len(source):
+            paths = [one[0] if isinstance(one, tuple) else one for one in found]
+            if all(isinstance(path, str | os.PathLike) for path in paths):
+                return [os.fspath(path) for path in paths]
+    return None
+
+
 def _labels(source: Any) -> NDArray[np.int64]:
-    """The labels of a set, without decoding a picture where torchvision keeps them."""
+    """The labels of a set, -1 for none; without decoding a picture where torchvision keeps them."""
     count = len(source)
     for attribute in ("targets", "labels", "_labels", "y"):
         value = getattr(source, attribute, None)
@@ -186,15 +276,20 @@ def _labels(source: Any) -> NDArray[np.int64]:
             array = array[:, 0] if array.ndim == 2 else array  # QMNIST: the digit comes first
             if np.issubdtype(array.dtype, np.integer):
                 return array.astype(np.int64)
-    samples = getattr(source, "samples", getattr(source, "_samples", None))
-    if isinstance(samples, Sequence) and len(samples) == count:
-        return np.array([int(sample[1]) for sample in samples], dtype=np.int64)
+    for attribute in ("samples", "_samples", "_flat_character_images"):
+        samples = getattr(source, attribute, None)
+        if isinstance(samples, Sequence) and len(samples) == count:
+            given = (label for _, label in samples)
+            return np.array([-1 if label is None else int(label) for label in given], np.int64)
+    if hasattr(source, "all_categories"):  # INaturalist
+        return np.array([label for label, _ in source.index], dtype=np.int64)
     return np.array([int(source[row][1]) for row in range(count)], dtype=np.int64)
 
 
 def _classes(source: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
     """Names of the classes; numbers where torchvision has no names, or not as many."""
-    names = getattr(source, "classes", getattr(source, "categories", None)) or []
+    kept = ("classes", "categories", "all_categories", "_characters", "class_to_idx")
+    names: Any = next((getattr(source, name) for name in kept if getattr(source, name, None)), [])
     count = int(labels.max()) + 1
     told = [name[0] if isinstance(name, tuple) else str(name) for name in names]
     if len(told) >= count and len(set(told)) == len(told):

@@ -12,10 +12,12 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.benchmarks import default_root
+from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.labels_file import choose_labelled
 from ssl_toolkit.data.sources import read_data
 from ssl_toolkit.data.splits import Rows
 from ssl_toolkit.data.torchvision_sets import PREFIX, TorchvisionSet
+from ssl_toolkit.data.verified import verify
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.models.factory import own_image_size
@@ -57,12 +59,15 @@ def load_table(
     """The pictures that the settings name, before a split is drawn.
 
     Args:
-        settings: with ``image_size``, the user's own pictures are decoded into the cache.
+        settings: with ``image_size``, pictures that are files are decoded into the cache; with
+            ``stream_buffer`` none is opened.
         progress: called while pictures are decoded.
 
     Raises:
         DataError: they can't be found or read, or ``classes`` are not those of the data.
+        ConfigError: ``stream_buffer`` is given and they can't be streamed.
     """
+    streamed = settings.stream_buffer is not None
     if settings.data is not None:
         table = read_data(
             Path(settings.data),
@@ -71,11 +76,25 @@ def load_table(
             workers=settings.workers,
             size=settings.image_size,
             progress=progress,
+            lazily=streamed,
         )
     else:
         dataset = _dataset(settings.dataset or DEFAULT_DATASET)
         root = None if settings.root is None else Path(settings.root)
         table = dataset.load(root, download=settings.download)
+        if settings.image_size is not None and not streamed:
+            table = verify(
+                table,
+                settings.image_size,
+                refuse=settings.on_bad_image == "error",
+                workers=settings.workers,
+                progress=progress,
+            )
+    if streamed and (not isinstance(table.read, FilePictures) or table.read.in_parquet):
+        raise ConfigError(
+            f"--stream-buffer: the pictures of {settings.data or settings.dataset} are neither "
+            "shards nor files of their own; leave it out"
+        )
     return table if settings.classes is None else _reorder(table, settings.classes)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.data.store import ImageStore
-from ssl_toolkit.data.streams import BalancedStream, IndexStream, derive_seed
+from ssl_toolkit.data.streams import BalancedStream, IndexStream, Order, derive_seed
 from ssl_toolkit.interfaces import Augmenter, Batch, Draws, Views
 
 
@@ -32,10 +32,18 @@ class TrainingImages:
     """(n,) int64 rows of the store, on its device; likewise below."""
     labels: Tensor
     """(n,) int64 classes of the labelled rows."""
+    pool: ImageStore
+    """Where the unlabelled ones are: the same store, or one that decodes them as they come."""
     unlabelled: Tensor
-    """(m,) int64."""
+    """(m,) int64 rows of `pool`."""
     hidden: Tensor
     """(m,) int64 true classes of the unlabelled rows, -1 where unknown; for metrics and oracles."""
+    order: Order | None = None
+    """In which the unlabelled ones are drawn; None for any."""
+
+    def stream(self, seed: int) -> IndexStream:
+        """Places in `unlabelled` in the order of a run."""
+        return IndexStream(len(self.unlabelled), seed, "unlabelled", self.order)
 
 
 class BatchMaker:
@@ -78,7 +86,7 @@ class BatchMaker:
             else IndexStream(len(images.labels), seed, "labelled")
         )
         if self._unlabelled_size:
-            self._unlabelled = IndexStream(len(images.unlabelled), seed, "unlabelled")
+            self._unlabelled = images.stream(seed)
 
     def draw(self, number: int) -> Batch:
         """Batch `number`, counted from 0."""
@@ -93,7 +101,7 @@ class BatchMaker:
         labelled = labelled.to(device, non_blocking=True)
         unlabelled = unlabelled.to(device, non_blocking=True)
         x = store.gather(self.images.labelled[labelled])
-        u = store.gather(self.images.unlabelled[unlabelled])
+        u = self.images.pool.gather(self.images.unlabelled[unlabelled])
         weak_x, weak_u = self._views(
             self.weak,
             number,
@@ -149,7 +157,7 @@ class BatchMaker:
         """The whole pool in order, unchanged: (indices, images), `size` at a time."""
         rows = self.images.unlabelled
         for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
-            yield indices, self.images.store.gather(rows[indices])
+            yield indices, self.images.pool.gather(rows[indices])
 
     def _views(
         self, augmenter: Augmenter, number: int, wanted: dict[str, tuple[Tensor, int]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -21,8 +21,9 @@ class ImageTable:
     """Everything a data set holds, before a split is drawn. N pictures."""
 
     classes: tuple[str, ...]
-    keys: tuple[str, ...]
-    """A name for each picture that means the same on every machine (a relative path), unique."""
+    keys: Sequence[str]
+    """(N,) a name for each picture that means the same on every machine (a relative path), unique;
+    a tuple, or where there are many something smaller."""
     labels: NDArray[np.int64]
     """(N,) index into `classes`; -1 where the picture carries no label."""
     parts: NDArray[np.str_]

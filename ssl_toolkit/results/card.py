@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,27 +63,6 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def interval(correct: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share, by Wilson's score.
-
-    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
-    JASA 22 (1927).
-
-    Args:
-        correct: hits, 0 to `count`.
-        count: trials, at least 1.
-
-    >>> [round(bound, 3) for bound in interval(9, 10)]
-    [0.596, 0.982]
-    """
-    z = 1.959964
-    share = correct / count
-    middle = share + z * z / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    below = 1 + z * z / count
-    return max(0.0, (middle - half) / below), min(1.0, (middle + half) / below)
-
-
 def _front(summary: dict[str, Any], config: dict[str, Any]) -> str:
     tags = ["image-classification", "semi-supervised-learning", "ssl-toolkit"]
     front: dict[str, Any] = {
@@ -105,7 +83,7 @@ def _results(summary: dict[str, Any]) -> str:
         found = summary[part]
         if found is None:
             continue
-        low, high = _interval(found)
+        low, high = found["interval"]
         scores = [f"{found[column]:.4f}" for column in columns]
         rows.append([part, str(found["count"]), *scores[:1], f"{low:.4f} to {high:.4f}"])
         rows[-1] += scores[1:]
@@ -113,8 +91,8 @@ def _results(summary: dict[str, Any]) -> str:
         return "Nothing was measured: there are neither test nor validation pictures."
     head = ("part", "pictures", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
     seed = (
-        f"One run, seed {summary['seed']}. The interval is Wilson's, for the choice of pictures "
-        "alone; `summary.json` of the run has that of a bootstrap, which differs a little."
+        f"One run, seed {summary['seed']}. The interval is that of a bootstrap over the pictures "
+        "(10,000 resamples), as in `summary.json` of the run: for the choice of pictures alone."
     )
     scored = table((*head, "calibration error", "negative log-likelihood (nats)"), rows)
     return f"{scored}\n\n{seed}"
@@ -213,7 +191,7 @@ def _limits(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
     if test is None:
         lines.append("No test pictures: how good the model is on unseen pictures isn't known.")
     else:
-        low, high = _interval(test)
+        low, high = test["interval"]
         lines.append(
             f"The test has {test['count']} pictures: an accuracy of {test['accuracy']:.4f} means "
             f"{low:.4f} to {high:.4f} (95 %) for more pictures of the very same kind, and nothing "
@@ -255,10 +233,6 @@ def _licences(experiment: Experiment) -> list[str]:
     if settings.pretrained or settings.weights is not None:
         lines.append("The weights that the training started from have terms of their own.")
     return [*lines, "ssl-toolkit, which trained them, is under Apache-2.0."]
-
-
-def _interval(found: dict[str, Any]) -> tuple[float, float]:
-    return interval(round(found["accuracy"] * found["count"]), found["count"])
 
 
 def _accuracy(test: dict[str, Any] | None, name: str) -> str:

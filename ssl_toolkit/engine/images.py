@@ -1,0 +1,86 @@
+"""The pictures that training draws from, in memory, in a cache, or decoded as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.data.file_pictures import FilePictures
+from ssl_toolkit.data.splits import Split
+from ssl_toolkit.data.store import ImageStore, build_store, channel_statistics
+from ssl_toolkit.data.streamed import StreamedPictures, reading_order
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.engine.views import TrainingImages
+from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
+
+_COUNTED = 2000
+"""Streamed pictures whose channel statistics are taken."""
+
+
+def training_images(
+    table: ImageTable,
+    split: Split,
+    settings: Settings,
+    device: torch.device,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[TrainingImages, NDArray[np.int64]]:
+    """The pictures of all parts in one store; and their rows of the table, sorted.
+
+    Under ``stream_buffer`` the unlabelled ones are in a store of their own, which decodes them as
+    they come, and their rows are not among those returned.
+
+    Args:
+        table: the pictures.
+        split: of the table.
+        settings: resolved.
+        device: where the stores lie.
+        progress: called while pictures are decoded.
+    """
+    parts = [split.labelled, split.unlabelled, split.validation, split.test]
+    size, buffer = needed(settings.image_size), settings.stream_buffer
+    if buffer is not None:
+        parts = [split.labelled, split.validation, split.test]
+    rows = np.unique(np.concatenate(parts)).astype(np.int64)
+    store = build_store(table, rows, size, device, progress)
+    labelled, labels = places(rows, split.labelled, table, device)
+    if buffer is None or not len(split.unlabelled):
+        unlabelled, hidden = places(rows, split.unlabelled, table, device)
+        return TrainingImages(store, labelled, labels, store, unlabelled, hidden), rows
+    files, streamed = table.read, split.unlabelled
+    assert isinstance(files, FilePictures)
+    files.workers = settings.workers
+    unlabelled = torch.arange(len(streamed), device=device)
+    hidden = torch.from_numpy(table.labels[streamed]).to(device)
+    pictures = StreamedPictures(
+        files,
+        streamed,
+        table.labels[streamed],
+        size,
+        buffer=buffer,
+        refuse=settings.on_bad_image == "error",
+    )
+    pool = ImageStore(pictures, np.arange(len(streamed)), device)
+    order = reading_order(files, streamed, buffer)
+    return TrainingImages(store, labelled, labels, pool, unlabelled, hidden, order), rows
+
+
+def statistics(images: TrainingImages, seed: int) -> tuple[ChannelStatistics, ChannelStatistics]:
+    """Those of all training pictures; of streamed ones, of the first that will come."""
+    if images.pool is images.store:
+        seen = torch.unique(torch.cat([images.labelled, images.unlabelled]))
+        return channel_statistics(images.store, seen.cpu())
+    first = images.stream(seed).take(0, min(_COUNTED, len(images.unlabelled)))
+    return channel_statistics(images.store, images.labelled.cpu(), (images.pool, first))
+
+
+def places(
+    rows: NDArray[np.int64], part: NDArray[np.int64], table: ImageTable, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Where a part's pictures are in the store, and their labels."""
+    places = torch.from_numpy(np.searchsorted(rows, part).astype(np.int64))
+    return places.to(device), torch.from_numpy(table.labels[part]).to(device)
