@@ -28,17 +28,24 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces import Dataset as Dataset
     from ssl_toolkit.interfaces import DatasetDefaults as DatasetDefaults
     from ssl_toolkit.interfaces import Draws as Draws
+    from ssl_toolkit.interfaces import Ended as Ended
     from ssl_toolkit.interfaces import Guess as Guess
     from ssl_toolkit.interfaces import ImageTable as ImageTable
+    from ssl_toolkit.interfaces import Launcher as Launcher
+    from ssl_toolkit.interfaces import LoggedRun as LoggedRun
+    from ssl_toolkit.interfaces import Logger as Logger
     from ssl_toolkit.interfaces import Loss as Loss
     from ssl_toolkit.interfaces import Prediction as Prediction
     from ssl_toolkit.interfaces import StepOutput as StepOutput
     from ssl_toolkit.interfaces import Task as Task
+    from ssl_toolkit.interfaces import Unit as Unit
     from ssl_toolkit.interfaces import Views as Views
     from ssl_toolkit.registry import register_algorithm as register_algorithm
     from ssl_toolkit.registry import register_augmenter as register_augmenter
     from ssl_toolkit.registry import register_backbone as register_backbone
     from ssl_toolkit.registry import register_dataset as register_dataset
+    from ssl_toolkit.registry import register_launcher as register_launcher
+    from ssl_toolkit.registry import register_logger as register_logger
     from ssl_toolkit.results.model import Model as Model
     from ssl_toolkit.results.model import load_model as load_model
     from ssl_toolkit.results.run import train as train
@@ -69,12 +76,17 @@ _HOMES = {
         "Dataset",
         "DatasetDefaults",
         "Draws",
+        "Ended",
         "Guess",
         "ImageTable",
+        "Launcher",
+        "LoggedRun",
+        "Logger",
         "Loss",
         "Prediction",
         "StepOutput",
         "Task",
+        "Unit",
         "Views",
     ),
     "registry": (
@@ -82,6 +94,8 @@ _HOMES = {
         "register_augmenter",
         "register_backbone",
         "register_dataset",
+        "register_launcher",
+        "register_logger",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

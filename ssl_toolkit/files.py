@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_atomically(
+    path: Path, write: Callable[[BinaryIO], object], *, before: Callable[[], object] | None = None
+) -> None:
     """Write a file beside its final name, sync it, then rename it into place.
 
     Args:
         path: the final name; its folder is made when missing.
         write: called once with the open binary file.
+        before: called when the new file is whole and on the disk, before it takes the name.
 
     Raises:
-        OSError: the disk is full, the folder is read-only and so on; whatever stood under the
-            final name before is untouched and nothing half-written is left behind.
+        OSError: the disk is full, the folder is read-only and so on; it names the final name.
+            Whatever stood there before is untouched and nothing half-written is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix (not only the stem) is kept: some writers choose a format by it.
     beside = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    try:
-        with beside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with _naming(path, beside):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            if before is not None:
+                before()
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -47,6 +54,48 @@ def write_json(path: Path, value: Any) -> None:
         OSError: as `write_atomically`.
     """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line of UTF-8 text, whole or not at all; it is flushed, not synced.
+
+    Raises:
+        OSError: the disk is full or the file can't be written; names the file, which then has
+            the length that it had.
+    """
+    with _naming(path), path.open("ab", buffering=0) as file:
+        length = file.tell()
+        content = memoryview((line + "\n").encode("utf-8", "backslashreplace"))
+        try:
+            while content:
+                content = content[file.write(content) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(length)
+            raise
+
+
+def sync(path: Path) -> None:
+    """Bring what was appended to a file onto the disk; nothing where there is no such file."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def drop_partial(folder: Path) -> None:
+    """Remove what writers left in a folder, and below, that were killed; it must be in no use."""
+    for left in folder.rglob(".*.partial*"):
+        left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming(path: Path, *own: Path) -> Iterator[None]:
+    """Make errors of writing name the file that was wanted."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or Path(os.fsdecode(error.filename)) in own:
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

@@ -194,6 +194,8 @@ register_algorithm = _registrar("algorithms")
 register_augmenter = _registrar("augmenters")
 register_backbone = _registrar("backbones")
 register_dataset = _registrar("datasets")
+register_launcher = _registrar("launchers")
+register_logger = _registrar("loggers")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

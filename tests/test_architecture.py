@@ -23,6 +23,7 @@ CORE = ROOT / "ssl_toolkit"
 PLUGINS = sorted(path for path in (ROOT / "plugins").iterdir() if path.is_dir())
 RANKS = {
     "errors": 0,
+    "interrupts": 0,
     "files": 1,
     "config": 1,
     "registry": 1,
@@ -38,7 +39,7 @@ RANKS = {
 }
 """A part imports parts of a lower rank, itself, and the parts named in BESIDE."""
 BESIDE = {"files", "config", "registry"}
-LIGHT = ("errors", "files", "config", "registry", "commands")
+LIGHT = ("errors", "interrupts", "files", "config", "registry", "commands")
 """Parts that are imported without torch."""
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.comparison import allowed_keys, differences, load_comparison, shared_keys
 from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.config.locations import configs_dir, find_config
 from ssl_toolkit.engine.experiment import resolve_config
 
-FILES = sorted(configs_dir().rglob("*.yaml"))
+ALL = sorted(configs_dir().rglob("*.yaml"))
+COMPARISONS = [path for path in ALL if path.parent.name == "compare"]
+FILES = [path for path in ALL if path not in COMPARISONS]
 PAPER = [path for path in FILES if path.parent.name == "paper"]
 
 STEPS = 1024 * 1024
@@ -51,7 +55,19 @@ def test_a_file_validates_and_resolves(path: Path) -> None:
         "classes",
     }
     unset = {key for key, value in config.settings.model_dump().items() if value is None}
-    assert unset <= left_open | {"labelled_in_pool", "time_limit", "output"}
+    assert unset <= left_open | {"labelled_in_pool", "time_limit", "output", "group"}
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_a_comparison_validates_and_differs_only_where_it_says_so(path: Path) -> None:
+    comparison = load_comparison([path])
+    configs = {row.name: resolve_config(row.config)[0] for row in comparison.rows}
+    assert len(configs) >= 6
+    shared = {name: shared_keys(c.tree(), c.section) for name, c in configs.items()}
+    allowed = allowed_keys(comparison.settings, comparison.rows)
+    assert differences(shared, allowed)[1] == []
+    everything = {json.dumps(c.tree(), sort_keys=True) for c in configs.values()}
+    assert len(everything) == len(configs)
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)

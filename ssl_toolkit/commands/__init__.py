@@ -13,10 +13,14 @@ import click
 
 import ssl_toolkit
 from ssl_toolkit.errors import ToolkitError
+from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
 
 COMMANDS = {
     "run": "Train an algorithm and test it.",
+    "compare": "Compare algorithms under identical configurations.",
     "resume": "Go on with a run that was stopped.",
+    "report": "Make the tables and the page of runs or of a comparison.",
+    "check-run": "Check that the folder of a run is whole.",
     "evaluate": "Score a trained model.",
     "predict": "Classify pictures with a trained model.",
     "pseudo-label": "Label a pool of pictures with a trained model.",
@@ -26,6 +30,14 @@ COMMANDS = {
     "show": "Show a plugin and its options.",
     "doctor": "Check this installation.",
 }
+
+
+class _StoppedError(Exception):
+    """A signal ended the command."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class LazyGroup(click.Group):
@@ -56,6 +68,13 @@ class LazyGroup(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, which would say nothing of the signal and print an empty line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _StoppedError(exit_status(error)) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing their modules."""
         with formatter.section("Commands"):
@@ -80,24 +99,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if hasattr(stream, "reconfigure"):  # names in any script, on a terminal of any encoding
             stream.reconfigure(errors="backslashreplace")
     given = [*(sys.argv[1:] if arguments is None else arguments)]
-    try:
-        status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
-        sys.stdout.flush()
-    except Exception as error:
-        if "--debug" in given:
-            traceback.print_exc()
-        _exit(_tell(error))
-    except KeyboardInterrupt:
-        _exit(130)
-    _exit(status if isinstance(status, int) else 0)
+    with handled():
+        try:
+            status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
+            sys.stdout.flush()
+        except Exception as error:
+            if "--debug" in given:
+                traceback.print_exc()
+            status = _tell(error)
+        except KeyboardInterrupt as error:
+            status = exit_status(error)
+        if status in STATUS.values() and arguments is None:
+            end_soon(status)
+        _exit(status if isinstance(status, int) else 0)
 
 
 def _tell(error: Exception) -> int:
     """Print what went wrong, a line for each fault; returns the exit status."""
     if isinstance(error, BrokenPipeError):
         return 0
+    if isinstance(error, _StoppedError):
+        return error.status
     if isinstance(error, click.Abort):
-        return 130
+        cause = error.__cause__
+        return exit_status(cause) if isinstance(cause, KeyboardInterrupt) else 130
     messages: Sequence[Any] = [f"{type(error).__name__}: {error} (--debug shows where)"]
     status = 1
     if isinstance(error, ToolkitError):

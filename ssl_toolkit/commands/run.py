@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -25,11 +25,13 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--val-fraction", "F", "Share of each class for validation."),
     ("--test-fraction", "F", "Share of each class for the test."),
     ("--on-bad-image", "error|skip", "What an unreadable picture does (default: error)."),
+    ("--stream-buffer", "N", "Decode unlabelled pictures while training, shuffled within N."),
     ("--image-size", "N", "Side of the pictures in pixels."),
     ("--steps", "N", "Optimizer steps (default: 1000)."),
     ("--eval-every", "N", "Steps between evaluations."),
     ("--log-every", "N", "Steps between rows of metrics."),
     ("--save-every", "N", "Steps between checkpoints (default: each evaluation)."),
+    ("--keep", "N", "Newest checkpoints that stay (default: 2)."),
     ("--time-limit", "MIN", "Minutes after which to save and stop."),
     ("--batch-size", "N", "Labelled pictures in a batch."),
     ("--eval-batch-size", "N", "Pictures in a batch of evaluation."),
@@ -39,14 +41,22 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--device", "NAME", "auto, cpu, cuda, cuda:N or mps (default: auto)."),
     ("--precision", "fp32|bf16|fp16", "Arithmetic of the forward (default: fp32)."),
     ("--workers", "N", "Threads that read pictures."),
+    ("--loggers", "A,B", "Where metrics go beside the run's files: tensorboard, wandb, mlflow."),
     ("--output", "DIR", "Folder of the run (default: runs/<algo>-<dataset>-s<seed>)."),
 )
 """Flags that take a value: each is the key of the same name in a configuration file."""
 
 
-def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command every flag of a configuration, ``--config`` and ``--set``."""
-    decorators = [click.option(flag, metavar=metavar, help=text) for flag, metavar, text in FLAGS]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def configuration_options(*, without: Collection[str] = ()) -> Decorator:
+    """Give a command every flag of a configuration but some, ``--config`` and ``--set``."""
+    decorators = [
+        click.option(flag, metavar=metavar, help=text)
+        for flag, metavar, text in FLAGS
+        if flag not in without
+    ]
     decorators += [
         click.option(
             "--pretrained/--no-pretrained", default=None, help="Start from published weights."
@@ -67,14 +77,21 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--config", "files", multiple=True, metavar="FILE", help="YAML, repeatable."),
         click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other key."),
     ]
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for give in reversed(decorators):
+            command = give(command)
+        return command
+
+    return decorate
 
 
 @click.command(short_help="Train an algorithm and test it.")
-@configuration_options
+@configuration_options()
 @click.option("--overwrite", is_flag=True, help="Replace the run that is in --output.")
+@click.option(
+    "--continue", "proceed", is_flag=True, help="Go on with this very run if it is in --output."
+)
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and stop.")
 @click.option("--quiet", is_flag=True, help="Warnings and results only.")
 @click.option("--verbose", is_flag=True, help="Every row of metrics.")
@@ -83,6 +100,7 @@ def command(
     files: tuple[str, ...],
     sets: tuple[str, ...],
     overwrite: bool,
+    proceed: bool,
     dry_run: bool,
     quiet: bool,
     verbose: bool,
@@ -105,24 +123,25 @@ def command(
         click.echo(yaml.dump(resolve_config(config)[0].tree()), nl=False)
         return 0
 
+    from ssl_toolkit.interrupts import STATUS
     from ssl_toolkit.results.console import Console
-    from ssl_toolkit.results.interrupts import STATUS
     from ssl_toolkit.results.run import train
 
     console = Console(quiet=quiet, verbose=verbose)
-    outcome = train(config, overwrite=overwrite, console=console)
+    outcome = train(config, overwrite=overwrite, proceed=proceed, console=console)
     return STATUS.get(outcome.signal, 0)
 
 
-def tell_clashes(settings: dict[str, Any]) -> None:
+def tell_clashes(*settings: dict[str, Any]) -> None:
     """Warn on stderr where a foreign distribution claims the name of a built-in in use."""
     from ssl_toolkit import registry
 
     chosen = {
-        "algorithms": [settings["algo"]],
-        "backbones": [settings["backbone"]],
-        "datasets": [settings["dataset"]],
-        "augmenters": [settings["augment"]["weak"], settings["augment"]["strong"]],
+        "algorithms": {own["algo"] for own in settings},
+        "backbones": {own["backbone"] for own in settings},
+        "datasets": {own["dataset"] for own in settings},
+        "loggers": {name for own in settings for name in own["loggers"]},
+        "augmenters": {own["augment"][kind] for own in settings for kind in ("weak", "strong")},
     }
     for group, names in chosen.items():
         for name, found in registry.clashes(group).items():

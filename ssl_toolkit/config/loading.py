@@ -27,9 +27,12 @@ NOT_COMPARED = frozenset(
         "time_limit",
         "log_every",
         "save_every",
+        "keep",
         "download",
         "root",
         "split",
+        "loggers",
+        "group",
     }
 )
 """Settings that two rows of one table may differ in."""
@@ -89,10 +92,32 @@ def load_config(
             wrong).
     """
     layers = [Layer(str(path), yaml.read(path)) for path in files]
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
-    layers.append(Layer("command line", given))
-    layers += [_parse_set(text) for text in sets]
+    layers.append(Layer("command line", given_flags(flags or {})))
+    layers += [parse_set(text) for text in sets]
     return validate(layers)
+
+
+def check_options(model: type[Options], given: Tree, section: str) -> Options:
+    """The options of a plugin that stands outside the configuration of a run.
+
+    Args:
+        model: its ``Config``.
+        given: what the user set.
+        section: the key under which it was set.
+
+    Raises:
+        ConfigError: every fault found.
+    """
+    faults = Faults({}, section)
+    options: Options | None = faults.check(model, given, (section,))
+    faults.stop()
+    assert options is not None
+    return options
+
+
+def given_flags(flags: Mapping[str, Any]) -> Tree:
+    """The flags that the user gave."""
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def validate(layers: Sequence[Layer]) -> RunConfig:
@@ -100,7 +125,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     given = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
     algo = str(next(given, Settings.model_fields["algo"].default))
     section = _bare(algo)
-    tree, origins = _merge([_without_alias(layer, section) for layer in layers])
+    tree, origins = merge([_without_alias(layer, section) for layer in layers])
     reference = tree.get("profile") == "reference"
     faults = Faults(origins, section)
 
@@ -181,7 +206,12 @@ def _section(tree: Tree, key: str, faults: Faults) -> Tree:
     return section
 
 
-def _parse_set(text: str) -> Layer:
+def parse_set(text: str) -> Layer:
+    """The layer of one ``key.path=value``; the value is YAML.
+
+    Raises:
+        ConfigError: it isn't of that form.
+    """
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise ConfigError(f"--set {text}: write --set key=value or --set section.key=value")
@@ -204,7 +234,12 @@ def _without_alias(layer: Layer, section: str) -> Layer:
     return Layer(layer.origin, _deep({section: own}, tree))
 
 
-def _merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
+def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
+    """One tree of all layers, later ones winning, and where each of its keys comes from.
+
+    Raises:
+        ConfigError: nested too deep.
+    """
     tree: Tree = {}
     origins: dict[Path_, str] = {}
     for layer in layers:

@@ -17,6 +17,16 @@ PAPER = "Hu et al., SimPLE, CVPR 2021"
 SHORT = "short runs on a CPU"
 
 
+def _parted(given: Any) -> Any:
+    """The names in ``a,b``; anything else as it is."""
+    if not isinstance(given, str):
+        return given
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
+Names = Annotated[list[str], BeforeValidator(_parted)]
+
+
 class OptimizerSettings(Options):
     """How the weights are updated."""
 
@@ -154,6 +164,12 @@ class Settings(Options):
         None, help="keep labelled pictures in the unlabelled pool as well"
     )
     on_bad_image: Literal["error", "skip"] = option("error", help="what an unreadable picture does")
+    stream_buffer: int | None = option(
+        None,
+        ge=1,
+        help="decode unlabelled pictures while training goes, shuffled within so many; "
+        "none: decode all before",
+    )
     drop_leaks: bool = option(
         False, help="drop training pictures that are byte-identical to test or validation ones"
     )
@@ -170,12 +186,17 @@ class Settings(Options):
     eval_every: int | None = option(None, ge=1, help="steps between evaluations")
     log_every: int | None = option(None, ge=1, help="steps between rows of metrics")
     save_every: int | None = option(None, ge=1, help="steps between checkpoints")
+    keep: int = option(2, ge=1, le=100, help="newest checkpoints that stay: last.pt, last-1.pt, …")
     time_limit: float | None = option(None, gt=0, help="minutes after which to save and stop")
     seed: int = option(0, ge=0, lt=2**63, help="seed of everything random")
     device: str = option("auto", min_length=1, help="auto, cpu, cuda, cuda:N or mps")
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help="arithmetic of the forward")
     workers: int = option(0, ge=0, le=256, help="threads that read pictures")
     output: str | None = option(None, min_length=1, help="folder of the run")
+    loggers: Names = option([], help="where the metrics are sent, beside the files of the run")
+    group: str | None = option(
+        None, min_length=1, help="comparison that the run belongs to, for the loggers"
+    )
 
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()

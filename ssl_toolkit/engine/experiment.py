@@ -21,7 +21,7 @@ from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.split_file import load_split, split_hash
 from ssl_toolkit.data.splits import Split, draw_split
-from ssl_toolkit.data.store import build_store, channel_statistics
+from ssl_toolkit.data.streamed import keep_all_but_unlabelled
 from ssl_toolkit.data.streams import derive_seed
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.devices import (
@@ -31,12 +31,20 @@ from ssl_toolkit.engine.devices import (
     make_scaler,
 )
 from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.engine.images import places, statistics, training_images
 from ssl_toolkit.engine.optimisation import build_optimizer
+from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
 from ssl_toolkit.engine.trainer import Trainer, needed
-from ssl_toolkit.engine.views import BatchMaker, TrainingImages
+from ssl_toolkit.engine.views import BatchMaker
 from ssl_toolkit.errors import ConfigError, DataError
-from ssl_toolkit.interfaces import Algorithm, Augmenter, DatasetDefaults, ImageTable, Task
+from ssl_toolkit.interfaces import (
+    Algorithm,
+    Augmenter,
+    DatasetDefaults,
+    ImageTable,
+    Task,
+)
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
 
@@ -97,7 +105,16 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
     if isinstance(table.read, FilePictures) and table.read.warning:
         warnings.append(table.read.warning)
     table, chosen = chosen_labels(table, settings)
-    split, leaks = _without_leaks(table, _split(table, settings, chosen), settings)
+    split = _split(table, settings, chosen)
+    if settings.stream_buffer is not None:
+        split = keep_all_but_unlabelled(
+            table,
+            split,
+            needed(settings.image_size),
+            refuse=settings.on_bad_image == "error",
+            progress=progress,
+        )
+    split, leaks = _without_leaks(table, split, settings)
     if leaks:
         warnings.append(f"{leaks.warning()}; leaks.json lists them")
     notes = [*table.notes, *split.notes]
@@ -105,21 +122,21 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
     algorithm_class: type[Algorithm] = registry.load("algorithms", settings.algo)
     classifier, model_notes = _classifier(settings, table)
     notes += model_notes
+    task = _task(classifier, table, split, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
-        algorithm = algorithm_class(config.algorithm, _task(classifier, table, split, settings))
+        algorithm = algorithm_class(config.algorithm, task)
     notes += _check_needs(algorithm, algorithm_class, classifier, table, split, settings)
 
-    images, rows = _store(table, split, settings, device, progress)
+    images, rows = training_images(table, split, settings, device, progress)
     if settings.labelled_in_pool is None:
         in_pool = bool(np.isin(split.labelled, split.unlabelled).any())
         settings = settings.model_copy(update={"labelled_in_pool": in_pool})
         config = replace(config, settings=settings)
     if classifier.mean.isnan().any():  # the weights brought no normalisation of their own
-        seen = torch.unique(torch.cat([images.labelled, images.unlabelled]))
         mean, std = defaults.mean, defaults.std
         if mean is None or std is None:
-            mean, std = channel_statistics(images.store, seen.cpu())
+            mean, std = statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
     classifier.to(device)
     algorithm.to(device)
@@ -146,12 +163,13 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
             classifier, algorithm.parameters(), settings.optimizer, needed(settings.lr)
         ),
         ema=_average(classifier, settings.ema),
-        validation=_places(rows, split.validation, table, device),
+        validation=places(rows, split.validation, table, device),
         precision=precision,
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
+        recorder=StepRecorder(task.label_counts),
     )
-    test = _places(rows, split.test, table, device)
+    test = places(rows, split.test, table, device)
     return Experiment(
         config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
     )
@@ -180,7 +198,10 @@ def _without_leaks(table: ImageTable, split: Split, settings: Settings) -> tuple
     """
     if settings.data is None and not settings.drop_leaks:
         return split, Leaks()
-    leaks = find_leaks(table, split_parts(table, split))
+    parts = split_parts(table, split)
+    if settings.stream_buffer is not None:  # reading them all is what streaming avoids
+        parts[parts == "unlabelled"] = ""
+    leaks = find_leaks(table, parts)
     return drop_leaks(table, split, leaks) if settings.drop_leaks else (split, leaks)
 
 
@@ -254,30 +275,6 @@ def _check_needs(
             f"--algo {settings.algo} does not use the {len(split.unlabelled)} unlabelled pictures"
         ]
     return []
-
-
-def _store(
-    table: ImageTable,
-    split: Split,
-    settings: Settings,
-    device: torch.device,
-    progress: Callable[[int, int], None] | None,
-) -> tuple[TrainingImages, NDArray[np.int64]]:
-    """The pictures of all parts in one store; and their rows of the table, sorted."""
-    parts = (split.labelled, split.unlabelled, split.validation, split.test)
-    rows = np.unique(np.concatenate(parts)).astype(np.int64)
-    store = build_store(table, rows, needed(settings.image_size), device, progress)
-    labelled, labels = _places(rows, split.labelled, table, device)
-    unlabelled, hidden = _places(rows, split.unlabelled, table, device)
-    return TrainingImages(store, labelled, labels, unlabelled, hidden), rows
-
-
-def _places(
-    rows: NDArray[np.int64], part: NDArray[np.int64], table: ImageTable, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Where a part's pictures are in the store, and their labels."""
-    places = torch.from_numpy(np.searchsorted(rows, part).astype(np.int64))
-    return places.to(device), torch.from_numpy(table.labels[part]).to(device)
 
 
 def _augmenter(name: str, options: Options, flip: bool, device: torch.device) -> Augmenter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from ssl_toolkit import ops
@@ -67,6 +67,20 @@ def all_finite(module: nn.Module) -> bool:
         for tensor in [*module.parameters(), *module.buffers()]
         if tensor.is_floating_point() and tensor.numel()
     ]
-    # The largest absolute value: a sum of squares of finite numbers could overflow.
+    return bool(_largest(tensors).isfinite())
+
+
+def largest_gradient(optimizer: Optimizer) -> Tensor:
+    """The largest absolute value in any gradient, a scalar on their device; waits for nothing.
+
+    It is infinite or nan where one is, and 0 where there are none.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+    return _largest(found) if found else parameters[0].new_zeros(())
+
+
+def _largest(tensors: list[Tensor]) -> Tensor:
+    # Not their norm: a sum of squares of finite numbers could overflow.
     largest = torch._foreach_norm(tensors, float("inf"))
-    return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
+    return torch.stack([norm.float() for norm in largest]).max()

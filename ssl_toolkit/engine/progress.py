@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,12 +13,20 @@ from ssl_toolkit.interfaces import StepOutput
 
 
 class StepRecorder:
-    """Collects one vector a batch; no host transfer until `flush`."""
+    """Collects one vector a batch; no host transfer until `flush`.
 
-    def __init__(self) -> None:
+    Args:
+        label_counts: labelled images of each class, C numbers: what the distribution of pseudo
+            labels is held against; none to leave that out.
+    """
+
+    def __init__(self, label_counts: Sequence[int] = ()) -> None:
+        self._label_counts = label_counts
+        self._class_counts = [0.0] * len(label_counts)
         self._names: tuple[str, ...] = ()
         self._rows: list[tuple[int, Tensor]] = []
         self._fetched: list[tuple[int, list[float]]] = []
+        self._gradients: list[tuple[int, Tensor]] = []
 
     def add(self, step: int, total: Tensor, output: StepOutput, hidden: Tensor) -> None:
         """Record a batch.
@@ -36,12 +45,23 @@ class StepRecorder:
             values[f"train.{name}"] = metric
         if output.guess is not None and len(output.guess.used):
             used = output.guess.used.float()
+            guessed = output.guess.probs.argmax(dim=-1)
             known = used * (hidden >= 0)
-            right = known * (output.guess.probs.argmax(dim=-1) == hidden)
+            right = known * (guessed == hidden)
             values |= {"used": used.mean(), "known": known.sum(), "right": right.sum()}
-        self._names = tuple(values)
+            values |= _pair_counts(output.pairs, hidden)
         row = [torch.as_tensor(v, device=total.device).detach().float() for v in values.values()]
-        self._rows.append((step, torch.stack(row)))
+        vector = torch.stack(row)
+        self._names = tuple(values)
+        if output.guess is not None and len(output.guess.used):
+            classes = used.new_zeros(output.guess.probs.shape[-1]).index_add_(0, guessed, used)
+            vector = torch.cat([vector, classes])
+            self._names += tuple(f"class {c}" for c in range(len(classes)))
+        self._rows.append((step, vector))
+
+    def add_gradient(self, step: int, largest: Tensor) -> None:
+        """Record the largest absolute value in any gradient of a step, after its batches."""
+        self._gradients.append((step, largest))
 
     def flush(self) -> dict[str, float]:
         """The means since the last flush, by name; empty when nothing was recorded.
@@ -55,40 +75,83 @@ class StepRecorder:
         self._fetched = []
         columns = dict(zip(self._names, zip(*(row for _, row in rows), strict=True), strict=True))
         known, right = columns.pop("known", ()), columns.pop("right", ())
+        told: dict[str, float] = {}
+        if sum(known) > 0:
+            told["train.pseudo_label_accuracy"] = sum(right) / sum(known)
+        told |= self._take_classes(columns) | _false_shares(columns)
         means = {name: sum(values) / len(values) for name, values in columns.items()}
         if "used" in means:
             means["train.coverage"] = means.pop("used")
-        if sum(known) > 0:
-            means["train.pseudo_label_accuracy"] = sum(right) / sum(known)
-        return means
+        return means | told
+
+    def take_class_counts(self) -> list[int]:
+        """Used pseudo labels of each class over all that was flushed since the last call."""
+        counts = [round(count) for count in self._class_counts]
+        self._class_counts = [0.0] * len(counts)
+        return counts
+
+    def _take_classes(self, columns: dict[str, tuple[float, ...]]) -> dict[str, float]:
+        """How the used pseudo labels are spread over the classes; removes their columns."""
+        names = [name for name in columns if name.startswith("class ")]
+        counts = [sum(columns.pop(name)) for name in names]
+        if not self._label_counts or not sum(counts):
+            return {}
+        for c, count in enumerate(counts):
+            self._class_counts[c] += count
+        shares = [count / sum(counts) for count in counts]
+        prior = [count / sum(self._label_counts) for count in self._label_counts]
+        return {
+            "train.largest_class_share": max(shares),
+            # Total variation distance: 0 for the labelled proportions, 1 for disjoint classes.
+            "train.pseudo_label_shift": sum(
+                abs(share - own) for share, own in zip(shares, prior, strict=True)
+            )
+            / 2,
+        }
 
     def check(self) -> None:
         """Fetch what is on the device.
 
         Raises:
-            TrainingError: a loss was not finite; names the term and the step.
+            TrainingError: a loss or a gradient was not finite; names the term and the step.
         """
         self._fetch()
 
     def state(self) -> dict[str, object]:
         """What is not flushed yet, for a checkpoint (fetches it)."""
-        return {"names": list(self._names), "rows": [[s, row] for s, row in self._fetch()]}
+        rows = [[step, row] for step, row in self._fetch()]
+        return {"names": list(self._names), "rows": rows, "class_counts": self._class_counts}
 
     def restore(self, state: dict[str, object]) -> None:
         """Take up what `state` gave."""
         self._names = tuple(state["names"])  # type: ignore[arg-type]
         self._rows = []
         self._fetched = [(step, row) for step, row in state["rows"]]  # type: ignore[attr-defined]
+        self._class_counts = list(state["class_counts"])  # type: ignore[call-overload]
 
     def _fetch(self) -> list[tuple[int, list[float]]]:
         if self._rows:
             steps = [step for step, _ in self._rows]
             values = torch.stack([row for _, row in self._rows]).tolist()
             self._rows = []
+            bad = self._bad_gradients()
             for step, row in zip(steps, values, strict=True):
+                if bad and bad[0] < step:
+                    break
                 self._refuse_non_finite(step, row)
                 self._fetched.append((step, row))
+            if bad:
+                raise TrainingError(
+                    f"a gradient is not finite at step {bad[0]} although the loss is; the last "
+                    "finite checkpoint is kept; try a lower --lr"
+                )
         return self._fetched
+
+    def _bad_gradients(self) -> list[int]:
+        """The steps with a gradient that is not finite."""
+        seen, self._gradients = self._gradients, []
+        finite = torch.stack([largest for _, largest in seen]).isfinite().tolist() if seen else []
+        return [step for (step, _), good in zip(seen, finite, strict=True) if not good]
 
     def _refuse_non_finite(self, step: int, row: list[float]) -> None:
         bad = [n for n, v in zip(self._names, row, strict=True) if not math.isfinite(v)]
@@ -98,3 +161,25 @@ class StepRecorder:
                 f"loss {' and '.join(terms) or bad[0]!r} is not finite at step {step}; the last "
                 "finite checkpoint is kept; try a lower --lr or --set optimizer.clip_norm=5"
             )
+
+
+def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
+    """For each criterion: pairs of images of known classes that pass it, and the false ones."""
+    known = (hidden >= 0)[:, None] & (hidden >= 0)[None, :]
+    false = known & (hidden[:, None] != hidden[None, :])
+    counts = {}
+    for name, mask in pairs.items():
+        counts[f"pairs {name}"] = (mask & known).sum()
+        counts[f"false {name}"] = (mask & false).sum()
+    return counts
+
+
+def _false_shares(columns: dict[str, tuple[float, ...]]) -> dict[str, float]:
+    """The share of false pairs among those that pass; removes the columns of `_pair_counts`."""
+    shares = {}
+    for key in [key for key in columns if key.startswith("pairs ")]:
+        name = key.removeprefix("pairs ")
+        passed, false = sum(columns.pop(key)), sum(columns.pop(f"false {name}"))
+        if passed > 0:
+            shares[f"train.pair_{name}_false"] = false / passed
+    return shares

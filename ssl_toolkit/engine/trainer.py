@@ -17,7 +17,7 @@ from ssl_toolkit.engine.checkpoints import random_states, restore_random_states
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
-from ssl_toolkit.engine.optimisation import all_finite, set_learning_rate
+from ssl_toolkit.engine.optimisation import all_finite, largest_gradient, set_learning_rate
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.views import BatchMaker
 from ssl_toolkit.errors import TrainingError
@@ -26,6 +26,8 @@ from ssl_toolkit.models.classifier import Classifier
 
 Row = dict[str, float | int]
 T = TypeVar("T")
+
+SMALLEST_SCALE = 2.0**-20  # fp16: the scaler halves it at each overflow; here that never helped
 
 
 @dataclass
@@ -78,9 +80,13 @@ class Trainer:
     images: int = 0
     """Training images drawn so far, views not counted."""
     best: Best | None = None
+    saved: int = 0
+    """Step of the last checkpoint."""
     best_saved: int = 0
     """Step of the best weights that `save` has written on their own."""
     evaluations: list[tuple[int, float]] = field(default_factory=list)
+    pseudo_labels: list[int] = field(default_factory=list)
+    """Used pseudo labels of each class between the last two evaluations."""
     recorder: StepRecorder = field(default_factory=StepRecorder)
 
     @property
@@ -115,7 +121,9 @@ class Trainer:
                 row = {"step": self.step, **self.recorder.flush(), "lr": self._learning_rate()}
                 elapsed = time.perf_counter() - flushed
                 row["images_per_second"] = (self.images - counted) / elapsed
-                row |= self._evaluate() if evaluate else {}
+                if evaluate:
+                    row |= self._evaluate()
+                    self.pseudo_labels = self.recorder.take_class_counts()
                 counted, flushed = self.images, time.perf_counter()
                 self.seconds = before + flushed - started
                 for observe in self.observers:
@@ -127,6 +135,24 @@ class Trainer:
             if reason:
                 return reason
         return ""
+
+    def seconds_per_step(self, steps: int = 8, warm: int = 3) -> float:
+        """Time of a step, its share of an evaluation included; trains, so measure on a copy.
+
+        Args:
+            steps: that are measured.
+            warm: that are done before and not counted.
+        """
+        self.classifier.train()
+        for number in range(warm + steps):
+            if number == warm:
+                started = time.perf_counter()
+            self._forward_backward(number, 1)
+            self._update()
+        training = (time.perf_counter() - started) / steps * self.settings.optimizer.accumulate
+        started = time.perf_counter()
+        self._evaluate()
+        return training + (time.perf_counter() - started) / needed(self.settings.eval_every)
 
     def _forward_backward(self, number: int, accumulate: int) -> None:
         """Add the gradient of one batch."""
@@ -143,6 +169,8 @@ class Trainer:
         self.images += len(batch.labels) + len(batch.unlabelled_indices)
 
     def _update(self) -> None:
+        if not self.scaler.is_enabled():  # a scaler looks itself, and leaves such a step out
+            self.recorder.add_gradient(self.step + 1, largest_gradient(self.optimizer))
         clip_norm = self.settings.optimizer.clip_norm
         if clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -194,7 +222,11 @@ class Trainer:
                 f"a weight is not finite after step {self.step}; the last finite checkpoint is "
                 "kept; try a lower --lr or --set optimizer.clip_norm=5"
             )
+        if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
+            told = "gradients overflow fp16 at every step; the last finite checkpoint is kept"
+            raise TrainingError(f"{told}; use --precision bf16 or fp32")
         self.save()
+        self.saved = self.step
 
     def _live_probabilities(self, images: Tensor) -> Tensor:
         self.classifier.eval()
@@ -231,6 +263,7 @@ class Trainer:
             "scaler": self.scaler.state_dict(),
             "evaluations": [list(evaluation) for evaluation in self.evaluations],
             "best": None if self.best is None else vars(self.best),
+            "pseudo_labels": self.pseudo_labels,
             "unlogged": self.recorder.state(),
             "random": random_states(),
         }
@@ -238,6 +271,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave."""
         self.step, self.seconds = state["step"], state["seconds"]
+        self.saved = self.step
         self.images = state["images"]
         self.classifier.load_state_dict(state["model"])
         if self.ema is not None:
@@ -249,6 +283,7 @@ class Trainer:
         self.scaler.load_state_dict(state["scaler"])
         self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
         self.best = None if state["best"] is None else Best(**state["best"])
+        self.pseudo_labels = state["pseudo_labels"]
         self.recorder.restore(state["unlogged"])
         restore_random_states(state["random"])
 

@@ -19,6 +19,8 @@ from ssl_toolkit.interfaces.algorithms import (
 from ssl_toolkit.interfaces.augmenters import Augmenter, Draws
 from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
 from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, Part
+from ssl_toolkit.interfaces.launchers import Ended, Launcher, Unit
+from ssl_toolkit.interfaces.loggers import LoggedRun, Logger
 
 __all__ = [
     "Algorithm",
@@ -30,12 +32,17 @@ __all__ = [
     "Dataset",
     "DatasetDefaults",
     "Draws",
+    "Ended",
     "Guess",
     "ImageTable",
+    "Launcher",
+    "LoggedRun",
+    "Logger",
     "Loss",
     "Part",
     "Prediction",
     "StepOutput",
     "Task",
+    "Unit",
     "Views",
 ]

@@ -162,6 +162,9 @@ class StepOutput:
     losses: Mapping[str, Loss]
     """At least one term, by name (lower case, no dot); the supervised one is ``supervised``."""
     guess: Guess | None = None
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)
+    """By the name of a criterion, (U, U) bool: whether images i != j of the step pass it as a pair
+    of the same class, in the algorithm's belief. The engine reports how often that is false."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """More 0-dim tensors to log, by name; no gradient, no host transfer."""
 

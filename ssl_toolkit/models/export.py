@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,10 +114,11 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     """
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        classes, mean, std = config["classes"], config["mean"], config["std"]
+        classes, (mean, std) = config["classes"], _statistics(config)
         name, size = config["backbone"], config["image_size"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"{folder} holds no exported model: {error!r} in config.json") from error
+    check_description(folder / "config.json", config)
     classifier, notes = build_classifier(
         name,
         len(classes),
@@ -132,6 +133,36 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         raise ModelError(f"{folder}: the head in model.safetensors is not that of config.json")
     classifier.set_statistics(mean, std)
     return classifier.eval(), config
+
+
+def check_description(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a file that says nothing sensible of the network whose weights it goes with.
+
+    Args:
+        path: for the message.
+        content: with the keys ``backbone``, ``classes`` and ``image_size``.
+
+    Raises:
+        ModelError: one of them is missing, or of a wrong type or range.
+    """
+    classes, size = content.get("classes"), content.get("image_size")
+    right = {
+        "backbone": isinstance(content.get("backbone"), str),
+        "classes": isinstance(classes, list | tuple)
+        and len(classes) > 1
+        and all(isinstance(name, str) for name in classes),
+        "image_size": type(size) is int and 1 <= size <= 4096,
+    }
+    for key, good in right.items():
+        if not good:
+            raise ModelError(f"{path}: {key} is {str(content.get(key))[:80]!r}, which can't be")
+
+
+def _statistics(config: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    mean, std = ([float(value) for value in config[key]] for key in ("mean", "std"))
+    if len(mean) != 3 or len(std) != 3 or not min(std) > 0:
+        raise ValueError("mean and std must be three numbers each")
+    return mean, std
 
 
 def preparation(image_size: int) -> str:

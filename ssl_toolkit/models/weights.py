@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,11 +62,13 @@ def read_weights(path: Path) -> WeightsFile:
             warnings.simplefilter("ignore", UserWarning)  # a foreign pickle protocol
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        named = f" (it names {foreign[1]})" if foreign else ""
         raise ModelError(
-            f"{path} was not loaded: it is not plain tensors and would run code of its own or is "
-            "damaged; save its state_dict, or convert it to safetensors"
+            f"{path} was not loaded: it is not plain tensors and would run code of its own{named} "
+            "or is damaged; save its state_dict, or convert it to safetensors"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, LookupError) as error:
+    except Exception as error:  # damaged files meet almost any exception
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{path} is not a readable weights file: {reason}") from error
     found = _tensors(content)
@@ -220,7 +223,7 @@ def _record(content: Any) -> tuple[str | None, tuple[str, ...] | None]:
 def _beside(path: Path) -> Any:
     try:
         return json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,9 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from ssl_toolkit.files import append_line
+from ssl_toolkit.results.health import alarms, is_evaluation
 
 Row = dict[str, Any]
 
@@ -70,9 +74,14 @@ class Console:
             left = (now - self._reading_began) / done * (total - done)
             self.say(f"read {done} of {total} pictures, {_duration(left)} left")
 
-    def training(self, steps: int) -> _Course:
-        """The course of training: a context manager whose `row` takes rows of metrics."""
-        return _Course(self, steps)
+    def training(self, steps: int, before: Iterable[Row] = ()) -> _Course:
+        """The course of training: a context manager whose `row` takes rows of metrics.
+
+        Args:
+            steps: of the whole run.
+            before: rows that a resumed run has already; their alarms are not told again.
+        """
+        return _Course(self, steps, before)
 
     def results(self, summary: dict[str, Any]) -> None:
         """The final table."""
@@ -104,14 +113,15 @@ class Console:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(line + "\n")
+            append_line(self._log, line)
 
 
 class _Course:
-    def __init__(self, console: Console, steps: int) -> None:
+    def __init__(self, console: Console, steps: int, before: Iterable[Row]) -> None:
         self._console = console
         self._steps = steps
+        self._evaluations = [row for row in before if is_evaluation(row)]
+        self._alarms = alarms(self._evaluations, steps=steps)
         self._best: tuple[float, int] | None = None
         self._progress = (
             Progress(
@@ -155,6 +165,17 @@ class _Course:
             self._console.say(
                 f"step {row['step']}/{self._steps}  {_brief(row, self._best)}  {self._left(row)}"
             )
+        if is_evaluation(row):
+            self._alarm(row)
+
+    def _alarm(self, row: Row) -> None:
+        """Tell what this evaluation shows to go wrong, once."""
+        self._evaluations.append(row)
+        found = alarms(self._evaluations, steps=self._steps)
+        for text in found:
+            if text not in self._alarms:
+                self._console.warn(text)
+        self._alarms = found
 
     def _left(self, row: Row) -> str:
         step, seconds = row["step"], row["seconds"]

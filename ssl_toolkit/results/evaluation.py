@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
+from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.sources import read_data
 from ssl_toolkit.data.store import build_store
@@ -52,13 +54,50 @@ def score_parts(
     }
 
 
+def worst_mistakes(
+    experiment: Experiment, predictions: Predictions, most: int = 24, size: int = 64
+) -> dict[str, NDArray[Any]]:
+    """The most confidently wrong test pictures, small, so that a report needs no data.
+
+    Args:
+        experiment: the run.
+        predictions: of `predict_parts`.
+        most: how many are kept.
+        size: the longest side that is kept, in pixels.
+
+    Returns:
+        ``mistakes`` (n,) places in the test arrays, the most confident first; ``mistakes_keys``
+        (n,) names; ``mistakes_pictures`` (n, H, W, 3) uint8.
+    """
+    probs, labels = predictions["test"]
+    wrong = np.flatnonzero(probs.argmax(axis=1) != labels) if len(labels) else labels
+    places = (
+        wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most] if len(wrong) else wrong
+    )
+    rows = experiment.test[0][torch.from_numpy(places)]
+    pictures = experiment.trainer.batches.images.store.pixels(rows).cpu()
+    if len(places) and pictures.shape[-1] > size:
+        small = F.interpolate(pictures.float(), size=(size, size), mode="area")
+        pictures = small.round().to(torch.uint8)
+    keys = [experiment.table.keys[row] for row in experiment.split.test[places]]
+    return {
+        "mistakes": places,
+        "mistakes_keys": np.array(keys, dtype=np.str_),
+        "mistakes_pictures": pictures.permute(0, 2, 3, 1).numpy(),
+    }
+
+
 def confusions(predictions: Predictions) -> dict[str, NDArray[np.int64]]:
     """`confusion_matrix` of each part."""
     return {part: confusion_matrix(probs, labels) for part, (probs, labels) in predictions.items()}
 
 
 def predict_own_data(
-    path: Path, *, device: str | None = None, batch_size: int | None = None
+    path: Path,
+    *,
+    device: str | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Predictions, tuple[str, ...]]:
     """Probabilities of the weights that a finished run reports, on the data that it used.
 
@@ -66,6 +105,7 @@ def predict_own_data(
         path: folder of the run.
         device: see `load_model`; None for the run's own.
         batch_size: pictures in a forward; None for the run's own.
+        progress: called while pictures are decoded.
 
     Returns:
         Probabilities and labels of ``validation`` and ``test``; and the classes.
@@ -84,7 +124,7 @@ def predict_own_data(
     given = {"device": device, "eval_batch_size": batch_size}
     update = {key: value for key, value in given.items() if value is not None}
     config = replace(config, settings=config.settings.model_copy(update=update))
-    experiment = prepare(config)
+    experiment = prepare(config, progress=progress)
     check_classes(experiment.classes, summary["classes"], path, config.settings.data)
     state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)
     experiment.trainer.evaluated.load_state_dict(reported_weights(state))
@@ -99,6 +139,7 @@ def predict_other_data(
     skip_bad: bool = False,
     device: str = "auto",
     batch_size: int = 64,
+    progress: Progress | None = None,
 ) -> tuple[Predictions, tuple[str, ...]]:
     """Probabilities of a trained model on pictures of the same classes that it wasn't trained on.
 
@@ -109,6 +150,7 @@ def predict_other_data(
         skip_bad: leave unreadable pictures out instead of refusing them.
         device: see `load_model`.
         batch_size: pictures in a forward; changes speed and memory, not the result.
+        progress: called while pictures are decoded.
 
     Returns:
         Probabilities and labels of ``test``; where the data names no test part, of ``labelled``:
@@ -123,6 +165,7 @@ def predict_other_data(
         root=root,
         on_bad_image="skip" if skip_bad else "error",
         size=model.image_size,
+        progress=progress,
     )
     check_classes(table.classes, model.classes, path, data)
     part, rows = _to_score(table)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparison import flatten
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
-from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
-from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.files import append_line, write_json, write_text
+
+MAY_CHANGE = frozenset({"output", "root", "download", "workers", "time_limit", "loggers", "group"})
+"""Keys that say where and how, not what: another value of theirs changes no result."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """One JSON object a line."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def table(self) -> Path:
+        """The same rows as a table; written when the run ends, however it ends."""
+        return self.path / "metrics.csv"
 
     @property
     def log(self) -> Path:
@@ -95,11 +102,23 @@ class RunFolder:
             summary = json.loads(self.summary.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ModelError(f"{self.path}: not the folder of a run (no summary.json)") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{self.summary}: damaged or not readable: {error}") from error
         if not isinstance(summary, dict) or "status" not in summary:
             raise ModelError(f"{self.summary}: not the summary of a run")
         return summary
+
+    def read_record(self) -> dict[str, Any]:
+        """The record of the run's start.
+
+        Raises:
+            ModelError: it is missing or damaged.
+        """
+        try:
+            made: dict[str, Any] = json.loads(self.record.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ModelError(f"{self.record}: missing or damaged: {error}") from error
+        return made
 
     def read_config(self) -> RunConfig:
         """The configuration of the run's start.
@@ -136,8 +155,7 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row of metrics; strict JSON."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        append_line(self.metrics, json.dumps(row, allow_nan=False))
 
     def cut_back(self, step: int) -> None:
         """Drop the rows of metrics after a step, so that a resumed run writes them anew.
@@ -173,73 +191,40 @@ def check_classes(
         )
 
 
-def default_name(settings: Settings) -> str:
-    """``<algo>-<dataset>-s<seed>``, from settings that are resolved."""
-    if settings.data:
-        path = Path(settings.data).resolve()
-        data = path.stem if path.is_file() else path.name
-    else:
-        data = (settings.dataset or "").rpartition(":")[2]
-    return f"{settings.algo.rpartition(':')[2]}-{data or 'data'}-s{settings.seed}"
+def check_same(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse a folder whose run has another configuration; where it lies is no part of it.
 
-
-def check_output(settings: Settings, overwrite: bool) -> None:
-    """Refuse an output folder that can't be used, before anything is read or trained.
+    Args:
+        folder: of a run.
+        config: resolved.
 
     Raises:
-        ModelError: it exists (and may not be overwritten), or can't be made.
+        ConfigError: names the keys that differ, with both values.
     """
-    if settings.output is None:
-        _check_writable(Path("runs"))
-        return
-    path = Path(settings.output)
-    if path.exists() or path.is_symlink():
-        if not path.is_dir():
-            raise ModelError(f"--output {path}: there is a file of that name; choose another name")
-        if not overwrite:
-            raise ModelError(
-                f"--output {path}: the folder exists; choose another name, go on with "
-                f"`ssl-toolkit resume {path}`, or replace it with --overwrite"
-            )
-        foreign = not RunFolder(path).summary.exists() and any(path.iterdir())
-        if foreign:
-            raise ModelError(f"--output {path}: not the folder of a run, so it is not overwritten")
-    _check_writable(path)
+    stored = dict(flatten(folder.read_config().tree()))
+    # What is filled from the data alone is None in a configuration that was not run yet.
+    given = {k: v for k, v in flatten(config.tree()) if v is not None and k not in MAY_CHANGE}
+    told = [
+        f"{key} is {stored.get(key)!r} there, {value!r} here"
+        for key, value in given.items()
+        if stored.get(key) != value
+    ]
+    if told:
+        raise ConfigError(
+            f"{shown(folder.path)}: the run there has another configuration: {'; '.join(told)}"
+        )
 
 
-def make_folder(settings: Settings, overwrite: bool) -> RunFolder:
-    """Make the folder of a run; a default name gets a number when it is taken.
+def check_writable(path: Path) -> None:
+    """Refuse a place that can't be written.
 
     Raises:
-        ModelError: as `check_output`.
+        ModelError: names the folder that can't.
     """
-    check_output(settings, overwrite)
-    try:
-        if settings.output is not None:
-            path = Path(settings.output)
-            if path.exists():
-                shutil.rmtree(path)
-            path.mkdir(parents=True)
-            return RunFolder(path)
-        parent = Path("runs")
-        parent.mkdir(exist_ok=True)
-        name, number = default_name(settings), 1
-        while True:
-            path = parent / (name if number == 1 else f"{name}-{number}")
-            try:
-                path.mkdir()
-            except FileExistsError:
-                number += 1
-            else:
-                return RunFolder(path)
-    except OSError as error:
-        place = settings.output or "runs"
-        raise ModelError(f"--output {place}: {error.strerror or error}") from error
-
-
-def _check_writable(path: Path) -> None:
     existing = path.absolute()
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ModelError(f"--output {path}: {existing} can't be written; choose another folder")
+        raise ModelError(
+            f"--output {shown(path)}: {shown(existing)} can't be written; choose another folder"
+        )

@@ -19,9 +19,9 @@ from ssl_toolkit.data.given import Picture, Pixels, name_of, pixels_of, several,
 from ssl_toolkit.data.pictures import pillow_muted, shown
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
-from ssl_toolkit.errors import DataError, ModelError
+from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.models.export import load_exported
+from ssl_toolkit.models.export import check_description, load_exported
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.results.folder import RunFolder
 
@@ -238,6 +238,9 @@ def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
 
 def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
     state = load_checkpoint(path)
+    if state.get("step") == 0:
+        raise ModelError(f"{shown(path)}: not trained yet; wait for its next checkpoint")
+    check_description(path, state)
     try:
         classifier, _ = build_classifier(
             state["backbone"],
@@ -249,7 +252,9 @@ def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
         )
         # The statistics of the normalisation are among the weights.
         classifier.load_state_dict(reported_weights(state))
-    except (RuntimeError, LookupError, TypeError) as error:
+    except ToolkitError:
+        raise
+    except Exception as error:  # weights of another network meet almost any exception
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{shown(path)}: its weights can't be used: {reason}") from error
     return classifier, state

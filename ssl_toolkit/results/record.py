@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from typing import Any
 
 import importlib_metadata
 import torch
+from torch import nn
 
 from ssl_toolkit import registry
 from ssl_toolkit.engine.devices import describe
@@ -26,8 +28,21 @@ def versions() -> dict[str, str]:
     return found | {"torch": torch.__version__}  # with its build, such as +cu130
 
 
+def _weights_hash(module: nn.Module) -> str:
+    """Hash over the names and bytes of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(name.encode() + plain.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def record(experiment: Experiment) -> dict[str, Any]:
-    """Versions, device, the distribution of each plugin, and the fingerprints."""
+    """What a run is made of; taken before its first step.
+
+    Versions, device, the distribution of each plugin, and hashes of the shared configuration, the
+    split and the initial weights: in a comparison those three agree for each seed.
+    """
     settings = experiment.config.settings
     plugins = {
         "algorithms": settings.algo,
@@ -53,8 +68,10 @@ def record(experiment: Experiment) -> dict[str, Any]:
         "precision": experiment.trainer.precision,
         "torch_threads": torch.get_num_threads(),
         "plugins": distributions,
+        "oracle": experiment.trainer.algorithm.oracle,
         "fingerprint": experiment.config.fingerprint(),
         "split": experiment.split_hash,
+        "initial_weights": _weights_hash(experiment.trainer.classifier),
         "notes": list(experiment.notes),
         "warnings": list(experiment.warnings),
     }

@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
-import io
 import os
-import time
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.data.split_file import save_split
-from ssl_toolkit.data.splits import Split
-from ssl_toolkit.engine.checkpoints import load_checkpoint, save_checkpoint
-from ssl_toolkit.engine.experiment import Experiment, prepare
-from ssl_toolkit.engine.metrics import convergence_step
-from ssl_toolkit.engine.resolve import load_table
+from ssl_toolkit.engine.experiment import Experiment, prepare, resolve_config
 from ssl_toolkit.engine.trainer import needed
-from ssl_toolkit.errors import TrainingError
-from ssl_toolkit.files import write_atomically, write_json, write_text
-from ssl_toolkit.models.export import export_model
-from ssl_toolkit.results.card import model_card
+from ssl_toolkit.errors import ConfigError, ModelError
+from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.interrupts import handled
 from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.evaluation import Predictions, predict_parts, score_parts
-from ssl_toolkit.results.folder import RunFolder, check_classes, check_output, make_folder
-from ssl_toolkit.results.interrupts import Interrupts, handled
+from ssl_toolkit.results.folder import RunFolder, check_same
+from ssl_toolkit.results.loggers import check_loggers
+from ssl_toolkit.results.output import Output
 from ssl_toolkit.results.record import record
+from ssl_toolkit.results.resuming import resume
+from ssl_toolkit.results.training import Outcome, counts, finish, summary_of
 
-OWN_DATA = (
-    "trained on the embedded data set {}; for your own pictures: --data FOLDER "
-    "(labeled/<class>/, unlabeled/, test/<class>/)"
-)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    folder: Path
-    summary: dict[str, Any]
-    signal: str = ""
-    """The signal that ended it early, if one did."""
+__all__ = ["Outcome", "begun", "resume", "train"]
 
 
 def train(
     config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
     *,
     overwrite: bool = False,
+    proceed: bool = False,
     console: Console | None = None,
 ) -> Outcome:
     """Do what ``ssl-toolkit run`` does.
@@ -60,6 +41,8 @@ def train(
         config: a validated configuration, a tree of keys as in a ``--config`` file, or the path
             of such a file.
         overwrite: whether a run that is in the output folder may be replaced.
+        proceed: go on with a run of this very configuration that is in the output folder, and
+            leave a finished one as it is; so the call may be repeated until it succeeds.
         console: where the course is shown; None shows warnings and the results only. The log gets
             everything.
 
@@ -76,190 +59,63 @@ def train(
         tree = {k: str(v) if isinstance(v, os.PathLike) else v for k, v in config.items()}
         config = validate([Layer("configuration", tree)])
     console = console or Console(quiet=True)
-    check_output(config.settings, overwrite)
-    experiment = prepare(config, progress=console.reading)
-    folder = make_folder(experiment.config.settings, overwrite)
-    console.log_to(folder.log)
-    write_text(folder.config, yaml.dump(experiment.config.tree()))
-    write_json(folder.record, record(experiment))
-    save_split(folder.split, experiment.table, experiment.split)
-    if experiment.leaks:
-        write_json(folder.leaks, experiment.leaks.content(experiment.table))
-    folder.write_summary(_summary(experiment, "running"))
-    console.say(f"run folder: {folder.path}", important=True)
-    _introduce(experiment, console)
-    return _finish(experiment, folder, console)
+    if proceed and begun(config):
+        return resume(Path(needed(config.settings.output)), console=console)
+    check_loggers(config.settings.loggers)
+    with (
+        handled() as interrupts,
+        Output(config.settings, overwrite=overwrite, restart=proceed) as output,
+    ):
+        experiment = prepare(config, progress=console.reading)
+        folder = output.make(experiment.config.settings)
+        _begin(experiment, folder, console)
+        return finish(experiment, folder, console, interrupts)
 
 
-def resume(path: Path, *, data: Path | None = None, console: Console | None = None) -> Outcome:
-    """Go on with a run that was stopped, from its last checkpoint to the very same result.
+def _begin(experiment: Experiment, folder: RunFolder, console: Console) -> None:
+    """Write what is known before the first step; if that fails, nothing is left."""
+    try:
+        console.log_to(folder.log)
+        write_text(folder.config, yaml.dump(experiment.config.tree()))
+        write_json(folder.record, record(experiment))
+        save_split(folder.split, experiment.table, experiment.split)
+        if experiment.leaks:
+            write_json(folder.leaks, experiment.leaks.content(experiment.table))
+        console.say(f"run folder: {folder.path}", important=True)
+        _introduce(experiment, console)
+        folder.write_summary(summary_of(experiment, "running"))
+    except BaseException as error:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise ModelError(f"{error.filename or folder.path}: {error.strerror}") from error
+        raise
 
-    A finished run is left as it is.
 
-    Args:
-        path: folder of the run.
-        data: where its pictures are now, if they were moved; the same ones as before.
-        console: as for `train`.
+def begun(config: RunConfig) -> bool:
+    """Whether the output folder holds a run of this configuration, however far it came.
 
     Raises:
-        ModelError: the folder is not that of a run, or its checkpoint doesn't fit.
-        UserError: its data is not there any more, or not the same.
+        ConfigError: no output is given, or the run that is there has another configuration.
+        ModelError: what is there is damaged.
     """
-    console = console or Console(quiet=True)
-    folder = RunFolder(path)
-    summary = folder.read_summary()
-    if summary["status"] == "completed":
-        if data is not None:
-            check_classes(
-                load_table(folder.reopen(data).settings).classes, summary["classes"], path, data
-            )
-        console.say(f"{path}: finished already; nothing to do", important=True)
-        return Outcome(path, summary)
-    config = folder.read_config()
-    experiment = prepare(folder.reopen(data))
-    # The folder keeps the configuration of its start, whatever the data was opened with.
-    experiment = replace(experiment, config=config)
-    check_classes(experiment.classes, summary["classes"], path, data or config.settings.data)
-    step = 0
-    if folder.last.exists():
-        state = load_checkpoint(folder.last, experiment.device)
-        experiment.trainer.load_state_dict(state)
-        step = experiment.trainer.step
-    folder.cut_back(step)
-    console.log_to(folder.log)
-    console.say(f"going on after step {step} of {config.settings.steps}", important=True)
-    folder.write_summary(_summary(experiment, "running"))
-    return _finish(experiment, folder, console)
-
-
-def _finish(experiment: Experiment, folder: RunFolder, console: Console) -> Outcome:
-    """Train what is left, test the best weights once, and write the results."""
-    trainer = experiment.trainer
-    limit = experiment.config.settings.time_limit
-    started = time.monotonic()
-    with handled() as interrupts, console.training(needed(trainer.settings.steps)) as course:
-        trainer.observers += [folder.append_metrics, course.row]
-        trainer.save = lambda: _save(experiment, folder)
-        trainer.stop = lambda: _reason(interrupts, limit, started)
-        try:
-            reason = trainer.fit()
-        except TrainingError as error:
-            folder.write_summary(_summary(experiment, "failed") | {"reason": str(error)})
-            raise
-        except KeyboardInterrupt:
-            reason = interrupts.signal or "SIGINT"
-    if reason:
-        summary = _summary(experiment, "interrupted") | {"reason": reason}
-        folder.write_summary(summary)
-        console.say(
-            f"stopped by {reason} after step {trainer.step}; go on with "
-            f"`ssl-toolkit resume {folder.path}`",
-            important=True,
-        )
-        return Outcome(folder.path, summary, interrupts.signal)
-
-    if trainer.best is not None:
-        trainer.evaluated.load_state_dict(trainer.best.weights)
-    predictions = predict_parts(experiment)
-    _write_predictions(folder.predictions, predictions, experiment.classes)
-    settings = experiment.config.settings
-    exported = export_model(
-        trainer.evaluated,
-        folder.model,
-        backbone_name=needed(settings.backbone),
-        classes=experiment.classes,
-        image_size=needed(settings.image_size),
-    )
-    results = score_parts(predictions, experiment.classes)
-    summary = _summary(experiment, "completed", results)
-    write_text(folder.card, model_card(experiment, summary, record(experiment), exported))
-    folder.write_summary(summary)
-    console.results(summary)
-    if settings.data is None and settings.dataset in ("digits", "mnist5k"):
-        console.say(OWN_DATA.format(settings.dataset))
-    return Outcome(folder.path, summary)
+    if config.settings.output is None:
+        raise ConfigError("--continue goes on with what is in a folder; give it as --output")
+    folder = RunFolder(Path(config.settings.output))
+    if not folder.summary.exists():
+        return False  # at most the start of a run that ended before there was anything in it
+    check_same(folder, resolve_config(config)[0])
+    return True
 
 
 def _introduce(experiment: Experiment, console: Console) -> None:
     settings = experiment.config.settings
-    counts = ", ".join(f"{count} {part}" for part, count in _counts(experiment.split).items())
+    parts = ", ".join(f"{count} {part}" for part, count in counts(experiment.split).items())
     console.say(
         f"{settings.algo} (profile {settings.profile}), {settings.backbone} at "
         f"{settings.image_size} px, {experiment.device}, seed {settings.seed}"
     )
-    console.say(f"{len(experiment.classes)} classes; {counts}")
+    console.say(f"{len(experiment.classes)} classes; {parts}")
     for note in experiment.notes:
         console.say(note)
     for warning in experiment.warnings:
         console.warn(warning)
-
-
-def _save(experiment: Experiment, folder: RunFolder) -> None:
-    trainer = experiment.trainer
-    settings = experiment.config.settings
-    names = {
-        "algorithm": settings.algo,
-        "backbone": settings.backbone,
-        "classes": list(experiment.classes),
-        "image_size": settings.image_size,
-    }
-    if trainer.best is not None and trainer.best.step > trainer.best_saved:
-        save_checkpoint(folder.best, {**names, **vars(trainer.best)})
-        trainer.best_saved = trainer.best.step
-    save_checkpoint(folder.last, {**names, **trainer.state_dict()})
-
-
-def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
-    if interrupts.signal:
-        return interrupts.signal
-    late = limit is not None and time.monotonic() - started >= 60 * limit
-    return "the time limit" if late else ""
-
-
-def _write_predictions(
-    path: Path,
-    predictions: Predictions,
-    classes: tuple[str, ...],
-) -> None:
-    arrays: dict[str, Any] = {"classes": np.array(classes)}
-    for part, (probs, labels) in predictions.items():
-        arrays |= {f"{part}_probabilities": probs, f"{part}_labels": labels}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    write_atomically(path, lambda file: file.write(buffer.getvalue()))
-
-
-def _counts(split: Split) -> dict[str, int]:
-    return {
-        "labelled": len(split.labelled),
-        "unlabelled": len(split.unlabelled),
-        "validation": len(split.validation),
-        "test": len(split.test),
-    }
-
-
-def _summary(
-    experiment: Experiment, status: str, results: dict[str, dict[str, Any] | None] | None = None
-) -> dict[str, Any]:
-    settings, trainer = experiment.config.settings, experiment.trainer
-    steps = [step for step, _ in trainer.evaluations]
-    accuracies = [accuracy for _, accuracy in trainer.evaluations]
-    return {
-        "status": status,
-        "algorithm": settings.algo,
-        "backbone": settings.backbone,
-        "seed": settings.seed,
-        "profile": settings.profile,
-        "steps": trainer.step,
-        "best_step": None if trainer.best is None else trainer.best.step,
-        "convergence_step": convergence_step(steps, accuracies),
-        "counts": _counts(experiment.split),
-        "classes": list(experiment.classes),
-        "validation": None,
-        "test": None,
-        **(results or {}),
-        "fingerprint": experiment.config.fingerprint(),
-        "device": str(experiment.device),
-        "seconds": trainer.seconds,
-        "images_per_second": trainer.images / trainer.seconds if trainer.seconds else None,
-    }

@@ -26,7 +26,7 @@ from ssl_toolkit.ops import (
     linear_rampup,
     soft_cross_entropy,
 )
-from ssl_toolkit_simple.pair_loss import Distance, pair_loss, pair_statistics
+from ssl_toolkit_simple.pair_loss import Distance, pair_loss, pair_masks, pair_statistics
 
 
 class SimPLE(Algorithm):
@@ -140,6 +140,7 @@ class SimPLE(Algorithm):
                 "pair": Loss(pair, ramp * c.pair_weight),
             },
             guess=Guess(guess, guess.amax(dim=-1) > c.confidence_threshold),
+            pairs=pair_masks(guess, *thresholds),
             metrics={
                 "pair_confidence": confidence,
                 "pair_similarity": similarity,

@@ -94,18 +94,33 @@ def pair_statistics(
         Three 0-dim tensors in [0, 1]: the anchor is confident, the two are similar, both. Each is
         a count over N (N - 1); 0 for N < 2.
     """
+    masks = pair_masks(targets, confidence_threshold, similarity_threshold)
+    pairs = max(len(targets) * (len(targets) - 1), 1)
+    confidence, similarity, both = (mask.sum() / pairs for mask in masks.values())
+    return confidence, similarity, both
+
+
+def pair_masks(
+    targets: Tensor, confidence_threshold: float, similarity_threshold: float
+) -> dict[str, Tensor]:
+    """Which ordered pairs i != j pass the thresholds of `pair_loss`; no gradient.
+
+    Args:
+        targets: (N, C) pseudo labels.
+        confidence_threshold: as for `pair_loss`.
+        similarity_threshold: as for `pair_loss`.
+
+    Returns:
+        Three (N, N) bool tensors, False on the diagonal: ``confidence`` (anchor i is confident),
+        ``similarity`` (the two are similar), ``both``.
+    """
     with torch.autocast(targets.device.type, enabled=False):
         targets = _at_least_float32(targets.detach())
         similar = _similarity(targets) > similarity_threshold
-        similar.fill_diagonal_(False)
-    confident = targets.amax(dim=-1) > confidence_threshold
-    count = len(targets)
-    pairs = max(count * (count - 1), 1)
-    return (
-        confident.sum() * (count - 1) / pairs,
-        similar.sum() / pairs,
-        (similar & confident[:, None]).sum() / pairs,
-    )
+    different = ~torch.eye(len(targets), dtype=torch.bool, device=targets.device)
+    confident = (targets.amax(dim=-1) > confidence_threshold)[:, None] & different
+    similar = similar & different
+    return {"confidence": confident, "similarity": similar, "both": confident & similar}
 
 
 def infimal_confidence(confidence_threshold: float, similarity_threshold: float) -> float:

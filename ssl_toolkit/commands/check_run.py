@@ -1,0 +1,32 @@
+"""``ssl-toolkit check-run``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Check that the folder of a run is whole.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(run: Path, as_json: bool) -> int:
+    """Check that the run in the folder RUN is whole: files, checksums, and that its parts agree.
+
+    Exit status 0 when it is, 1 with a line for each fault when it isn't.
+    """
+    from ssl_toolkit.data.pictures import shown
+    from ssl_toolkit.results.checking import check_run
+
+    found = check_run(run)
+    if as_json:
+        told = {"run": str(run), "status": found.status, "faults": found.faults}
+        click.echo(json.dumps(told | {"checked": found.checked}, indent=2, ensure_ascii=False))
+    else:
+        for fault in found.faults:
+            click.echo(f"error: {fault}", err=True)
+        if not found.faults:
+            click.echo(f"{shown(run)}: {found.status}, whole ({len(found.checked)} files checked)")
+    return 1 if found.faults else 0

@@ -1,0 +1,337 @@
+"""From files, flags and ``--set`` to the rows of a comparison, each a validated configuration."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from ssl_toolkit import registry
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.faults import Faults
+from ssl_toolkit.config.loading import (
+    NOT_COMPARED,
+    Layer,
+    RunConfig,
+    Tree,
+    given_flags,
+    merge,
+    parse_set,
+    validate,
+)
+from ssl_toolkit.config.options import Options, option
+from ssl_toolkit.errors import ConfigError, PluginError, UserError
+from ssl_toolkit.registry import did_you_mean
+
+
+def _listed(value: Any) -> Any:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], BeforeValidator(_listed)]
+Seeds = Annotated[list[int], BeforeValidator(_listed)]
+
+
+class ComparisonSettings(Options):
+    """What a comparison sets beside the configuration that its rows share."""
+
+    algos: Names = option([], help="algorithms, a row each")
+    rows: dict[str, dict[str, Any]] = option(
+        {}, help="more rows: a name, its algorithm under `algo`, and its options"
+    )
+    seeds: Seeds = option([0, 1, 2], min_length=1, help="seeds, a run of each row each")
+    sweep: dict[str, Any] = option(
+        {}, help="keys and the values to try; a row for each combination"
+    )
+    baseline: str | None = option(
+        None, help="row that the others are held against; default: supervised, else the first"
+    )
+    allow_different: Names = option([], help="shared keys in which rows may differ")
+    budget: str = option(
+        "steps",
+        pattern=r"^(steps|(images|minutes)=[0-9]+(\.[0-9]+)?)$",
+        help="what is equal: steps, images=N drawn a run, or minutes=M of training a run",
+    )
+    launcher: str = option("local", min_length=1, help="where the runs are carried out")
+    launcher_options: dict[str, Any] = option({}, help="options of the launcher")
+    threads: int | None = option(
+        None, ge=1, help="CPU threads of a run; default: cores shared out among the jobs"
+    )
+    name: str | None = option(None, min_length=1, help="title; default: the folder's name")
+    output: str | None = option(None, min_length=1, help="folder of the comparison")
+
+
+BUDGET_KEYS = (
+    "steps",
+    "eval_every",
+    "ema.decay",
+    "model.batchnorm_momentum",
+)
+"""Shared keys that follow from the number of steps, and differ under a budget of another kind."""
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One row: an algorithm with its options."""
+
+    name: str
+    config: RunConfig
+    """Of the first seed, not resolved."""
+
+    @property
+    def slug(self) -> str:
+        """The name as that of a folder."""
+        return re.sub(r"[^\w.=-]+", "_", self.name).strip("_.") or "row"
+
+
+@dataclass(frozen=True)
+class ComparisonConfig:
+    """A validated comparison."""
+
+    settings: ComparisonSettings
+    rows: tuple[PlannedRow, ...]
+    tree: Tree
+    """Plain types; read as a ``--config`` file they give this comparison back."""
+
+    @property
+    def baseline(self) -> str:
+        """Name of the row that the others are held against."""
+        if self.settings.baseline is not None:
+            return self.settings.baseline
+        supervised = (row.name for row in self.rows if row.config.section == "supervised")
+        return next(supervised, self.rows[0].name)
+
+
+def load_comparison(
+    files: Sequence[Path] = (),
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+) -> ComparisonConfig:
+    """Layer and validate, as `load_config` does for a run.
+
+    Args:
+        files: YAML files: keys of `ComparisonSettings` and of a run; later ones win.
+        flags: keys of both kinds; None where the user gave none.
+        sets: ``key.path=value``.
+        sweeps: ``key.path=value,value``.
+
+    Raises:
+        ConfigError: every fault found, each told once.
+        PluginError: an algorithm, an augmenter or the launcher is unknown or broken.
+    """
+    layers = [Layer(str(path), yaml.read(path)) for path in files]
+    layers += [Layer("command line", given_flags(flags or {})), *map(parse_set, sets)]
+    layers += map(_parse_sweep, sweeps)
+    own = [_only(layer, own=True) for layer in layers]
+    tree, origins = merge(own)
+    faults = Faults(origins, "")
+    settings: ComparisonSettings | None = faults.check(ComparisonSettings, tree, ())
+    faults.stop()
+    assert settings is not None
+    shared = [_only(layer, own=False) for layer in layers]
+    rows = tuple(_rows(settings, shared))
+    comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree)
+    names = [row.name for row in rows]
+    if comparison.baseline not in names:
+        raise ConfigError(
+            f"baseline {comparison.baseline!r}: no row has this name"
+            f"{did_you_mean(comparison.baseline, names)}; rows: {', '.join(names)}"
+        )
+    _check_allowed(settings, rows)
+    return comparison
+
+
+def _only(layer: Layer, *, own: bool) -> Layer:
+    keys = ComparisonSettings.model_fields
+    return Layer(layer.origin, {k: v for k, v in layer.tree.items() if (k in keys) == own})
+
+
+def _parse_sweep(text: str) -> Layer:
+    key, equals, values = text.partition("=")
+    if not equals or not key or not values:
+        raise ConfigError(f"--sweep {text}: write --sweep section.key=value,value")
+    listed = values if values.startswith("[") else f"[{values}]"
+    try:
+        return Layer(f"--sweep {text}", {"sweep": {key: yaml.parse(listed)}})
+    except ConfigError as error:
+        raise ConfigError([f"--sweep {text}: {message}" for message in error.messages]) from error
+
+
+def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[PlannedRow]:
+    """The rows of ``algos`` and ``rows``, multiplied by the sweeps."""
+    for name, taken in (("algo", "algos"), ("seed", "seeds")):
+        for layer in layers:
+            if name in layer.tree:
+                raise ConfigError(f"{layer.origin}: {name}: a comparison takes {taken}: a,b,c")
+    wanted: dict[str, Tree] = {}
+    for algo in settings.algos:
+        if algo in wanted:
+            raise ConfigError(f"algos: {algo} stands twice; give each once")
+        wanted[algo] = {"algo": algo}
+    for name, tree in settings.rows.items():
+        if name in wanted or "algo" not in tree:
+            fault = "an algorithm has this name" if name in wanted else "give its algorithm as algo"
+            raise ConfigError(f"rows.{name}: {fault}")
+        wanted[name] = tree
+    if not wanted:
+        raise ConfigError("no algorithms to compare; give --algos simple,fixmatch,supervised")
+    sections = {name: str(tree["algo"]).rpartition(":")[2] for name, tree in wanted.items()}
+    _check_sections(sections.values(), settings, layers)
+
+    messages: list[str] = []
+    plugins: list[str] = []
+    made: dict[str, str] = {}
+    for name, tree in wanted.items():
+        for changes in _combinations(settings.sweep, sections[name], set(sections.values())):
+            row_name = " ".join([name, *(_told(k, v, sections[name]) for k, v in changes.items())])
+            own = [_without_others(layer, sections[name], sections.values()) for layer in layers]
+            own.append(Layer(f"row {name}", tree))
+            own += [Layer(f"sweep {key}", _nested(key, value)) for key, value in changes.items()]
+            own.append(Layer("comparison", {"seed": settings.seeds[0]}))
+            try:
+                row = PlannedRow(row_name, validate(own))
+            except UserError as error:
+                kind = plugins if isinstance(error, PluginError) else messages
+                kind += [m for m in error.messages if m not in kind]
+                continue
+            if row.slug.lower() in made:
+                raise ConfigError(
+                    f"rows {made[row.slug.lower()]!r} and {row_name!r} would share a folder; "
+                    "rename one"
+                )
+            made[row.slug.lower()] = row_name
+            yield row
+    if messages:
+        raise ConfigError(messages + plugins)
+    if plugins:
+        raise PluginError(plugins)
+
+
+def _check_sections(
+    sections: Collection[str], settings: ComparisonSettings, layers: Sequence[Layer]
+) -> None:
+    """Refuse options of algorithms that no row uses, and ``algorithm.`` where it is ambiguous."""
+    known = {entry.name for entry in registry.entries("algorithms")}
+    given = [(layer.origin, key) for layer in layers for key in layer.tree]
+    given += [("sweep", key.partition(".")[0]) for key in settings.sweep]
+    messages = [
+        f"{origin}: {key}: is an option of {key!r}, which is not compared; leave it out"
+        for origin, key in given
+        if key in known and key not in sections
+    ]
+    if len(set(sections)) > 1:
+        messages += [
+            f"{origin}: algorithm: which of {', '.join(sorted(set(sections)))}? Name it instead"
+            for origin, key in given
+            if key == "algorithm"
+        ]
+    if messages:
+        raise ConfigError(messages)
+
+
+def _combinations(
+    sweep: Mapping[str, Any], section: str, sections: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """The changes of each combination of values that concerns an algorithm."""
+    keys = []
+    for key, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"sweep.{key}: give a list of values (given {values!r})")
+        if key.partition(".")[0] in {section, "algorithm"} or key.partition(".")[0] not in sections:
+            keys.append(key)
+    for values in itertools.product(*(sweep[key] for key in keys)):
+        yield dict(zip(keys, values, strict=True))
+
+
+def _told(key: str, value: Any, section: str) -> str:
+    return f"{key.removeprefix(f'{section}.').removeprefix('algorithm.')}={value}"
+
+
+def _nested(key: str, value: Any) -> Tree:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value  # type: ignore[no-any-return]
+
+
+def _without_others(layer: Layer, section: str, sections: Collection[str]) -> Layer:
+    others = {*sections} - {section}
+    return Layer(layer.origin, {k: v for k, v in layer.tree.items() if k not in others})
+
+
+def allowed_keys(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> set[str]:
+    """Shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
+    sections = {row.config.section for row in rows} | {"algorithm"}
+    swept = {key for key in settings.sweep if key.partition(".")[0] not in sections}
+    budget = () if settings.budget == "steps" else BUDGET_KEYS
+    return {*settings.allow_different, *swept, *budget}
+
+
+def _check_allowed(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> None:
+    known = {key for row in rows for key in shared_keys(row.config.tree(), row.config.section)}
+    for key in settings.allow_different:
+        if key not in known and not any(k.startswith(f"{key}.") for k in known):
+            raise ConfigError(f"allow_different {key}: no shared key{did_you_mean(key, known)}")
+
+
+def shared_keys(tree: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """What a comparison holds equal, by dotted key: all but `NOT_COMPARED` and the own section.
+
+    Args:
+        tree: a configuration in plain types.
+        section: the key of the algorithm's own section.
+    """
+    left_out = {*NOT_COMPARED, section}
+    return dict(flatten({key: value for key, value in tree.items() if key not in left_out}))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def differences(
+    rows: Mapping[str, Mapping[str, Any]], allowed: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Where the shared keys of rows differ.
+
+    Args:
+        rows: by row name, its `shared_keys`.
+        allowed: keys, or sections of keys, that may differ.
+
+    Returns:
+        For each row its values of the keys that differ by permission; and a message for each key
+        that differs without.
+    """
+    different: dict[str, dict[str, Any]] = {name: {} for name in rows}
+    messages = []
+    for key in dict.fromkeys(key for keys in rows.values() for key in keys):
+        values = {name: keys.get(key) for name, keys in rows.items()}
+        first = next(iter(values.values()))
+        if all(value == first for value in values.values()):
+            continue
+        if any(key == name or key.startswith(f"{name}.") for name in allowed):
+            for name, value in values.items():
+                different[name][key] = value
+        else:
+            told = ", ".join(f"{value!r} in {name}" for name, value in values.items())
+            messages.append(f"{key} differs between rows that are compared: {told}")
+    return different, messages
+
+
+Kind = Literal["steps", "images", "minutes"]
+
+
+def parse_budget(text: str) -> tuple[Kind, float]:
+    """A budget as its kind and its amount (0 for steps: the configuration says how many)."""
+    kind, _, amount = text.partition("=")
+    return kind, float(amount or 0)  # type: ignore[return-value]

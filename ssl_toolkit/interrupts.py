@@ -1,0 +1,115 @@
+"""Ctrl-C and SIGTERM end a run with everything saved, within seconds and without a traceback."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STATUS = {"SIGINT": 130, "SIGTERM": 143}
+"""Exit status by signal."""
+
+PATIENCE = 4.0
+"""Seconds that the step or evaluation in progress gets to end and save."""
+
+EXIT_PATIENCE = 1.5
+"""Seconds that the threads of a program which is ending get."""
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal; `name` says which, such as SIGTERM."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Interrupts:
+    """Raises `Interrupted` at a signal; inside `patient`, at the second or after `PATIENCE`."""
+
+    def __init__(self, on_signal: Callable[[], None]) -> None:
+        self.signal = ""
+        """The first signal that came, empty for none."""
+        self._on_signal = on_signal
+        self._patient: float | None = None
+        self._timer: threading.Timer | None = None
+        self._ended = False
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self._ended:  # a third one must not break the clearing up
+            return
+        first = not self.signal
+        self.signal = self.signal or signal.Signals(number).name
+        if first:
+            self._on_signal()
+        if first and self._patient is not None:
+            self._timer = threading.Timer(self._patient, _thread.interrupt_main)
+            self._timer.daemon = True
+            self._timer.start()
+            return
+        self._ended = not first
+        raise Interrupted(self.signal)
+
+    @contextmanager
+    def patient(self, seconds: float = PATIENCE) -> Iterator[None]:
+        """Inside the block the first signal is only remembered, for a while."""
+        self._patient = seconds
+        try:
+            yield
+        finally:
+            self._patient = None
+            self.stop_waiting()
+
+    def stop_waiting(self) -> None:
+        """Let what is in progress take its time: it saves, and that ends by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+@contextmanager
+def handled(on_signal: Callable[[], None] = lambda: None) -> Iterator[Interrupts]:
+    """Handle SIGINT and SIGTERM inside the block (in the main thread; elsewhere do nothing).
+
+    Args:
+        on_signal: called at the first signal.
+    """
+    interrupts = Interrupts(on_signal)
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    before = [signal.signal(number, interrupts.receive) for number in _NUMBERS]
+    try:
+        yield interrupts
+    finally:
+        for number, handler in zip(_NUMBERS, before, strict=True):
+            if signal.getsignal(number) != signal.SIG_IGN:  # the program is ending
+                signal.signal(number, handler)
+
+
+def ignore() -> None:
+    """Ignore further signals: the program is about to end."""
+    for number in _NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def exit_status(error: KeyboardInterrupt) -> int:
+    """The exit status after an interrupt."""
+    return STATUS[getattr(error, "name", "SIGINT")]
+
+
+def end_soon(status: int) -> None:
+    """Make sure that the program, which is ending, ends in any case.
+
+    Python waits at its exit for threads, such as those that read a picture from a dead disk.
+    """
+    ignore()
+    last = threading.Timer(EXIT_PATIENCE, os._exit, [status])
+    last.daemon = True
+    last.start()

@@ -1,0 +1,187 @@
+"""Going on with a run that was stopped, or with one that shall become longer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparison import flatten
+from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.data.pictures import shown
+from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
+from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.resolve import load_table
+from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.errors import ConfigError, ModelError
+from ssl_toolkit.files import drop_partial, write_json, write_text
+from ssl_toolkit.interrupts import Interrupts, handled
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.folder import MAY_CHANGE, RunFolder, check_classes
+from ssl_toolkit.results.lock import hold
+from ssl_toolkit.results.training import Outcome, finish, summary_of
+
+State = dict[str, Any]
+
+
+def resume(
+    path: Path,
+    *,
+    data: Path | None = None,
+    steps: int | None = None,
+    console: Console | None = None,
+) -> Outcome:
+    """Go on with a run that was stopped, from its last checkpoint to the very same result.
+
+    A finished run is left as it is, unless it shall have more steps.
+
+    Args:
+        path: folder of the run.
+        data: where its pictures are now, if they were moved; the same ones as before.
+        steps: steps in all, to train longer than was asked at first. The configuration and the
+            record say so from then on. Values that were chosen by the number of steps at the
+            start stay (decay of the average, BatchNorm's momentum, when is evaluated and saved);
+            schedules and ramps that are shares of the steps follow the new number from here on.
+        console: as for `train`.
+
+    Raises:
+        ModelError: the folder is not that of a run, another process uses it, or none of its
+            checkpoints can be used.
+        ConfigError: its configuration was changed, or it has done as many steps already.
+        UserError: its data is not there any more, or not the same.
+        TrainingError: as `train`.
+    """
+    console = console or Console(quiet=True)
+    folder = RunFolder(path)
+    with handled() as interrupts:
+        if outcome := _over(folder, data, steps, console):
+            return outcome
+        with hold(path):
+            # Another process may have ended it before this one had the lock.
+            if outcome := _over(folder, data, steps, console):
+                return outcome
+            drop_partial(path)
+            return _go_on(folder, data, steps, console, interrupts)
+
+
+def _over(
+    folder: RunFolder, data: Path | None, steps: int | None, console: Console
+) -> Outcome | None:
+    """How the run ended, if nothing is left to do."""
+    summary, path = folder.read_summary(), folder.path
+    if summary["status"] != "completed" or steps not in (None, summary["steps"]):
+        return None
+    if data is not None:
+        classes = load_table(folder.reopen(data).settings, console.reading).classes
+        check_classes(classes, summary["classes"], path, data)
+    console.say(f"{path}: finished already; nothing to do", important=True)
+    return Outcome(path, summary)
+
+
+def _go_on(
+    folder: RunFolder,
+    data: Path | None,
+    steps: int | None,
+    console: Console,
+    interrupts: Interrupts,
+) -> Outcome:
+    summary, config = folder.read_summary(), folder.read_config()
+    state, used, warning = _newest(folder, summary)
+    config, change = _checked(folder, config, state, steps)
+    reopened = folder.reopen(data)
+    reopened = replace(reopened, settings=_with_steps(reopened, needed(config.settings.steps)))
+    # The folder keeps the configuration of its start, whatever the data was opened with.
+    experiment = replace(prepare(reopened, progress=console.reading), config=config)
+    check_classes(experiment.classes, summary["classes"], folder.path, data or config.settings.data)
+    if state is not None:
+        _take_up(experiment.trainer, state, used)
+    if used != folder.last and state is not None:
+        os.replace(used, folder.last)  # else the damaged one would become the one before
+    folder.cut_back(experiment.trainer.step)
+    console.log_to(folder.log)
+    if warning:
+        console.warn(warning)
+    if change:
+        _record(folder, config, change)
+        console.say(f"steps: {change['to']} instead of {change['from']}", important=True)
+    done, wanted = experiment.trainer.step, config.settings.steps
+    console.say(f"going on after step {done} of {wanted}", important=True)
+    folder.write_summary(summary_of(experiment, "running"))
+    return finish(experiment, folder, console, interrupts)
+
+
+def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, Path, str]:
+    """The state to go on from, its file and a warning; None for a run that has not begun."""
+    begun = summary["steps"] or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
+    again = (
+        f"to begin anew: `ssl-toolkit run --config {shown(folder.config)} --output "
+        f"{shown(folder.path)} --overwrite`"
+    )
+    if not kept_checkpoints(folder.last):
+        if begun:
+            raise ModelError(f"{shown(folder.last)}: its checkpoints are gone; {again}")
+        return None, folder.last, ""
+    try:
+        return load_newest(folder.last)
+    except ModelError as error:
+        raise ModelError(f"{error}; {again}") from error
+
+
+def _checked(
+    folder: RunFolder, config: RunConfig, state: State | None, steps: int | None
+) -> tuple[RunConfig, dict[str, Any] | None]:
+    """The configuration to go on with, and the change that was asked for.
+
+    Raises:
+        ConfigError: names the keys that were changed otherwise.
+    """
+    done = 0 if state is None else state["step"]
+    started = config.tree() if state is None else state.get("config", config.tree())
+    was = dict(flatten(started))
+    if steps is not None and steps < max(done, 1):
+        raise ConfigError(
+            f"--steps {steps}: {shown(folder.path)} has done {done} steps already; give more"
+        )
+    now = dict(flatten(config.tree()))
+    agreed = {change["key"]: change["to"] for change in folder.read_record().get("changes", ())}
+    if steps is not None:
+        agreed["steps"] = now["steps"]
+    told = [
+        f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
+        for key in sorted(was.keys() | now.keys())
+        if key not in MAY_CHANGE
+        and str(now.get(key)) not in (str(was.get(key)), str(agreed.get(key)))
+    ]
+    if told:
+        raise ConfigError(
+            f"{shown(folder.config)} was changed since the run began: {'; '.join(told)}; put that "
+            f"back, or begin a new run with `ssl-toolkit run --config {shown(folder.config)} "
+            "--output NEW` (more steps alone: resume --steps N)"
+        )
+    before = config.settings.steps
+    if steps is None or steps == before:
+        return config, None
+    change = {"key": "steps", "from": before, "to": steps, "after_step": done}
+    return replace(config, settings=_with_steps(config, steps)), change
+
+
+def _with_steps(config: RunConfig, steps: int) -> Any:
+    return config.settings.model_copy(update={"steps": steps})
+
+
+def _record(folder: RunFolder, config: RunConfig, change: dict[str, Any]) -> None:
+    """Write a change down; killed in between, the same command does it again."""
+    made = folder.read_record()
+    write_text(folder.config, yaml.dump(config.tree()))
+    changes = [*made.get("changes", ()), change]
+    write_json(folder.record, made | {"fingerprint": config.fingerprint(), "changes": changes})
+
+
+def _take_up(trainer: Trainer, state: State, path: Path) -> None:
+    try:
+        trainer.load_state_dict(state)
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"{shown(path)}: does not fit this run ({reason})") from error

@@ -1,0 +1,293 @@
+"""Training what is left of a run, and its results: everything between the folder and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_toolkit.data.pictures import shown
+from ssl_toolkit.data.splits import Split
+from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
+from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.metrics import convergence_step
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.errors import DataError, TrainingError, UserError
+from ssl_toolkit.files import sync, write_atomically, write_text
+from ssl_toolkit.interfaces import LoggedRun
+from ssl_toolkit.interrupts import Interrupts
+from ssl_toolkit.models.export import export_model
+from ssl_toolkit.results.card import model_card
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.evaluation import (
+    Predictions,
+    predict_parts,
+    score_parts,
+    worst_mistakes,
+)
+from ssl_toolkit.results.folder import RunFolder
+from ssl_toolkit.results.health import alarms, is_evaluation
+from ssl_toolkit.results.loggers import Log
+from ssl_toolkit.results.metrics_table import metric_rows, write_table
+
+Results = dict[str, dict[str, Any] | None]
+
+OWN_DATA = (
+    "trained on the embedded data set {}; for your own pictures: --data FOLDER "
+    "(labeled/<class>/, unlabeled/, test/<class>/)"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    folder: Path
+    summary: dict[str, Any]
+    signal: str = ""
+    """The signal that ended it early, if one did."""
+
+
+def finish(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
+) -> Outcome:
+    """Train what is left, test the best weights once, and write the results.
+
+    Args:
+        experiment: fresh, or as its last checkpoint left it.
+        folder: of the run; this process holds its lock.
+        console: where the course is shown.
+        interrupts: end the run early, with everything saved.
+
+    Raises:
+        TrainingError: something was not finite, or a file could not be written; the summary says
+            ``failed``, and the last checkpoint stands.
+    """
+    completed = False
+    try:
+        with _log(experiment, folder, console) as log:
+            outcome = _finish(experiment, folder, console, interrupts, log)
+        completed = outcome.summary["status"] == "completed"
+        return outcome
+    finally:
+        if not completed:
+            with contextlib.suppress(OSError):  # as in `_end`
+                write_table(folder.metrics, folder.table)
+
+
+def _log(experiment: Experiment, folder: RunFolder, console: Console) -> Log:
+    settings = experiment.config.settings
+    run = LoggedRun(
+        folder=folder.path,
+        name=folder.path.resolve().name,
+        algorithm=settings.algo,
+        seed=settings.seed,
+        config=experiment.config.tree(),
+        step=experiment.trainer.step,
+        group=settings.group,
+    )
+    try:
+        return Log(run, settings.loggers, console, folder.read_summary)
+    except UserError as error:
+        _end(folder, summary_of(experiment, "failed") | {"reason": str(error)})
+        raise
+
+
+def _finish(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
+) -> Outcome:
+    trainer = experiment.trainer
+    try:
+        try:
+            reason = _train(experiment, folder, console, interrupts, log)
+            if not reason:
+                return _conclude(experiment, folder, console)
+        except KeyboardInterrupt:
+            reason = interrupts.signal or "SIGINT"
+    except (TrainingError, DataError) as error:  # streamed pictures are read only now
+        _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
+        raise
+    except BrokenPipeError:  # whoever read the output left
+        raise
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        told = (
+            f"{place}{error.strerror or error}; put that right and go on with "
+            f"`ssl-toolkit resume {shown(folder.path)}`"
+        )
+        _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
+        raise TrainingError(told) from error
+    summary = _summary(experiment, folder, "interrupted") | {"reason": reason}
+    _end(folder, summary)
+    console.say(
+        f"stopped by {reason} after step {trainer.saved}; go on with "
+        f"`ssl-toolkit resume {folder.path}`",
+        important=True,
+    )
+    return Outcome(folder.path, summary, interrupts.signal)
+
+
+def _train(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
+) -> str:
+    """The reason to stop before the last step, empty for none."""
+    trainer = experiment.trainer
+    limit = experiment.config.settings.time_limit
+    started = time.monotonic()
+    course = console.training(needed(trainer.settings.steps), metric_rows(folder.metrics))
+    with interrupts.patient(), course:
+        trainer.observers += [folder.append_metrics, course.row, log.row]
+        trainer.save = lambda: _save(experiment, folder, interrupts)
+        trainer.stop = lambda: _reason(interrupts, limit, started)
+        if not kept_checkpoints(folder.last):
+            trainer.save()  # finds a full disk now, and from now on there is something to resume
+        return trainer.fit()
+
+
+def _conclude(experiment: Experiment, folder: RunFolder, console: Console) -> Outcome:
+    trainer = experiment.trainer
+    if trainer.best is not None:
+        trainer.evaluated.load_state_dict(trainer.best.weights)
+    predictions = predict_parts(experiment)
+    mistakes = worst_mistakes(experiment, predictions)
+    _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
+    settings = experiment.config.settings
+    exported = export_model(
+        trainer.evaluated,
+        folder.model,
+        backbone_name=needed(settings.backbone),
+        classes=experiment.classes,
+        image_size=needed(settings.image_size),
+    )
+    results = score_parts(predictions, experiment.classes)
+    summary = _summary(experiment, folder, "completed", results)
+    write_table(folder.metrics, folder.table)
+    write_text(folder.card, model_card(experiment, summary, folder.read_record(), exported))
+    folder.write_summary(summary)
+    if told := trainer.batches.images.pool.warning:
+        console.warn(told)
+    console.results(summary)
+    if settings.data is None and settings.dataset in ("digits", "mnist5k"):
+        console.say(OWN_DATA.format(settings.dataset))
+    return Outcome(folder.path, summary)
+
+
+def _summary(
+    experiment: Experiment, folder: RunFolder, status: str, results: Results | None = None
+) -> dict[str, Any]:
+    return summary_of(experiment, status, results, metric_rows(folder.metrics))
+
+
+def _end(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """Write how a run ended; a full disk, which may be why, must not hide the reason."""
+    with contextlib.suppress(OSError):
+        folder.write_summary(summary)
+
+
+def _save(experiment: Experiment, folder: RunFolder, interrupts: Interrupts) -> None:
+    interrupts.stop_waiting()
+    trainer = experiment.trainer
+    settings = experiment.config.settings
+    names = {
+        "algorithm": settings.algo,
+        "backbone": settings.backbone,
+        "classes": list(experiment.classes),
+        "image_size": settings.image_size,
+        "config": experiment.config.tree(),
+    }
+    sync(folder.metrics)  # its rows must not be fewer than the checkpoint's steps
+    if trainer.best is not None and trainer.best.step > trainer.best_saved:
+        save_checkpoint(folder.best, {**names, **vars(trainer.best)})
+        trainer.best_saved = trainer.best.step
+    save_checkpoint(folder.last, {**names, **trainer.state_dict()}, keep=settings.keep)
+
+
+def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
+    if interrupts.signal:
+        return interrupts.signal
+    late = limit is not None and time.monotonic() - started >= 60 * limit
+    return "the time limit" if late else ""
+
+
+def _write_predictions(
+    path: Path,
+    predictions: Predictions,
+    classes: tuple[str, ...],
+    mistakes: dict[str, Any],
+) -> None:
+    arrays: dict[str, Any] = {"classes": np.array(classes), **mistakes}
+    for part, (probs, labels) in predictions.items():
+        arrays |= {f"{part}_probabilities": probs, f"{part}_labels": labels}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_atomically(path, lambda file: file.write(buffer.getvalue()))
+
+
+def counts(split: Split) -> dict[str, int]:
+    """Pictures of each part."""
+    return {
+        "labelled": len(split.labelled),
+        "unlabelled": len(split.unlabelled),
+        "validation": len(split.validation),
+        "test": len(split.test),
+    }
+
+
+def summary_of(
+    experiment: Experiment,
+    status: str,
+    results: Results | None = None,
+    rows: Iterable[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """What ``summary.json`` says.
+
+    Args:
+        experiment: as far as it came.
+        status: ``running``, ``completed``, ``interrupted`` or ``failed``.
+        results: of `score_parts`, once there are some.
+        rows: of metrics, for the alarms.
+    """
+    settings, trainer = experiment.config.settings, experiment.trainer
+    steps = [step for step, _ in trainer.evaluations]
+    accuracies = [accuracy for _, accuracy in trainer.evaluations]
+    return {
+        "status": status,
+        "algorithm": settings.algo,
+        "backbone": settings.backbone,
+        "seed": settings.seed,
+        "profile": settings.profile,
+        "steps": trainer.saved,
+        "best_step": None if trainer.best is None else trainer.best.step,
+        "convergence_step": convergence_step(steps, accuracies),
+        "counts": counts(experiment.split),
+        "classes": list(experiment.classes),
+        "validation": None,
+        "test": None,
+        **(results or {}),
+        "health": _health(experiment, rows),
+        "fingerprint": experiment.config.fingerprint(),
+        "device": str(experiment.device),
+        "seconds": trainer.seconds,
+        "images_per_second": trainer.images / trainer.seconds if trainer.seconds else None,
+    }
+
+
+def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Alarms, labels by class, and the pseudo labels used between the last two evaluations."""
+    labels = experiment.table.labels[experiment.split.labelled]
+    counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
+    evaluations = [row for row in rows if is_evaluation(row)]
+    health: dict[str, Any] = {
+        "alarms": alarms(evaluations, steps=needed(experiment.config.settings.steps)),
+        "labelled": dict(zip(experiment.classes, counts, strict=True)),
+    }
+    if any(experiment.trainer.pseudo_labels):
+        pseudo_labels = zip(experiment.classes, experiment.trainer.pseudo_labels, strict=True)
+        health["pseudo_labels"] = dict(pseudo_labels)
+    return health

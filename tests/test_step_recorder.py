@@ -1,0 +1,82 @@
+"""What the log says of pseudo labels and pairs, against counts made by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ssl_toolkit_simple import pair_masks, pair_statistics
+
+from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.interfaces import Guess, Loss, StepOutput
+
+PROBS = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
+USED = torch.tensor([True, True, True, False])
+HIDDEN = torch.tensor([0, 1, 2, 0])
+SIMILAR = torch.tensor(
+    [
+        [False, True, True, False],
+        [True, False, False, False],
+        [False, False, False, True],
+        [False, False, False, False],
+    ]
+)
+
+
+def record(recorder: StepRecorder, step: int, hidden: torch.Tensor = HIDDEN) -> None:
+    output = StepOutput(
+        losses={"supervised": Loss(torch.tensor(1.0))},
+        guess=Guess(PROBS, USED),
+        pairs={"similarity": SIMILAR, "none": torch.zeros_like(SIMILAR)},
+    )
+    recorder.add(step, torch.tensor(1.0), output, hidden)
+
+
+def test_classes_of_the_used_pseudo_labels_and_false_pairs() -> None:
+    recorder = StepRecorder([1, 1, 2])
+    record(recorder, 1)
+    record(recorder, 2)
+    told = recorder.flush()
+    assert told["train.coverage"] == 0.75
+    assert told["train.pseudo_label_accuracy"] == pytest.approx(2 / 3)
+    # Used labels: two of class 0 and one of class 2, against 1/4, 1/4, 1/2.
+    assert told["train.largest_class_share"] == pytest.approx(2 / 3)
+    assert told["train.pseudo_label_shift"] == pytest.approx(2 / 3 - 1 / 4)
+    # (0, 1), (0, 2), (1, 0) and (2, 3) pass; their classes differ in all four.
+    assert told["train.pair_similarity_false"] == 1
+    assert "train.pair_none_false" not in told
+    assert not [key for key in told if not key.startswith("train.")]
+    assert recorder.take_class_counts() == [4, 0, 2]
+    assert recorder.take_class_counts() == [0, 0, 0]
+
+
+def test_pairs_of_unknown_class_are_not_judged() -> None:
+    recorder = StepRecorder([1, 1, 2])
+    record(recorder, 1, torch.tensor([0, 0, -1, 0]))  # left: (0, 1) and (1, 0), both right
+    assert recorder.flush()["train.pair_similarity_false"] == 0
+    record(recorder, 2, torch.tensor([-1, -1, -1, -1]))
+    told = recorder.flush()
+    assert "train.pair_similarity_false" not in told
+    assert "train.pseudo_label_accuracy" not in told
+    assert told["train.largest_class_share"] == pytest.approx(2 / 3)
+
+
+def test_a_state_holds_what_was_not_told_yet() -> None:
+    first, second, straight = (StepRecorder([1, 1, 2]) for _ in range(3))
+    for recorder in (first, straight):
+        record(recorder, 1)
+        recorder.flush()
+        record(recorder, 2)
+    second.restore(first.state())
+    assert second.flush() == straight.flush()
+    assert second.take_class_counts() == straight.take_class_counts() == [4, 0, 2]
+
+
+def test_pair_masks_are_what_the_statistics_count() -> None:
+    targets = torch.tensor([[0.97, 0.03], [0.96, 0.04], [0.6, 0.4], [0.02, 0.98]])
+    masks = pair_masks(targets, 0.95, 0.95)
+    assert not any(mask.diagonal().any() for mask in masks.values())
+    assert masks["confidence"].sum(dim=1).tolist() == [3, 3, 0, 3]
+    assert masks["similarity"].nonzero().tolist() == [[0, 1], [1, 0]]
+    assert torch.equal(masks["both"], masks["confidence"] & masks["similarity"])
+    shares = [share.item() for share in pair_statistics(targets, 0.95, 0.95)]
+    assert shares == pytest.approx([9 / 12, 2 / 12, 2 / 12])
