@@ -1,0 +1,191 @@
+"""Alarms in words where training goes wrong, from the rows of metrics alone.
+
+Only rows of evaluations count. *For long* means in each of them over at least a fifth of the
+steps, and in at least three. What is no alarm: that the supervised term falls to a thousandth of
+the others once the few labels are learned, as it does in good runs; and a term of weight zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+Row = Mapping[str, float]
+
+LONG = 0.2
+"""Share of the steps that a state must last."""
+ROWS = 3
+"""Evaluations that a state must last."""
+COVERAGE = 0.005
+"""Below this share of unlabelled pictures above the threshold, they teach nothing."""
+SHARE, SHIFT = 0.6, 0.3
+"""One class has more than `SHARE` of the pseudo labels, and their distribution is further than
+`SHIFT` from that of the labels (total variation distance, 0 to 1): data of two classes or with a
+long tail has a large class by right."""
+FEW = 0.05
+"""Below this coverage the few pseudo labels may well be of one easy class."""
+LARGE, SMALL = 1e3, 1e-6
+"""A weighted term over the supervised one: beyond these it is out of proportion."""
+LEARNED = 0.1
+"""A supervised term (a cross-entropy in nats) below this has been learned."""
+FALL = 0.1
+"""Accuracy lost against the best, in two evaluations in a row, is a collapse."""
+
+_ACCURACIES = {
+    "validation.accuracy": "validation accuracy",
+    "train.labelled.accuracy": "accuracy on the labelled training pictures",
+}
+_WEIGHTED = "train.weighted."
+_SUPERVISED = f"{_WEIGHTED}supervised"
+
+
+def is_evaluation(row: Row) -> bool:
+    """Whether a row of metrics counts for the alarms."""
+    return any(key in row for key in _ACCURACIES)
+
+
+def alarms(rows: Sequence[Row], *, steps: int) -> list[str]:
+    """What went wrong, each told once, in the words of the evaluation where it first held.
+
+    Rows that follow later only add alarms: those of the first rows stay as they are.
+
+    Args:
+        rows: as in ``metrics.jsonl``, in order; those without an evaluation are passed over.
+        steps: of the whole run.
+
+    Returns:
+        A sentence each: what was seen, since which step, and what to try.
+    """
+    evaluations = [row for row in rows if is_evaluation(row)]
+    told: list[tuple[float, str]] = []
+    for holds, tell in _conditions(evaluations):
+        stretch = _first_long(evaluations, holds, LONG * steps)
+        if stretch:
+            told.append((stretch[-1]["step"], tell(stretch)))
+    told += _collapses(evaluations)
+    return [text for _, text in sorted(told, key=lambda alarm: alarm[0])]
+
+
+def _first_long(
+    rows: Sequence[Row], holds: Callable[[Row], bool], length: float
+) -> Sequence[Row] | None:
+    """The first rows in a row that hold for long."""
+    start = 0
+    for i, row in enumerate(rows):
+        if not holds(row):
+            start = i + 1
+        elif i + 1 - start >= ROWS and row["step"] - rows[start]["step"] >= length:
+            return rows[start : i + 1]
+    return None
+
+
+Condition = tuple[Callable[[Row], bool], Callable[[Sequence[Row]], str]]
+
+
+def _conditions(rows: Sequence[Row]) -> list[Condition]:
+    found: list[Condition] = [
+        (lambda row: row.get("train.coverage", 1.0) < COVERAGE, _nothing_passes),
+        (_one_class_reigns, _tell_reign),
+    ]
+    names = dict.fromkeys(
+        key.removeprefix(_WEIGHTED)
+        for row in rows
+        for key in row
+        if key.startswith(_WEIGHTED) and key != _SUPERVISED
+    )
+    for name in names:
+        found += [_outweighs(name), _vanishes(name)]
+    return found
+
+
+def _nothing_passes(rows: Sequence[Row]) -> str:
+    most = max(row["train.coverage"] for row in rows)
+    return (
+        f"{_span(rows)} at most {most:.2%} of the unlabelled pictures passed the threshold, so "
+        "they taught nothing; try a lower confidence_threshold, more labels or more steps"
+    )
+
+
+def _one_class_reigns(row: Row) -> bool:
+    return (
+        row.get("train.coverage", 1.0) >= FEW
+        and row.get("train.largest_class_share", 0.0) > SHARE
+        and row.get("train.pseudo_label_shift", 0.0) > SHIFT
+    )
+
+
+def _tell_reign(rows: Sequence[Row]) -> str:
+    least = min(row["train.largest_class_share"] for row in rows)
+    shift = min(row["train.pseudo_label_shift"] for row in rows)
+    return (
+        f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more, and their "
+        f"distribution was {shift:.2f} or more away from that of the labels (0 to 1); try more "
+        "labels of each class, a higher confidence_threshold or a lower --lr"
+    )
+
+
+def _outweighs(name: str) -> Condition:
+    """A term that is all that the gradient sees, while the labels are not learned."""
+    key = _WEIGHTED + name
+
+    def holds(row: Row) -> bool:
+        supervised = row.get(_SUPERVISED, 0.0)
+        return supervised >= LEARNED and row.get(key, 0.0) > LARGE * supervised
+
+    def tell(rows: Sequence[Row]) -> str:
+        least = min(row[key] / row[_SUPERVISED] for row in rows)
+        left = min(row[_SUPERVISED] for row in rows)
+        return (
+            f"{_span(rows)} the weighted loss term {name!r} was {least:,.0f} times the supervised "
+            f"one or more, which stayed at {left:.4f} or more: the labels are not learned; "
+            f"try a lower {name}_weight or a lower --lr"
+        )
+
+    return holds, tell
+
+
+def _vanishes(name: str) -> Condition:
+    """A term that has no effect, though it has a weight and pictures pass the threshold."""
+    key = _WEIGHTED + name
+
+    def holds(row: Row) -> bool:
+        given = row.get(key)
+        if given is None or row.get("train.coverage", 1.0) < COVERAGE:
+            return False
+        switched_off = given == 0 and row.get(f"train.loss.{name}", 0.0) != 0
+        supervised = row.get(_SUPERVISED, 0.0)
+        return not switched_off and supervised > 0 and given <= SMALL * supervised
+
+    def tell(rows: Sequence[Row]) -> str:
+        most = max(row[key] / row[_SUPERVISED] for row in rows)
+        return (
+            f"{_span(rows)} the weighted loss term {name!r} was {most:.1g} of the supervised one "
+            f"or less, so it had no effect; try a higher {name}_weight or lower thresholds"
+        )
+
+    return holds, tell
+
+
+def _collapses(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """The first fall of each accuracy that the next evaluation confirms."""
+    found = []
+    for key, name in _ACCURACIES.items():
+        own = [row for row in rows if key in row]
+        best: Row = {key: -1.0}
+        for row, following in pairwise(own):
+            if row[key] > best[key]:
+                best = row
+            elif max(row[key], following[key]) < best[key] - FALL:
+                text = (
+                    f"the {name} fell from {best[key]:.4f} at step {best['step']:.0f} to "
+                    f"{row[key]:.4f} at step {row['step']:.0f} and {following[key]:.4f} at step "
+                    f"{following['step']:.0f}; try a lower --lr, a lower weight of the "
+                    "unsupervised loss or --set optimizer.clip_norm=5"
+                )
+                found.append((following["step"], text))
+                break
+    return found
+
+
+def _span(rows: Sequence[Row]) -> str:
+    return f"from step {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}"

@@ -1,0 +1,201 @@
+"""Alarms from rows of metrics: each condition just beyond its limits and just within them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import call
+
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.health import alarms
+
+STEPS = 1000
+EVERY = 50
+Change = Callable[[int], dict[str, float]]
+
+
+def healthy(step: int) -> dict[str, float]:
+    """What a good run of SimPLE logs: the labels are learned, then the other terms outweigh."""
+    progress = step / STEPS
+    return {
+        "step": step,
+        "train.coverage": 0.1 + 0.85 * progress,
+        "train.loss.supervised": 2.0 * 10 ** (-4 * progress),
+        "train.weighted.supervised": 2.0 * 10 ** (-4 * progress),
+        "train.loss.unsupervised": 0.02,
+        "train.weighted.unsupervised": 1.5 * progress,
+        "train.loss.pair": 0.03,
+        "train.weighted.pair": 2.2 * progress,
+        "train.largest_class_share": 0.9 - 0.75 * progress if step < 150 else 0.15,
+        "train.pseudo_label_shift": 0.6 if step < 150 else 0.05,
+        "validation.accuracy": 0.3 + 0.65 * progress**0.5 - 0.04 * (step % 100 == 0),
+    }
+
+
+def run(change: Change = lambda step: {}, *, every: int = EVERY) -> list[dict[str, float]]:
+    """The rows of a run; between the evaluations are rows that have no accuracy."""
+    rows = []
+    for step in range(every // 5, STEPS + 1, every // 5):
+        row = healthy(step) | change(step)
+        if step % every:
+            del row["validation.accuracy"]
+        rows.append(row)
+    return rows
+
+
+def within(first: int, last: int, **values: float) -> Change:
+    named = {f"train.{key.replace('__', '.')}": value for key, value in values.items()}
+    return lambda step: named if first <= step <= last else {}
+
+
+def only(rows: list[dict[str, float]], *words: str) -> str:
+    found = alarms(rows, steps=STEPS)
+    assert len(found) == 1, found
+    for word in words:
+        assert word in found[0], found[0]
+    return found[0]
+
+
+def test_a_healthy_run_has_no_alarm() -> None:
+    assert alarms(run(), steps=STEPS) == []
+    assert alarms([], steps=STEPS) == []
+
+
+def test_no_picture_passes_for_long() -> None:
+    text = only(run(within(400, 600, coverage=0.004)), "from step 400 to 600", "0.40%")
+    assert "confidence_threshold" in text
+    for first, last, coverage in ((400, 590, 0.004), (400, 600, 0.0051)):
+        assert alarms(run(within(first, last, coverage=coverage)), steps=STEPS) == []
+
+
+def test_long_means_three_evaluations_as_well() -> None:
+    change = within(300, 600, coverage=0.0)
+    assert alarms(run(change, every=300), steps=STEPS) == []  # of 300 and 600 alone
+    only(run(within(300, 900, coverage=0.0), every=300), "from step 300 to 900")
+
+
+def test_an_evaluation_that_is_well_breaks_the_stretch() -> None:
+    rows = run(within(400, 600, coverage=0.0))
+    next(row for row in rows if row["step"] == 500)["train.coverage"] = 0.2
+    assert alarms(rows, steps=STEPS) == []
+
+
+def test_an_algorithm_without_pseudo_labels_has_no_such_alarm() -> None:
+    rows = [{k: v for k, v in row.items() if "." not in k or "acc" in k} for row in run()]
+    assert alarms(rows, steps=STEPS) == []
+
+
+def test_one_class_takes_most_pseudo_labels() -> None:
+    change = within(400, 600, largest_class_share=0.61, pseudo_label_shift=0.31)
+    only(run(change), "from step 400 to 600", "61%", "0.31")
+    for values in (
+        {"largest_class_share": 0.6, "pseudo_label_shift": 0.31},
+        {"largest_class_share": 0.61, "pseudo_label_shift": 0.3},  # a long tail: large by right
+        {"largest_class_share": 0.95, "pseudo_label_shift": 0.9, "coverage": 0.04},  # a few only
+    ):
+        assert alarms(run(within(400, 600, **values)), steps=STEPS) == []
+    assert alarms(run(within(400, 590, largest_class_share=1.0, pseudo_label_shift=0.9)),
+                  steps=STEPS) == []  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["unsupervised", "pair"])
+def test_a_term_outweighs_the_labels_while_these_are_not_learned(name: str) -> None:
+    beyond = {"weighted__supervised": 0.1, f"weighted__{name}": 101.0}
+    only(run(within(400, 600, **beyond)), repr(name), "1,010 times", "from step 400 to 600")
+    for within_limits in (
+        {"weighted__supervised": 0.1, f"weighted__{name}": 99.0},
+        {"weighted__supervised": 0.099, f"weighted__{name}": 1e4},  # the labels are learned
+    ):
+        assert alarms(run(within(400, 600, **within_limits)), steps=STEPS) == []
+
+
+@pytest.mark.parametrize("name", ["unsupervised", "pair"])
+def test_a_term_has_no_effect(name: str) -> None:
+    beyond = {"weighted__supervised": 1.0, f"weighted__{name}": 0.9e-6}
+    only(run(within(400, 600, **beyond)), repr(name), "no effect", "from step 400 to 600")
+    nothing = {f"loss__{name}": 0.0, f"weighted__{name}": 0.0}
+    only(run(within(400, 600, **nothing)), repr(name), "no effect")
+    for within_limits in (
+        {"weighted__supervised": 1.0, f"weighted__{name}": 1.1e-6},
+        {f"weighted__{name}": 0.0},  # its weight is 0: it is switched off
+    ):
+        assert alarms(run(within(400, 600, **within_limits)), steps=STEPS) == []
+
+
+def test_terms_without_effect_are_not_told_where_no_picture_passes() -> None:
+    values = {"coverage": 0.0, "loss__pair": 0.0, "weighted__pair": 0.0}
+    only(run(within(400, 600, **values)), "passed the threshold")
+
+
+def test_accuracy_collapses() -> None:
+    def fall(*steps: int, to: float) -> Change:
+        return lambda step: {"validation.accuracy": to} if step in steps else {}
+
+    best = healthy(550)["validation.accuracy"]
+    text = only(run(fall(600, 650, to=best - 0.101)), f"{best:.4f} at step 550", "650")
+    assert "validation accuracy" in text
+    assert alarms(run(fall(600, 650, to=best - 0.099)), steps=STEPS) == []
+    assert alarms(run(fall(600, to=0.0)), steps=STEPS) == []  # one evaluation alone
+    labelled = [
+        {k.replace("validation", "train.labelled"): v for k, v in row.items()}
+        for row in run(fall(600, 650, to=best - 0.101))
+    ]
+    only(labelled, "accuracy on the labelled training pictures")
+
+
+def test_alarms_of_the_first_rows_stay_as_they_are() -> None:
+    rows = run(
+        lambda step: (
+            within(200, 1000, coverage=0.0)(step)
+            | within(300, 1000, weighted__supervised=1.0, weighted__pair=2000.0)(step)
+            | ({"validation.accuracy": 0.1} if step >= 700 else {})
+        )
+    )
+    told: list[str] = []
+    for count in range(1, len(rows) + 1):
+        found = alarms(rows[:count], steps=STEPS)
+        assert found[: len(told)] == told
+        told = found
+    assert len(told) == 3
+    assert "passed the threshold" in told[0]
+    assert "'pair'" in told[1]
+    assert "fell from" in told[2]
+
+
+def test_the_console_tells_each_alarm_once_and_a_resumed_run_none_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = run(within(400, 900, coverage=0.0))
+
+    def told(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+        with Console(quiet=True).training(STEPS, before) as course:
+            for row in after:
+                course.row(row | {"seconds": 1.0})
+        return capsys.readouterr().out.splitlines()
+
+    (line,) = told([], rows)
+    assert line.startswith("warning: from step 400 to 600 at most 0.00%")
+    middle = next(i for i, row in enumerate(rows) if row["step"] == 500) + 1
+    assert told(rows[:middle], rows[middle:]) == [line]
+    later = next(i for i, row in enumerate(rows) if row["step"] == 700) + 1
+    assert told(rows[:later], rows[later:]) == []
+
+
+def test_a_run_warns_and_its_summary_says_so(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    result = call(
+        "run", "--algo", "fixmatch", "--dataset", "digits", "--backbone", "wrn_10_1", "--steps",
+        "5", "--eval-every", "1", "--batch-size", "8", "--device", "cpu", "--output", output,
+        "--set", "fixmatch.confidence_threshold=1", "--quiet",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    (alarm,) = json.loads((output / "summary.json").read_text("utf-8"))["health"]["alarms"]
+    assert alarm.startswith("from step 1 to 3 at most 0.00%")
+    warnings = [line for line in io.StringIO(result.stdout) if line.startswith("warning: from")]
+    assert warnings == [f"warning: {alarm}\n"]
+    assert f"warning: {alarm}\n" in (output / "log.txt").read_text("utf-8")
