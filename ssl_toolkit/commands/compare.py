@@ -1,0 +1,75 @@
+"""``ssl-toolkit compare``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ssl_toolkit.commands.run import configuration_options, tell_clashes
+
+
+@click.command(short_help="Compare algorithms under identical configurations.")
+@click.option("--algos", metavar="A,B,C", help="Algorithms, a row each.")
+@click.option("--seeds", metavar="0,1,2", help="A run of each row each (default: 0,1,2).")
+@click.option(
+    "--sweep", "sweeps", multiple=True, metavar="KEY=V,V", help="A row for each value. Repeatable."
+)
+@click.option("--baseline", metavar="ROW", help="Row that the others are held against.")
+@click.option(
+    "--allow-different",
+    "allowed",
+    multiple=True,
+    metavar="KEY",
+    help="A shared key in which rows may differ. Repeatable.",
+)
+@click.option(
+    "--budget",
+    metavar="steps|images=N|minutes=M",
+    help="What is equal for all runs (default: steps).",
+)
+@click.option("--launcher", metavar="NAME", help="local, ray, slurm or a plugin's.")
+@click.option("--jobs", metavar="N", help="Runs at a time (of a launcher that takes it).")
+@click.option("--threads", metavar="N", help="CPU threads of a run (default: shared out).")
+@configuration_options(without=("--algo", "--seed"))
+@click.option("--overwrite", is_flag=True, help="Replace the comparison that is in --output.")
+@click.option("--dry-run", is_flag=True, help="Print the rows and what they share, and stop.")
+@click.option("--quiet", is_flag=True, help="Warnings and results only.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+def command(
+    sweeps: tuple[str, ...],
+    allowed: tuple[str, ...],
+    jobs: str | None,
+    files: tuple[str, ...],
+    sets: tuple[str, ...],
+    overwrite: bool,
+    dry_run: bool,
+    quiet: bool,
+    **flags: Any,
+) -> int:
+    """Run several algorithms on the same split, weights and order of pictures, and compare them.
+
+    Only an algorithm's own section may differ between rows. The same command goes on with what is
+    missing after an interruption, and redoes nothing that is finished.
+    """
+    from ssl_toolkit.config.comparison import load_comparison
+    from ssl_toolkit.config.locations import find_config
+
+    if allowed:
+        flags["allow_different"] = list(allowed)
+    if jobs is not None:
+        flags["launcher_options"] = {"jobs": jobs}
+    comparison = load_comparison([find_config(name) for name in files], flags, sets, sweeps)
+    tell_clashes(*(row.config.settings.model_dump() for row in comparison.rows))
+    if dry_run:
+        from ssl_toolkit.config import yaml
+
+        click.echo(yaml.dump(comparison.tree), nl=False)
+        for row in comparison.rows:
+            click.echo(f"# row: {row.name}")
+        return 0
+
+    from ssl_toolkit.results.compare import compare
+    from ssl_toolkit.results.console import Console
+
+    return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet))[1]

@@ -1,0 +1,165 @@
+"""Whether runs may stand in one table: equal settings, splits, initial weights and classes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ssl_toolkit.config.comparison import differences, flatten, shared_keys
+from ssl_toolkit.data.walk import some
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.results.comparison import Member
+
+_DATA = ("dataset", "data", "classes")
+_SPLIT = (
+    *_DATA,
+    "labels_per_class",
+    "num_labels",
+    "labels",
+    "val_fraction",
+    "test_fraction",
+    "labelled_in_pool",
+    "on_bad_image",
+    "drop_leaks",
+)
+_WEIGHTS = (*_DATA, "backbone", "pretrained", "weights", "image_size")
+"""The keys that a split, the initial weights and the classes follow from: where one of these
+differs by permission, what follows from it may differ too."""
+
+
+def section(config: Mapping[str, Any]) -> str:
+    """The key of the algorithm's own section in a configuration of plain types."""
+    return str(config["algo"]).rpartition(":")[2]
+
+
+def shared_settings(member: Member) -> dict[str, Any]:
+    """What a comparison holds equal, by dotted key, as written in ``config.yaml``."""
+    assert member.config is not None
+    return shared_keys(member.config, section(member.config))
+
+
+def own_settings(member: Member) -> dict[str, Any]:
+    """The algorithm's own options, by key without its name."""
+    assert member.config is not None
+    return dict(flatten(member.config.get(section(member.config)) or {}))
+
+
+def check_comparable(
+    members: Sequence[Member], allowed: Collection[str]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Refuse completed runs that no table may hold together.
+
+    Compared are all settings but `NOT_COMPARED` and the algorithms' own sections; the own section
+    within a row; and for each seed the hashes of the split and of the initial weights (older runs
+    have none of the latter) and the classes.
+
+    Args:
+        members: completed runs.
+        allowed: shared keys, or sections of keys, that may differ.
+
+    Returns:
+        The settings that all share; and by row its values of those that differ by permission.
+
+    Raises:
+        ConfigError: one message for each key or hash that differs, with the value of each row.
+    """
+    by_row: dict[str, list[Member]] = {}
+    for member in members:
+        by_row.setdefault(member.row, []).append(member)
+    settings = {name: _joined(runs, shared_settings) for name, runs in by_row.items()}
+    different, told = differences(settings, allowed)
+    messages = [f"{message}; --allow-different permits it" for message in told]
+    for name, runs in by_row.items():
+        for key, value in _joined(runs, shared_settings).items():
+            _check_seeds(name, key, value, allowed, different, messages)
+        for key, value in _joined(runs, _algorithm).items():
+            if isinstance(value, _BySeed):
+                messages.append(f"{key} differs between the seeds of {name}: {value}")
+    for what, keys in (("split", _SPLIT), ("initial weights", _WEIGHTS), ("classes", _DATA)):
+        messages += _unequal(members, what, keys)
+    if messages:
+        raise ConfigError(messages)
+    marked = {key for values in different.values() for key in values}
+    shared = {key: value for keys in settings.values() for key, value in keys.items()}
+    return {key: value for key, value in shared.items() if key not in marked}, different
+
+
+def fingerprint(members: Sequence[Member], shared: Mapping[str, Any]) -> str:
+    """Hash of the shared settings: that of the runs where it is the same for all of them."""
+    own = {str((member.record or {}).get("fingerprint", "")) for member in members}
+    if len(own) == 1:
+        return own.pop()
+    text = json.dumps(shared, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if shared else ""
+
+
+class _BySeed(str):
+    """The values of a row whose seeds differ, as text."""
+
+
+def _joined(members: Sequence[Member], read: Callable[[Member], dict[str, Any]]) -> dict[str, Any]:
+    """By key the value that all members have, or a text with that of each seed."""
+    found = {member.seed: read(member) for member in members}
+    joined = {}
+    for key in dict.fromkeys(key for settings in found.values() for key in settings):
+        values = {seed: settings.get(key) for seed, settings in found.items()}
+        first = next(iter(values.values()))
+        equal = all(value == first for value in values.values())
+        told = ", ".join(f"{value} (seed {seed})" for seed, value in values.items())
+        joined[key] = first if equal else _BySeed(told)
+    return joined
+
+
+def _algorithm(member: Member) -> dict[str, Any]:
+    assert member.config is not None
+    name = section(member.config)
+    return {"algo": name} | {f"{name}.{key}": v for key, v in own_settings(member).items()}
+
+
+def _check_seeds(
+    row: str,
+    key: str,
+    value: Any,
+    allowed: Collection[str],
+    different: dict[str, dict[str, Any]],
+    messages: list[str],
+) -> None:
+    """A shared key that differs between the seeds of a row though not between the rows."""
+    if not isinstance(value, _BySeed):
+        return
+    if any(key == name or key.startswith(f"{name}.") for name in allowed):
+        different[row][key] = str(value)
+    elif not any(message.startswith(f"{key} ") for message in messages):
+        messages.append(
+            f"{key} differs between the seeds of {row}: {value}; --allow-different permits it"
+        )
+
+
+def _unequal(members: Sequence[Member], what: str, keys: Sequence[str]) -> Iterator[str]:
+    """A message for each seed whose runs disagree, among those with equal values of `keys`."""
+    groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for member in members:
+        found = _found(member, what)
+        if found is None:
+            continue
+        settings = shared_settings(member)
+        seed = "" if what == "classes" else str(member.seed)
+        group = (seed, *(json.dumps(settings.get(key), default=str) for key in keys))
+        groups.setdefault(group, {}).setdefault(found, []).append(member.row)
+    for (seed, *_), by_value in groups.items():
+        if len(by_value) > 1:
+            told = "; ".join(
+                f"{value[:60]} in {some([*dict.fromkeys(rows)])}"
+                for value, rows in by_value.items()
+            )
+            of = f" of seed {seed}" if seed else ""
+            yield f"{what}{of} must be the same in all rows, and can't be permitted: {told}"
+
+
+def _found(member: Member, what: str) -> str | None:
+    if what == "classes":
+        return ", ".join(map(str, (member.summary or {})["classes"]))
+    value = (member.record or {}).get(what.replace(" ", "_"))
+    return None if value is None else str(value)[:16]

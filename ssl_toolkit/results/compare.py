@@ -1,0 +1,194 @@
+"""A comparison from its configuration to its tables: plan, run what is missing, gather."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.comparison import ComparisonConfig
+from ssl_toolkit.config.loading import check_options
+from ssl_toolkit.engine.devices import choose_device
+from ssl_toolkit.engine.resolve import DEFAULT_DATASET
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import write_json
+from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interrupts import STATUS, handled
+from ssl_toolkit.results.comparison import Comparison
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.folder import check_writable
+from ssl_toolkit.results.gathering import gather_folder
+from ssl_toolkit.results.lock import LOCK, hold
+from ssl_toolkit.results.members import read_member
+from ssl_toolkit.results.placement import FAILURES, PLAN, read_failures
+from ssl_toolkit.results.planning import Plan, make_plan, write_plan
+from ssl_toolkit.results.report import write_report
+from ssl_toolkit.results.tables import show_table, write_tables
+from ssl_toolkit.results.watching import Watch
+
+STOPPING = 9.5
+"""Seconds that a launcher gets to end everything after a signal."""
+
+
+def compare(
+    comparison: ComparisonConfig, *, overwrite: bool = False, console: Console | None = None
+) -> tuple[Comparison, int]:
+    """Do what ``ssl-toolkit compare`` does.
+
+    Every row and every seed is checked before the first run starts. Runs that are finished in the
+    output folder are kept, others are begun or gone on with.
+
+    Args:
+        comparison: validated.
+        overwrite: whether a comparison that is in the output folder may be replaced.
+        console: where the course is shown; None shows warnings and the results only.
+
+    Returns:
+        What was gathered, and the exit status: 0 when every run is completed, 1 when one failed,
+        130 or 143 after a signal.
+
+    Raises:
+        UserError: before any training.
+    """
+    console = console or Console(quiet=True)
+    folder = _folder(comparison)
+    launcher = _launcher(comparison)
+    replaced = overwrite and folder.exists()
+    plan = make_plan(comparison, folder, launcher, console, afresh=replaced)
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder), handled(launcher.stop) as interrupts:
+        if replaced:
+            _empty(folder)
+        write_plan(plan)
+        units = _units(plan)
+        console.say(f"comparison folder: {folder}", important=True)
+        steps = {_unit_name(*key): config.settings.steps for key, config in plan.configs.items()}
+        watch = Watch(units, [needed(steps[unit.name]) for unit in units], console)
+        with interrupts.patient(STOPPING), watch:
+            failed = _carry_out(units, launcher, plan, console)
+        gathered = gather_folder(folder)
+        write_tables(gathered, folder)
+        write_report(gathered, folder / "report.html")
+    show_table(gathered, console)
+    if interrupts.signal:
+        console.say(
+            f"stopped by {interrupts.signal}; the same command goes on with what is missing",
+            important=True,
+        )
+        return gathered, STATUS[interrupts.signal]
+    return gathered, int(failed)
+
+
+def _carry_out(units: list[Unit], launcher: Launcher, plan: Plan, console: Console) -> bool:
+    """Run the units and tell how each ends; whether any failed."""
+    total = len(plan.configs)
+    if len(units) < total:
+        console.say(f"{total - len(units)} of {total} runs are finished already")
+    failed = False
+    began = time.monotonic()
+    for done, ended in enumerate(launcher.launch(units) if units else (), 1):
+        failed |= not _told(ended, plan, console)
+        if left := len(units) - done:
+            minutes = (time.monotonic() - began) / done * left / 60
+            console.say(f"{total - left} of {total} runs ended, about {minutes:.0f} min left")
+    return failed
+
+
+def _folder(comparison: ComparisonConfig) -> Path:
+    """The folder of the comparison, absolute, checked but not made."""
+    given = comparison.settings.output or f"runs/comparison-{_data_name(comparison)}"
+    folder = Path(given).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"--output {given}: there is a file of that name; choose another name")
+    foreign = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
+    if foreign and not (folder / PLAN).exists():
+        raise ModelError(f"--output {given}: not the folder of a comparison; choose another")
+    check_writable(folder)
+    return folder
+
+
+def _data_name(comparison: ComparisonConfig) -> str:
+    settings = comparison.rows[0].config.settings
+    return Path(settings.data).stem if settings.data else settings.dataset or DEFAULT_DATASET
+
+
+def _empty(folder: Path) -> None:
+    """Remove a comparison, but not the lock on its folder."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _launcher(comparison: ComparisonConfig) -> Launcher:
+    name = comparison.settings.launcher
+    launcher: type[Launcher] = registry.load("launchers", name)
+    options = comparison.settings.launcher_options
+    return launcher(check_options(launcher.Config, options, "launcher_options"))
+
+
+def _units(plan: Plan) -> list[Unit]:
+    """The runs that are not finished, seed by seed, so that early results cover every row."""
+    units = []
+    for seed in plan.comparison.settings.seeds:
+        for row in plan.comparison.rows:
+            member = plan.member(row, seed)
+            if read_member(row.name, seed, member.path).completed:
+                continue
+            config = str(plan.config_path(row, seed))
+            command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", config]
+            command += ["--output", str(member.path), "--continue", "--quiet"]
+            settings = plan.configs[row.name, seed].settings
+            units.append(
+                Unit(
+                    name=_unit_name(row.name, seed),
+                    command=tuple(command),
+                    folder=member.path,
+                    log=plan.folder / "logs" / f"{row.slug}-s{seed}.txt",
+                    environment={"OMP_NUM_THREADS": str(plan.threads)},
+                    threads=plan.threads,
+                    gpu=choose_device(settings.device).type == "cuda",
+                )
+            )
+    return units
+
+
+def _told(ended: Ended, plan: Plan, console: Console) -> bool:
+    """Tell how a run ended, and keep the reason of a failed one; whether it went well."""
+    failures = read_failures(plan.folder)
+    row, seed = next(key for key in plan.configs if _unit_name(*key) == ended.unit.name)
+    failures.pop((row, seed), None)
+    member = read_member(row, seed, ended.unit.folder)
+    if member.completed:
+        assert member.summary is not None
+        test, seconds = member.summary["test"], member.summary["seconds"]
+        score = "no test split" if test is None else f"test accuracy {test['accuracy']:.4f}"
+        console.say(f"{ended.unit.name}: {score} in {seconds:.0f} s")
+    elif member.status == "interrupted":
+        console.say(f"{ended.unit.name}: stopped by {member.reason}", important=True)
+    else:
+        reason = ended.reason or _last_error(ended.unit.log) or f"exit status {ended.status}"
+        failures[row, seed] = reason
+        console.warn(f"{ended.unit.name}: failed: {reason}")
+    listed = [{"row": row, "seed": seed, "reason": why} for (row, seed), why in failures.items()]
+    write_json(plan.folder / FAILURES, listed)
+    return member.completed or member.status == "interrupted"
+
+
+def _unit_name(row: str, seed: int) -> str:
+    return f"{row}, seed {seed}"
+
+
+def _last_error(log: Path) -> str:
+    """The last line of a log that tells of an error, else its last line."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or [""])[-1].removeprefix("error:").strip()

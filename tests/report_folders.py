@@ -1,0 +1,144 @@
+"""Folders of runs for tests of the report: the files that it reads, from a formula."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_toolkit.results.comparison import Comparison, Difference, Member, Row, Spread
+
+CLASSES = tuple("0123456789")
+PAIRS = ("pair_confidence", "pair_similarity", "pair_both")
+
+
+def metrics(
+    shift: float, logged: int = 40, evaluated: int = 10, *, old: bool = False
+) -> Iterator[dict[str, float]]:
+    """Rows as of a run of SimPLE."""
+    for k in range(1, logged + 1):
+        wave = 0.02 * math.sin(k * (1 + shift))
+        row = {"step": 10 * k, "lr": 0.002, "seconds": 0.3 * k, "images_per_second": 100.0}
+        row |= {f"train.loss{n}": 1 / k + wave + 0.1 for n in ("", ".supervised", ".pair")}
+        row |= {
+            "train.coverage": 1 - 1 / k,
+            "train.pseudo_label_accuracy": 0.9 + wave,
+            "train.pair_confidence": 0.8 + wave,
+        }
+        if not old:
+            row |= {
+                "train.largest_class_share": 0.2 + wave,
+                "train.pseudo_label_shift": 0.1 + wave,
+                **{f"train.{n}": 0.5 + wave for n in PAIRS},
+                **{f"train.{n}_false": 0.1 + wave for n in PAIRS},
+            }
+        if k % (logged // evaluated) == 0:
+            row |= {"validation.accuracy": 0.9 - 0.5 / k + wave, "validation.loss": 1 / k + 0.2}
+        yield row
+
+
+def predictions(
+    path: Path, classes: Sequence[str], seed: int, *, pictures: int = 24, side: int = 16
+) -> dict[str, Any]:
+    """Write test predictions, and mistakes where there are to be pictures; their accuracy."""
+    draw = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(classes)), 20)
+    logits = draw.normal(size=(len(labels), len(classes)))
+    logits[np.arange(len(labels)), labels] += 2.5
+    probabilities = np.exp(3 * logits)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
+    worst = wrong[np.argsort(-probabilities[wrong].max(axis=1))][:pictures]
+    arrays: dict[str, Any] = {
+        "classes": np.array(classes),
+        "test_probabilities": probabilities.astype(np.float32),
+        "test_labels": labels,
+    }
+    if pictures:
+        arrays |= {
+            "mistakes": worst,
+            "mistakes_keys": np.array([f"test/{classes[labels[k]]}/{k}.png" for k in worst]),
+            "mistakes_pictures": draw.integers(0, 256, (len(worst), side, side, 3), np.uint8),
+        }
+    np.savez_compressed(path, **arrays)
+    return {"accuracy": 1 - len(wrong) / len(labels), "count": len(labels)}
+
+
+def run_folder(
+    folder: Path,
+    seed: int,
+    *,
+    classes: Sequence[str] = CLASSES,
+    old: bool = False,
+    logged: int = 40,
+    evaluated: int = 10,
+    side: int = 16,
+) -> dict[str, Any]:
+    """Write a finished run, as new versions do or (`old`) as the first ones did; its summary."""
+    folder.mkdir(parents=True)
+    lines = (json.dumps(row) for row in metrics(0.1 * seed, logged, evaluated, old=old))
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    test = predictions(
+        folder / "predictions.npz", classes, seed, pictures=0 if old else 24, side=side
+    )
+    summary: dict[str, Any] = {
+        "status": "completed",
+        "classes": list(classes),
+        "steps": 10 * logged,
+        "best_step": 10 * logged,
+        "seconds": 12.5,
+        "test": test,
+    }
+    if not old:
+        summary["health"] = {
+            "labelled": dict.fromkeys(classes, 4),
+            "pseudo_labels": {name: 10 + k for k, name in enumerate(classes)},
+        }
+    return summary
+
+
+def spread(values: dict[int, float]) -> Spread:
+    numbers = np.array(list(values.values()))
+    mean = float(numbers.mean())
+    if len(numbers) == 1:
+        return Spread(values, mean, None, None)
+    deviation = float(numbers.std(ddof=1))
+    return Spread(values, mean, deviation, (mean - deviation, mean + deviation))
+
+
+def comparison(
+    folder: Path, names: Sequence[str] = ("simple", "mixmatch"), seeds: int = 3, **options: Any
+) -> Comparison:
+    """A comparison of finished runs; the options are those of `run_folder`."""
+    rows: list[Row] = []
+    record = {
+        "versions": {"python": "3.11.7", "torch": "2.14.1"},
+        "device": "cpu (1 threads)",
+        "notes": [],
+    }
+    for place, name in enumerate(names):
+        members = []
+        for seed in range(seeds):
+            own = folder / f"{place}-{seed}"
+            summary = run_folder(own, 10 * place + seed, **options)
+            config = {"algo": name, "steps": summary["steps"], name: {"temperature": 0.5}}
+            members.append(Member(name, seed, own, "completed", "", summary, record, config))
+        accuracies = {m.seed: (m.summary or {})["test"]["accuracy"] for m in members}
+        scores = {
+            "test.accuracy": spread(accuracies),
+            "test.macro_f1": spread(accuracies),
+            "seconds": spread({seed: 12.5 + seed for seed in accuracies}),
+        }
+        difference = None
+        if rows:
+            base = rows[0].scores["test.accuracy"].values
+            paired = spread({seed: value - base[seed] for seed, value in accuracies.items()})
+            difference = Difference(paired, 0.034 if seeds > 1 else None)
+        rows.append(Row(name, name, tuple(members), scores, difference, {}))
+    shared = {"dataset": "digits", "steps": 400, "ema": {"decay": 0.99}, "weights": None}
+    baseline = names[0] if len(names) > 1 else None
+    return Comparison("trial", tuple(rows), tuple(range(seeds)), baseline, shared, "71eed6f8")

@@ -1,0 +1,250 @@
+"""`compare` from the command to its tables: equal runs, honest failures, nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import call, refusal
+
+from ssl_toolkit import train
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparison import load_comparison
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.launchers.local import Local
+from ssl_toolkit.results.planning import make_plan, write_plan
+from ssl_toolkit.results.watching import last_step
+
+SHARED = ("--dataset", "digits", "--steps", 12, "--eval-every", 6)
+TWO = ("--algos", "simple,supervised", "--seeds", "0,1", *SHARED)
+BAD = {
+    "algo": "simple",
+    "simple": {
+        "unsupervised_weight": 3e38,
+        "unsupervised_loss": "cross_entropy",
+        "confidence_threshold": 0.0,
+        "rampup_steps": 0,
+    },
+}
+"""A row whose loss is not finite."""
+
+
+def read(path: Path) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("comparison") / "both"
+    result = call("compare", *TWO, "--output", folder)
+    assert result.returncode == 0, result.stderr + result.stdout
+    return folder
+
+
+def test_everything_is_written(finished: Path) -> None:
+    names = {"comparison.json", "comparison.csv", "comparison.md", "report.html", "plan.json"}
+    assert names <= {path.name for path in finished.iterdir()}
+    rows = {row["name"]: row for row in read(finished / "comparison.json")["rows"]}
+    assert list(rows) == ["simple", "supervised"]
+    for name, row in rows.items():
+        summaries = [
+            read(finished / "runs" / name / f"s{seed}" / "summary.json") for seed in (0, 1)
+        ]
+        values = [summary["test"]["accuracy"] for summary in summaries]
+        accuracy = row["scores"]["test.accuracy"]
+        assert accuracy["mean"] == pytest.approx(sum(values) / 2)
+        assert accuracy["n"] == 2
+        assert all(summary["status"] == "completed" for summary in summaries)
+
+
+def test_runs_of_a_seed_share_split_weights_and_settings(finished: Path) -> None:
+    for seed in (0, 1):
+        records, splits = [], []
+        for name in ("simple", "supervised"):
+            run = finished / "runs" / name / f"s{seed}"
+            records.append(read(run / "record.json"))
+            splits.append((run / "split.json").read_bytes())
+        assert splits[0] == splits[1]
+        for key in ("split", "initial_weights", "fingerprint", "torch_threads"):
+            assert records[0][key] == records[1][key], key
+    first, second = (read(finished / "runs/simple" / seed / "record.json") for seed in ("s0", "s1"))
+    assert first["split"] != second["split"]
+    assert first["initial_weights"] != second["initial_weights"]
+    assert first["fingerprint"] == second["fingerprint"]
+
+
+def test_a_member_is_the_run_of_its_configuration(finished: Path, tmp_path: Path) -> None:
+    config = yaml.read(finished / "configs" / "supervised-s1.yaml")
+    alone = train(config | {"output": str(tmp_path / "alone")})
+    member = finished / "runs/supervised/s1"
+    timed = ("seconds", "per_second")
+    rows = [
+        [
+            {key: value for key, value in json.loads(line).items() if not key.endswith(timed)}
+            for line in (folder / "metrics.jsonl").read_text().splitlines()
+        ]
+        for folder in (alone.folder, member)
+    ]
+    assert rows[0] == rows[1]
+    assert alone.summary["test"] == read(member / "summary.json")["test"]
+
+
+def test_a_second_call_redoes_nothing(finished: Path) -> None:
+    before = stamps(finished / "runs")
+    result = call("compare", *TWO, "--output", finished)
+    assert result.returncode == 0, result.stderr
+    assert "4 of 4 runs are finished already" in result.stdout
+    assert stamps(finished / "runs") == before
+
+
+def test_other_settings_are_refused_before_anything_is_run(finished: Path) -> None:
+    before = stamps(finished)
+    message = refusal("compare", *TWO, "--output", finished, "--lr", "0.01")
+    assert "lr is 0.002 there, 0.01 here" in message
+    assert stamps(finished) == before
+
+
+def test_a_failed_run_costs_only_itself(finished: Path, tmp_path: Path) -> None:
+    extra = tmp_path / "bad.yaml"
+    extra.write_text(yaml.dump({"rows": {"bad": BAD}}), encoding="utf-8")
+    before = stamps(finished / "runs")
+    result = call("compare", *TWO, "--config", extra, "--output", finished)
+    assert result.returncode == 1, result.stderr
+    after = stamps(finished / "runs")
+    assert {path: after[path] for path in before} == before
+    rows = {row["name"]: row for row in read(finished / "comparison.json")["rows"]}
+    assert rows["bad"]["scores"] == {}
+    assert {member["status"] for member in rows["bad"]["members"]} == {"failed"}
+    assert all("not finite" in member["reason"] for member in rows["bad"]["members"])
+    assert rows["simple"]["scores"]["test.accuracy"]["n"] == 2
+    table = (finished / "comparison.md").read_text(encoding="utf-8")
+    assert "not finite" in table
+    assert "nan" not in table.lower()
+
+
+def test_what_can_be_known_is_told_before_training(tmp_path: Path) -> None:
+    out = tmp_path / "none"
+    unknown = refusal("compare", "--algos", "supervised,simpel", *SHARED, "--output", out)
+    assert "did you mean 'simple'" in unknown
+    pictures = tmp_path / "pictures"
+    for folder in ("labeled/a", "labeled/b", "unlabeled"):
+        (pictures / folder).mkdir(parents=True)
+        for number in range(4):
+            save_picture(pictures / folder / f"{number}.png", number + len(folder))
+    hidden = refusal(
+        "compare", "--algos", "supervised,fully_supervised", "--data", pictures, "--output", out
+    )
+    assert "fully_supervised" in hidden
+    assert "8 carry" in hidden or "4 of 4 carry none" in hidden
+    rows = {"a": {"algo": "simple"}, "b": {"algo": "supervised", "lr": 0.1}}
+    (tmp_path / "rows.yaml").write_text(yaml.dump({"rows": rows}), encoding="utf-8")
+    different = refusal("compare", "--config", tmp_path / "rows.yaml", "--output", out)
+    assert "lr differs between rows" in different
+    assert "--allow-different" in different
+    assert not out.exists()
+
+
+def save_picture(path: Path, value: int) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (32, 32), (value * 9 % 256, value * 5 % 256, 40)).save(path)
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    message = refusal("compare", *TWO, "--output", tmp_path, "--overwrite")
+    assert "not the folder of a comparison" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_budget_of_images_gives_each_row_its_steps(tmp_path: Path) -> None:
+    out = tmp_path / "images"
+    budget = ("--budget", "images=1200", "--seeds", "0", "--dataset", "digits")
+    result = call("compare", "--algos", "fixmatch,supervised", *budget, "--output", out)
+    assert result.returncode == 0, result.stderr
+    plan = {row["name"]: row["steps"] for row in read(out / "plan.json")["rows"]}
+    # 32 labelled pictures a step; FixMatch draws 7 unlabelled ones for each of them.
+    assert plan == {"fixmatch": 1200 // (32 * 8), "supervised": 1200 // 32}
+    rows = {row["name"]: row for row in read(out / "comparison.json")["rows"]}
+    assert rows["fixmatch"]["different"]["steps"] == "4"
+    assert rows["fixmatch"]["scores"]["test.accuracy"]["deviation"] is None
+    assert "±" not in (out / "comparison.md").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_leaves_everything_to_go_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "stopped"
+    given = ["compare", "--algos", "simple,supervised", "--seeds", "0", "--dataset", "digits"]
+    given += ["--steps", "400", "--eval-every", "20", "--jobs", "1", "--output", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ssl_toolkit", *given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = out / "runs/simple/s0/metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert time.monotonic() - sent < 20
+    assert "Traceback" not in stderr
+    assert "go on" in stdout or "goes on" in stdout
+    assert not running(out)
+    assert read(out / "runs/simple/s0/summary.json")["status"] == "interrupted"
+    table = read(out / "comparison.json")
+    assert [m["status"] for row in table["rows"] for m in row["members"]] == [
+        "interrupted",
+        "missing",
+    ]
+
+
+def running(folder: Path) -> list[str]:
+    """Processes whose command line names a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in line and int(process.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+def test_the_last_step_is_read_from_the_end_of_a_log(tmp_path: Path) -> None:
+    assert last_step(tmp_path) == 0
+    rows = "".join(f'{{"step": {n}, "train.loss": 0.5}}\n' for n in range(1, 2000))
+    (tmp_path / "metrics.jsonl").write_text(rows + '{"step": 2000, "tr', encoding="utf-8")
+    assert last_step(tmp_path) == 1999
+
+
+def test_a_budget_of_minutes_is_measured_once(tmp_path: Path) -> None:
+    comparison = load_comparison(
+        [], {"algos": "supervised,simple", "seeds": "0", "budget": "minutes=0.05"}
+    )
+    launcher, console = Local(Local.Config()), Console(quiet=True)
+    plan = make_plan(comparison, tmp_path, launcher, console)
+    steps = {row: config.settings.steps for (row, _), config in plan.configs.items()}
+    assert steps["supervised"] > steps["simple"] >= 1  # eight forwards of SimPLE's are dearer
+    for config in plan.configs.values():
+        assert config.settings.eval_every == max(1, config.settings.steps // 20)
+    write_plan(plan)
+    assert make_plan(comparison, tmp_path, launcher, console).configs == plan.configs

@@ -1,0 +1,368 @@
+"""From run folders to a comparison: what is read, what is refused, what is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_runs import fake_plan, fake_run
+
+from ssl_toolkit.errors import ConfigError, ModelError
+from ssl_toolkit.results import gathering
+from ssl_toolkit.results.comparison import Comparison
+from ssl_toolkit.results.gathering import gather, gather_folder
+from ssl_toolkit.results.members import read_member
+from ssl_toolkit.results.placement import Place, loose_places, places
+
+
+def two_rows(folder: Path, seeds: tuple[int, ...] = (0, 1), **second: Any) -> list[Place]:
+    """``plain`` and ``other`` over the seeds; `second` changes the latter's files."""
+    made = []
+    for row, algo, changes in (("plain", "supervised", {}), ("other", "fixmatch", second)):
+        for seed in seeds:
+            path = fake_run(folder / f"{row}{seed}", algo=algo, seed=seed, **changes)
+            made.append((row, seed, path))
+    return made
+
+
+def gathered(found: list[Place], **arguments: Any) -> Comparison:
+    return gather(found, name="toy", **arguments)
+
+
+def refused(found: list[Place], **arguments: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        gathered(found, **arguments)
+    return caught.value.messages
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def test_rows_have_the_scores_of_their_runs(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, own={"confidence_threshold": 0.95})
+    edit(tmp_path / "other1" / "summary.json", convergence_step=None)
+    made = gathered(found, baseline="plain")
+    plain, other = made.rows
+    assert (plain.name, plain.algorithm, other.name) == ("plain", "supervised", "other")
+    assert made.seeds == (0, 1)
+    assert plain.scores["test.accuracy"].values == {0: 0.9, 1: 0.9}
+    assert plain.scores["seconds"].values == {0: 10, 1: 11}
+    assert other.scores["convergence_step"].values == {0: 50}
+    assert plain.difference is None
+    assert other.difference is not None
+    assert other.difference.spread.mean == 0
+    assert made.fingerprint == "f00d"
+    assert made.shared["ema.decay"] == "0.9"
+    assert not {"algo", "seed", "output", "workers"} & made.shared.keys()
+    assert made.notes == ()
+
+
+def test_p_values_are_adjusted_for_the_rows_that_have_one(tmp_path: Path) -> None:
+    found = []
+    for row, gains in {"base": (0, 0, 0), "a": (1, 2, 4), "b": (2, 2.5, 3)}.items():
+        for seed, gain in enumerate(gains):
+            path = fake_run(tmp_path / f"{row}{seed}", seed=seed, accuracy=0.5 + gain / 100)
+            found.append((row, seed, path))
+    base, a, b = gathered(found, baseline="base").rows
+    assert base.difference is None
+    assert a.difference is not None
+    assert b.difference is not None
+    assert a.difference.p_value is not None
+    assert b.difference.p_value is not None
+    assert b.difference.p_value < a.difference.p_value
+    assert b.difference.adjusted == pytest.approx(2 * b.difference.p_value)
+    assert a.difference.adjusted == pytest.approx(a.difference.p_value)
+
+
+def test_an_oracle_is_named_one(tmp_path: Path) -> None:
+    found = [
+        ("bound", 0, fake_run(tmp_path / "a", algo="fully_supervised")),
+        ("plain", 0, fake_run(tmp_path / "b")),
+        ("gone", 0, fake_run(tmp_path / "c", algo="not_installed")),
+        ("said", 0, fake_run(tmp_path / "d", algo="not_installed", record={"oracle": True})),
+    ]
+    assert [row.oracle for row in gathered(found).rows] == [True, False, False, True]
+
+
+def test_the_baseline_is_a_row(tmp_path: Path) -> None:
+    (message,) = refused(two_rows(tmp_path), baseline="plane")
+    assert "did you mean 'plain'" in message
+    assert "rows: plain, other" in message
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_every_differing_key_is_named_in_one_error(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}, "workers": 4})
+    messages = refused(found)
+    assert len(messages) == 2
+    assert messages[0].startswith("lr ")
+    assert messages[1].startswith("ema.decay ")
+    for value in ("'0.002' in plain", "'0.01' in other", "--allow-different"):
+        assert value in messages[0]
+
+
+def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}})
+    for seed in (0, 1):
+        edit(tmp_path / f"other{seed}" / "record.json", fingerprint="beef")
+    made = gathered(found, allow=["lr", "ema"])
+    assert made.rows[0].different == {"lr": "0.002", "ema.decay": "0.9"}
+    assert made.rows[1].different == {"lr": "0.01", "ema.decay": "0.5"}
+    assert not {"lr", "ema.decay"} & made.shared.keys()
+    assert made.fingerprint not in ("f00d", "beef", "")
+    (message,) = refused(found, allow=["lr"])
+    assert message.startswith("ema.decay ")
+
+
+def test_seeds_of_a_row_have_one_configuration(tmp_path: Path) -> None:
+    found = [
+        ("plain", seed, fake_run(tmp_path / f"{seed}", seed=seed, config={"lr": lr}))
+        for seed, lr in enumerate((0.1, 0.2))
+    ]
+    (message,) = refused(found)
+    assert message.startswith("lr differs between the seeds of plain: 0.1 (seed 0), 0.2 (seed 1)")
+    made = gathered(found, allow=["lr"])
+    assert made.rows[0].different == {"lr": "0.1 (seed 0), 0.2 (seed 1)"}
+    assert "lr" not in made.shared
+
+
+def test_seeds_of_a_row_have_one_algorithm(tmp_path: Path) -> None:
+    found = [
+        ("plain", 0, fake_run(tmp_path / "a", own={"weight": 1})),
+        ("plain", 1, fake_run(tmp_path / "b", own={"weight": 2}, seed=1)),
+    ]
+    (message,) = refused(found, allow=["weight", "supervised"])
+    assert "supervised.weight differs between the seeds of plain" in message
+
+
+@pytest.mark.parametrize("key", ["split", "initial_weights"])
+def test_a_seed_has_one_split_and_one_start(tmp_path: Path, key: str) -> None:
+    found = two_rows(tmp_path)
+    edit(tmp_path / "other1" / "record.json", **{key: "another"})
+    (message,) = refused(found, allow=[key, "seed"])
+    assert message.startswith(f"{key.replace('_', ' ')} of seed 1 must be the same")
+    assert "another in other" in message
+
+
+def test_a_split_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, config={"labels_per_class": 10}, record={"split": "larger"})
+    assert gathered(found, allow=["labels_per_class"]).rows[1].different == {
+        "labels_per_class": "10"
+    }
+    third = fake_run(tmp_path / "third", algo="simple", config={"labels_per_class": 10})
+    messages = refused([*found, ("third", 0, third)], allow=["labels_per_class"])
+    assert len(messages) == 1
+    assert "larger in other; split0 in third" in messages[0]
+
+
+def test_runs_without_a_hash_of_their_weights_are_not_held_against_others(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, record={"initial_weights": None})
+    assert len(gathered(found).rows) == 2
+
+
+def test_classes_are_the_same_in_the_same_order(tmp_path: Path) -> None:
+    (message,) = refused(two_rows(tmp_path, summary={"classes": ["b", "a"]}))
+    assert message.startswith("classes must be the same")
+    assert "a, b in plain; b, a in other" in message
+
+
+def test_one_row_and_seed_is_one_run(tmp_path: Path) -> None:
+    found = [("plain", 0, fake_run(tmp_path / name)) for name in "ab"]
+    (message,) = refused(found)
+    assert "both plain with seed 0" in message
+
+
+# --- runs without results -----------------------------------------------------------------------
+
+
+def test_what_has_no_results_has_a_status_and_is_in_no_mean(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, seeds=(0, 1, 2))
+    edit(tmp_path / "other1" / "summary.json", status="failed", reason="loss was\nnan", test=None)
+    edit(tmp_path / "plain2" / "summary.json", status="interrupted", reason="SIGINT", test=None)
+    found += [("plain", 3, tmp_path / "nowhere"), ("other", 3, tmp_path / "neither")]
+    made = gathered(found, baseline="plain", failures={("other", 3): "no space left"})
+    plain, other = made.rows
+    assert [member.status for member in plain.members] == [
+        "completed", "completed", "interrupted", "missing",
+    ]  # fmt: skip
+    assert other.members[1].status == "failed"
+    assert other.members[1].reason == "loss was nan"
+    assert (other.members[3].status, other.members[3].reason) == ("failed", "no space left")
+    assert other.scores["test.accuracy"].values.keys() == {0, 2}
+    assert other.difference is not None
+    assert other.difference.spread.values.keys() == {0}
+    assert made.notes[0].startswith("4 of 8 runs have no results")
+    assert "different seeds" in made.notes[0]
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    made = gathered([("plain", 0, tmp_path / "a")], baseline="plain", algorithms={"plain": "x"})
+    assert made.rows[0].scores == {}
+    assert made.rows[0].algorithm == "x"
+    assert made.fingerprint == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("summary.json", "{", "damaged"),
+        ("summary.json", "[]", "not the summary"),
+        ("summary.json", '{"status": "weird"}', "weird"),
+        ("summary.json", '{"status": "completed", "seed": 0}', "not of a run"),
+        ("record.json", "", "record.json: missing or damaged"),
+        ("record.json", "{}", "not that of a run"),
+        ("config.yaml", "a: [", "config.yaml"),
+        ("config.yaml", "{}", "not that of a run"),
+    ],
+)
+def test_a_damaged_run_is_failed(tmp_path: Path, file: str, text: str, told: str) -> None:
+    path = fake_run(tmp_path / "run")
+    (path / file).write_text(text, encoding="utf-8")
+    member = read_member("plain", 0, path)
+    assert member.status == "failed"
+    assert told in member.reason
+    assert str(tmp_path) not in member.reason
+    assert gathered([("plain", 0, path)]).rows[0].scores == {}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "0.9", True])
+def test_a_score_that_is_no_number_is_no_score(tmp_path: Path, value: Any) -> None:
+    path = fake_run(tmp_path / "run")
+    scores = json.loads((path / "summary.json").read_text("utf-8"))["test"]
+    edit(path / "summary.json", test=scores | {"accuracy": value})
+    member = read_member("plain", 0, path)
+    assert member.status == "failed"
+    assert "test.accuracy is" in member.reason
+
+
+def test_a_run_of_another_seed_is_failed(tmp_path: Path) -> None:
+    assert "seed 1" in read_member("plain", 1, fake_run(tmp_path / "run", seed=0)).reason
+
+
+def test_a_summary_without_a_folder_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    member = read_member("plain", 0, tmp_path / "empty")
+    assert (member.status, member.reason) == ("missing", "no summary.json in its folder")
+
+
+def test_runs_without_a_test_part_are_told(tmp_path: Path) -> None:
+    made = gathered(two_rows(tmp_path, summary={"test": None}), baseline="plain")
+    assert made.rows[1].scores["validation.accuracy"].count == 2
+    assert "test.accuracy" not in made.rows[1].scores
+    assert any("validation accuracy only" in note for note in made.notes)
+
+
+# --- notes --------------------------------------------------------------------------------------
+
+
+def test_differing_machines_are_told(tmp_path: Path) -> None:
+    found = two_rows(tmp_path)
+    edit(tmp_path / "other1" / "record.json", torch_threads=2, platform="Mac")
+    for seed in (0, 1):
+        edit(tmp_path / f"other{seed}" / "record.json", versions={"torch": "3"}, device="cuda:0")
+    notes = gathered(found).notes
+    assert (
+        "seconds and images per second are not comparable, devices differ: "
+        "cpu (1 threads) in plain; cuda:0 in other"
+    ) in notes
+    assert any("CPU threads differ: 1 in plain, other (seed 0); 2 in other (se" in n for n in notes)
+    assert "platforms differ: Linux in plain, other (seed 0); Mac in other (seed 1)" in notes
+    assert "versions of torch differ: 2.14.1 in plain; 3 in other" in notes
+    assert "versions of python differ: 3.11.7 in plain; unknown in other" in notes
+
+
+def test_warnings_of_the_runs_are_told_once(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, record={"warnings": ["two pictures\nare alike"]})
+    assert gathered(found).notes == ("other: two pictures are alike",)
+    edit(tmp_path / "plain0" / "record.json", warnings=["two pictures\nare alike"])
+    edit(tmp_path / "plain1" / "record.json", warnings=["two pictures\nare alike"])
+    assert gathered(found).notes == ("all runs: two pictures are alike",)
+
+
+def test_a_missing_scipy_is_told_where_it_would_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "has_scipy", lambda: False)
+    found = two_rows(tmp_path)
+    assert any("ssl-toolkit[report]" in note for note in gathered(found).notes)
+    assert gathered(found[::2]).notes == ()  # one seed
+
+
+# --- where runs are -----------------------------------------------------------------------------
+
+
+def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
+    rows = fake_plan(
+        tmp_path, {"plain": "supervised", "other": "fixmatch"}, [0, 1],
+        baseline="plain", allow=["lr"], budget="images=3200",
+    )  # fmt: skip
+    assert places(tmp_path)[3] == ("other", 1, tmp_path / "runs" / "r1" / "s1")
+    fake_run(rows["plain"] / "s0")
+    fake_run(rows["other"] / "s0", algo="fixmatch", config={"lr": 0.5})
+    failures = [
+        {"row": "other", "seed": seed, "reason": reason}
+        for seed, reason in enumerate(("an old reason", "killed"))
+    ]
+    (tmp_path / "failures.json").write_text(json.dumps(failures), encoding="utf-8")
+    made = gather_folder(tmp_path, notes=["six at a time"])
+    assert (made.name, made.baseline) == ("toy", "plain")
+    assert [member.status for row in made.rows for member in row.members] == [
+        "completed", "missing", "completed", "failed",
+    ]  # fmt: skip
+    assert made.rows[1].members[1].reason == "killed"
+    assert made.notes[:2] == (
+        "equal for all rows is the budget images=3200, not the number of steps", "six at a time",
+    )  # fmt: skip
+    assert gather_folder(tmp_path, name="b", baseline="other").baseline == "other"
+    (tmp_path / "failures.json").write_text("[1]", encoding="utf-8")
+    assert gather_folder(tmp_path).rows[1].members[1].status == "missing"
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"name": "a"}', '{"rows": [1], "seeds": [0]}'])
+def test_a_damaged_plan(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "plan.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"plan\.json: missing or damaged"):
+        gather_folder(tmp_path)
+
+
+def test_loose_runs_are_rows_by_what_they_differ_in(tmp_path: Path) -> None:
+    paths = [
+        fake_run(tmp_path / "a", algo="simple", own={"pair_weight": 0, "temperature": 0.5}),
+        fake_run(tmp_path / "b", algo="simple", own={"pair_weight": 75, "temperature": 0.5}),
+        fake_run(tmp_path / "c", algo="simple", own={"pair_weight": 0, "temperature": 0.5}, seed=1),
+        fake_run(tmp_path / "d", algo="fixmatch"),
+    ]
+    found, algorithms = loose_places(paths)
+    assert found == [
+        ("simple pair_weight=0", 0, paths[0]),
+        ("simple pair_weight=0", 1, paths[2]),
+        ("simple pair_weight=75", 0, paths[1]),
+        ("fixmatch", 0, paths[3]),
+    ]
+    assert set(algorithms.values()) == {"simple", "fixmatch"}
+    lr = fake_run(tmp_path / "e", algo="fixmatch", config={"lr": 0.5})
+    found, _ = loose_places([paths[3], lr])
+    assert [row for row, _, _ in found] == ["fixmatch lr=0.002", "fixmatch lr=0.5"]
+    with pytest.raises(ConfigError, match="lr differs"):
+        gather(found, name="")
+
+
+def test_loose_folders_that_are_no_runs(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="not the folder of a run or of a comparison"):
+        loose_places([tmp_path])
+    path = fake_run(tmp_path / "run")
+    (path / "config.yaml").write_text("seed: x\nalgo: supervised\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="not the configuration of a run"):
+        loose_places([path])
+    copy = fake_run(tmp_path / "a"), fake_run(tmp_path / "b")
+    with pytest.raises(ConfigError, match="both supervised with seed 0"):
+        loose_places(copy)

@@ -1,0 +1,360 @@
+"""The report as a file: what it says, what it leaves out, and what it must never do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_folders import comparison, run_folder, spread
+
+from ssl_toolkit.results.charts import Axis, Line, line_chart
+from ssl_toolkit.results.comparison import Comparison, Member
+from ssl_toolkit.results.curves import Curve, join, last_step, read_metrics, thin
+from ssl_toolkit.results.report import write_report
+
+SECTIONS = ("results", "curves", "health", "classes", "mistakes", "configuration")
+HOSTILE = ("<script>alert(1)</script>", '"onmouseover=alert(2) x="', "'&\u202e\udc80")
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: elements with attributes, and text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def written(compared: Comparison, folder: Path) -> Page:
+    write_report(compared, folder / "report.html")
+    return Page(folder / "report.html")
+
+
+def with_member(compared: Comparison, row: int, seed: int, **changes: object) -> Comparison:
+    """The comparison with one run changed, and its seed taken out of the scores if it failed."""
+    rows = list(compared.rows)
+    own = rows[row]
+    member: Member = replace(own.members[seed], **changes)  # type: ignore[arg-type]
+    members = (*own.members[:seed], member, *own.members[seed + 1 :])
+    scores = own.scores
+    if not member.completed:
+        scores = {
+            name: spread({s: v for s, v in found.values.items() if s != seed})
+            for name, found in scores.items()
+        }
+    rows[row] = replace(own, members=members, scores=scores)
+    return replace(compared, rows=tuple(rows))
+
+
+def test_every_section_is_there_and_named_in_the_contents(tmp_path: Path) -> None:
+    page = written(comparison(tmp_path), tmp_path)
+    assert tuple(section["id"] for section in page.all("section")) == SECTIONS
+    links = [link["href"] for link in page.all("a")]
+    assert links == [f"#{name}" for name in SECTIONS]
+    assert page.all("html") == [{"lang": "en"}]
+
+
+def test_the_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
+    page = written(comparison(tmp_path), tmp_path)
+    assert page.all("script") == page.all("iframe") == page.all("object") == []
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "xlink:href", "srcset"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:", "#")), (tag, value)
+    assert re.findall(r"url\(|@import|https?://", page.source) == []
+    (policy,) = [m for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    assert "default-src 'none'" in str(policy["content"])
+
+
+def test_results_are_told_with_spread_difference_and_p(tmp_path: Path) -> None:
+    compared = comparison(tmp_path)
+    first, second = (row.scores["test.accuracy"] for row in compared.rows)
+    text = written(compared, tmp_path).text
+    for found in (first, second):
+        assert f"{100 * found.mean:.2f} ± {100 * (found.deviation or 0):.2f}" in text
+    better = max(compared.rows, key=lambda row: row.scores["test.accuracy"].mean).name
+    assert f"{better} has the highest mean test accuracy" in text
+    difference = compared.rows[1].difference
+    assert difference is not None
+    assert f"{100 * difference.spread.mean:+.2f}".replace("-", "−") in text
+    assert "0.034" in text
+    assert "difference to simple, points" in text
+
+
+def test_a_large_p_is_not_sold_as_a_difference(tmp_path: Path) -> None:
+    compared = comparison(tmp_path)
+    second = compared.rows[1]
+    assert second.difference is not None
+    lucky = replace(
+        second,
+        scores={**second.scores, "test.accuracy": spread({0: 0.99, 1: 0.98, 2: 0.97})},
+        difference=replace(second.difference, p_value=0.034, adjusted=0.4),
+    )
+    compared = replace(compared, rows=(compared.rows[0], lucky))
+    assert (
+        "adjusted for the number of rows, p = 0.400): these seeds do not tell the two apart."
+        in written(compared, tmp_path).text
+    )
+
+
+def test_a_bound_does_not_win_and_a_difference_by_permission_is_marked(tmp_path: Path) -> None:
+    compared = comparison(tmp_path)
+    bound = replace(
+        compared.rows[1],
+        oracle=True,
+        different={"lr": 0.01},
+        scores={"test.accuracy": spread({0: 0.99, 1: 0.99, 2: 0.98})},
+    )
+    text = written(replace(compared, rows=(compared.rows[0], bound)), tmp_path).text
+    assert "simple has the highest mean test accuracy of the rows that were not given" in text
+    assert "bound: was given the hidden labels" in text
+    assert "by permission: lr = 0.01" in text
+
+
+def test_a_single_run_has_no_spread_and_no_comparison(tmp_path: Path) -> None:
+    compared = comparison(tmp_path, names=["simple"], seeds=1)
+    page = written(compared, tmp_path)
+    for word in ("±", "interval", "baseline", "paired"):
+        assert word not in page.text
+    assert 'class="band' not in page.source
+    assert page.text.count("seeds") == page.text.count("how far other seeds would lie") == 1
+    assert "Report of one run" in page.text
+
+
+def test_one_seed_a_row_shows_no_spread(tmp_path: Path) -> None:
+    page = written(comparison(tmp_path, seeds=1), tmp_path)
+    assert "±" not in page.text
+    assert 'class="band' not in page.source
+    assert "One finished seed a row, so there is no spread to show" in page.text
+
+
+def test_a_failed_run_is_named_with_its_reason_and_never_counted(tmp_path: Path) -> None:
+    compared = comparison(tmp_path)
+    reason = "loss 'pair' is not finite at step 310"
+    compared = with_member(compared, 1, 2, status="failed", reason=reason, summary=None)
+    page = written(compared, tmp_path)
+    assert f"mixmatch, seed 2 : failed. {reason}" in page.text.replace("seed 2:", "seed 2 :")
+    assert "Of 6 runs, 1 failed: not in any mean below." in page.text
+    assert "mixmatch, 2 seeds" in page.text  # its confusion matrix
+    assert "nan" not in page.text.lower().split()
+
+
+def test_rows_without_any_result_are_shown_as_such(tmp_path: Path) -> None:
+    compared = comparison(tmp_path, seeds=1)
+    for row in (0, 1):
+        compared = replace(
+            compared,
+            rows=tuple(
+                replace(
+                    own,
+                    scores={},
+                    difference=None,
+                    members=(
+                        Member(own.name, 0, tmp_path / "absent" / own.name, "missing", "not begun"),
+                    ),
+                )
+                if place == row
+                else own
+                for place, own in enumerate(compared.rows)
+            ),
+        )
+        text = written(compared, tmp_path).text
+        assert f"{compared.rows[row].name}, seed 0: missing. not begun" in text
+    assert "No run has finished, so there are no results yet." in text
+    assert "No run has left a log that can be read." in text
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_foreign_text_stays_text(tmp_path: Path, hostile: str) -> None:
+    classes = ("plain", hostile.replace("\udc80", "?"))
+    compared = comparison(tmp_path, names=["simple", hostile], classes=classes)
+    reason = f"class {hostile} has no pictures"
+    compared = with_member(compared, 1, 0, status="failed", reason=reason)
+    marked = replace(compared.rows[1], different={hostile: hostile})
+    compared = replace(
+        compared,
+        name=hostile,
+        rows=(compared.rows[0], marked),
+        notes=(hostile,),
+        shared={"data": hostile, "nested": {hostile: [hostile]}},
+    )
+    clean = written(comparison(tmp_path / "clean", names=["simple", "other"]), tmp_path)
+    page = written(compared, tmp_path)
+    assert page.all("script") == []
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in clean.elements} | {"br", "li"}
+    names = {name for _, attributes in page.elements for name in attributes}
+    assert names <= {name for _, attributes in clean.elements for name in attributes}
+    assert hostile.replace("\udc80", "\\udc80") in "".join(page.texts)
+
+
+def test_runs_of_older_versions_say_what_they_lack(tmp_path: Path) -> None:
+    new = written(comparison(tmp_path / "new"), tmp_path)
+    old = written(comparison(tmp_path / "old", old=True), tmp_path)
+    for key in ("train.largest_class_share", "train.pair_both_false"):
+        assert (key in new.text, key in old.text) == (True, False)
+    assert "train.pair_confidence" in old.text
+    assert "so without a chart: Share of the most frequent pseudo label; Shift" in old.text
+    assert "The distribution of the pseudo labels over the classes was not recorded" in old.text
+    assert "No pictures of mistakes were kept" in old.text
+    assert "Pseudo labels by class" in new.text
+    assert len(new.all("img")) == 24
+    assert old.all("img") == []
+
+
+def test_a_row_that_lacks_a_metric_is_named_beside_the_chart(tmp_path: Path) -> None:
+    compared = comparison(tmp_path / "new", names=["simple", "mixmatch", "fixmatch"])
+    for seed in range(3):
+        run_folder(tmp_path / "old" / str(seed), seed, old=True)
+        compared = with_member(compared, 2, seed, folder=tmp_path / "old" / str(seed))
+    assert "; not logged by fixmatch" in written(compared, tmp_path).text
+
+
+def test_alarms_are_told_with_their_runs(tmp_path: Path) -> None:
+    compared = comparison(tmp_path, seeds=2)
+    folder = compared.rows[0].members[1].folder
+    rows = [
+        f'{{"step": {10 * k}, "validation.accuracy": {0.9 if k < 5 else 0.3}}}'
+        for k in range(1, 11)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    text = written(compared, tmp_path).text
+    assert "Training raised 1 alarm." in text
+    assert re.search(r"simple, seed 1 ?: the validation accuracy fell from 0\.9000", text)
+    calm = written(comparison(tmp_path / "calm", seeds=2), tmp_path).text
+    assert "No alarm" in calm
+    assert "Training raised" not in calm
+
+
+def test_many_classes_give_pairs_and_a_sorted_table_in_place_of_a_matrix(tmp_path: Path) -> None:
+    classes = [f"kind {k}" for k in range(31)]
+    text = written(comparison(tmp_path, seeds=1, classes=classes), tmp_path).text
+    assert "Most confused pairs of simple" in text
+    assert "worst first" in text
+    assert "Confusion matri" not in text
+    few = written(comparison(tmp_path / "few", seeds=1), tmp_path).text
+    assert "Confusion matrices" in few
+    assert "worst first" not in few
+
+
+def test_the_confusion_matrix_sums_the_seeds(tmp_path: Path) -> None:
+    compared = comparison(tmp_path, names=["simple"], seeds=2, classes=("cat", "dog"))
+    counts = np.zeros((2, 2), int)
+    for member in compared.rows[0].members:
+        with np.load(member.folder / "predictions.npz") as arrays:
+            predicted = arrays["test_probabilities"].argmax(axis=1)
+            np.add.at(counts, (arrays["test_labels"], predicted), 1)
+    page = written(compared, tmp_path)
+    heat = page.source.partition('<table class="heat">')[2].partition("</table>")[0]
+    cells = [int(cell or 0) for cell in re.findall(r"<td[^>]*>(\d*)</td>", heat)]
+    assert cells == counts.ravel().tolist()
+
+
+def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
+    compared = comparison(tmp_path, seeds=1)
+    folder = compared.rows[0].members[0].folder
+    (folder / "predictions.npz").write_bytes(b"PK\x03\x04 cut")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 410, "train.lo')
+    text = written(compared, tmp_path).text
+    assert "Without predictions that can be read: simple." in text
+    assert "Validation accuracy" in text
+
+
+def test_a_log_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(b'{"step": 1, "a": 0.5, "b": null, "c": NaN}\n{"step": 2}\n{"step": 3, "a"\xe2')
+    assert list(read_metrics(log)) == [{"step": 1, "a": 0.5}, {"step": 2}]
+    assert last_step(log) == 2
+    assert list(read_metrics(tmp_path / "absent")) == []
+    assert last_step(tmp_path / "absent") == 0
+
+
+def test_thinning_keeps_the_mean_and_the_last_step() -> None:
+    rows = [{"step": float(k), "a": float(k % 7)} for k in range(1, 1001)]
+    curve = join([thin(rows, 1000)])["a"]
+    assert len(curve.steps) == 200
+    assert curve.steps[-1] == 1000
+    assert curve.mean.mean() == pytest.approx(np.mean([row["a"] for row in rows]))
+
+
+def test_seeds_are_joined_where_each_has_a_value() -> None:
+    first = [{"step": 1.0, "a": 1.0}, {"step": 2.0, "a": 2.0}]
+    second = [{"step": 1.0, "a": 3.0}]
+    curve = join([thin(first, 2), thin(second, 2)])["a"]
+    assert curve.steps.tolist() == [1, 2]
+    assert curve.mean.tolist() == [2.0, 2.0]
+    assert (curve.low.tolist(), curve.high.tolist()) == ([1.0, 2.0], [3.0, 2.0])
+    assert curve.seeds == 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "ticks"),
+    [
+        ((0.0, 1.0), [0, 0.25, 0.5, 0.75, 1]),
+        ((0.0, 1000.0), [0, 250, 500, 750, 1000]),
+        ((-0.3, 0.9), [0, 0.5]),
+        ((93.7, 97.9), [94, 95, 96, 97]),
+    ],
+)
+def test_ticks_are_round(ends: tuple[float, float], ticks: list[float]) -> None:
+    assert Axis(*ends, 0, 1).ticks == pytest.approx(ticks)
+
+
+def test_a_logarithmic_axis_ticks_at_powers_of_ten() -> None:
+    assert Axis(0.0005, 20, 0, 1, log=True).ticks == pytest.approx([0.001, 0.01, 0.1, 1, 10])
+
+
+@pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [1e-9, 1e9], [-1.0, 1.0]])
+def test_a_line_of_any_values_stays_inside_its_chart(values: list[float]) -> None:
+    numbers = np.array(values)
+    curve = Curve(np.arange(1, len(values) + 1), numbers, numbers, numbers, 1)
+    drawing = str(line_chart("a", "Loss", [Line("simple", 0, curve)]))
+    assert "nan" not in drawing
+    assert "inf" not in drawing
+    path = re.search(r'class="line c0 d0" d="M([\d.]+) ([\d.]+)', drawing)
+    assert path is not None
+    assert 44 <= float(path[1]) <= 480
+    assert 8 <= float(path[2]) <= 208
+
+
+def test_six_rows_of_five_seeds_stay_small(tmp_path: Path) -> None:
+    names = ["simple", "mixmatch_enhanced", "mixmatch", "fixmatch", "supervised", "fully"]
+    compared = comparison(tmp_path, names=names, seeds=5, logged=1000, evaluated=100, side=64)
+    write_report(compared, tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+
+
+def test_the_report_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = comparison(tmp_path, seeds=1)
+    target = tmp_path / "report.html"
+    target.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_report(compared, target)
+    assert target.read_text() == "before"
+    assert [path.name for path in tmp_path.glob(".*")] == []

@@ -1,0 +1,190 @@
+"""The report in a real browser: seen, read, walked through by keyboard, in light and in dark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_folders import comparison
+
+from ssl_toolkit.results.report import write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# Continuous integration must not pass by leaving this out.
+pytestmark = pytest.mark.skipif(
+    (CHROMIUM is None or DRIVER is None) and os.environ.get("CI") != "true",
+    reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
+)
+
+CONTRAST = """
+const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+const canvas = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
+const context = canvas.getContext('2d', {willReadFrequently: true});
+const pixels = colours => {  // painted over each other, so that transparency counts
+  context.clearRect(0, 0, 1, 1);
+  for (const colour of colours) { context.fillStyle = colour; context.fillRect(0, 0, 1, 1); }
+  return [...context.getImageData(0, 0, 1, 1).data];
+};
+const light = p => 0.2126 * channel(p[0]) + 0.7152 * channel(p[1]) + 0.0722 * channel(p[2]);
+const behind = element => {
+  const colours = [];
+  for (let e = element; e; e = e.parentElement)
+    colours.unshift(getComputedStyle(e).backgroundColor);
+  return colours;
+};
+const contrast = (element, colour) => {
+  const ground = behind(element), a = light(pixels(ground)), b = light(pixels([...ground, colour]));
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+};
+const found = {};
+const least = (name, value) => { found[name] = Math.min(found[name] ?? 99, value); };
+for (const element of document.querySelectorAll('main *, header *')) {
+  const style = getComputedStyle(element);
+  const own = [...element.childNodes].some(n => n.nodeType == 3 && n.data.trim());
+  const drawn = element instanceof SVGElement;
+  const name = (drawn ? 'svg ' : '') + element.tagName;
+  if (own && !['title', 'desc'].includes(element.tagName) && element.getClientRects().length)
+    least(name, contrast(element, drawn ? style.fill : style.color));
+  if (element.matches('.line')) least('line', contrast(element, style.stroke));
+  if (element.matches('.dot')) least('dot', contrast(element, style.fill));
+}
+return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of eight rows, so that every colour is there, with a failed run and long names."""
+    folder = tmp_path_factory.mktemp("report")
+    names = ["simple", "mixmatch_enhanced", *(f"row {k}: " + "long " * 8 for k in range(6))]
+    classes = ("Abyssinian", "basset_hound", "a_class_of_one_very_long_name_without_any_space" * 2)
+    compared = comparison(folder, names=names, seeds=2, classes=classes)
+    first = compared.rows[0]
+    failed = replace(first.members[1], status="failed", reason="x" * 300)
+    marked = replace(first, members=(first.members[0], failed), different={"lr": "y" * 100})
+    compared = replace(compared, rows=(marked, *compared.rows[1:]), notes=("z" * 200,))
+    write_report(compared, folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    assert CHROMIUM is not None, "CI has no chromium"
+    assert DRIVER is not None, "CI has no chromedriver"
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    yield opened
+    opened.quit()
+
+
+Show = Callable[..., Any]
+
+
+@pytest.fixture
+def show(browser: Any, report: Path) -> Show:
+    """Open the report in a window of a width, in a colour scheme."""
+
+    def show(width: int = 1280, scheme: str = "light") -> Any:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        browser.get(report.as_uri())
+        return browser
+
+    return show
+
+
+def test_the_console_stays_silent_and_nothing_else_is_loaded(show: Show) -> None:
+    page = show()
+    assert page.get_log("browser") == []
+    loaded = page.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in loaded if not name.startswith("data:")] == []
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_every_section_is_seen_and_the_page_never_scrolls_sideways(show: Show, width: int) -> None:
+    page = show(width)
+    page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    boxes = page.execute_script(
+        "return [...document.querySelectorAll('header, section, svg.chart, table, img')].map("
+        "e => [e.id || e.tagName, e.getBoundingClientRect().width, "
+        "e.getBoundingClientRect().height])"
+    )
+    assert [name for name, wide, high in boxes if wide < 20 or high < 20] == []
+    assert {"results", "curves", "health", "classes", "mistakes", "configuration"} <= {
+        name for name, _, _ in boxes
+    }
+    assert page.execute_script("return innerWidth") == width
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_lines_stand_out_in_either_scheme(show: Show, scheme: str) -> None:
+    page = show(scheme=scheme)
+    page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    ground = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
+    found = page.execute_script(CONTRAST)
+    assert {"P", "TD", "TH", "svg text", "line", "dot"} <= found.keys()
+    graphics = {"line", "dot"}
+    low = {k: v for k, v in found.items() if v < (3 if k in graphics else 4.5)}
+    assert low == {}
+
+
+def test_the_tab_key_reaches_every_table(show: Show) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    page = show()
+    regions = "[...document.querySelectorAll('[role=region]')].filter(e => e.checkVisibility())"
+    count = page.execute_script(f"return {regions}.length")
+    assert count > 5
+    reached = set()
+    for _ in range(400):
+        ActionChains(page).send_keys(Keys.TAB).perform()
+        where, outline = page.execute_script(
+            f"return [{regions}.indexOf(document.activeElement), "
+            "getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if where >= 0:
+            assert outline == "solid"
+            reached.add(where)
+        if len(reached) == count:
+            break
+    assert reached == set(range(count))
+
+
+def test_every_region_and_chart_has_a_name_and_every_picture_a_text(show: Show) -> None:
+    page = show()
+    names = page.execute_script(
+        "return [...document.querySelectorAll('[role=region], svg[role=img], img')].map(e => "
+        "e.getAttribute('aria-label') || e.alt || (e.getAttribute('aria-labelledby') || '')"
+        ".split(' ').map(i => document.getElementById(i)?.textContent).join(' '))"
+    )
+    assert len(names) > 50
+    assert [name for name in names if not name or "undefined" in name] == []
+    identities = page.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(identities) == len(set(identities))

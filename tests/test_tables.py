@@ -1,0 +1,191 @@
+"""The tables of a comparison, read back."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_runs import fake_run
+from rich.console import Console as RichConsole
+
+from ssl_toolkit.results.comparison import Comparison
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.gathering import gather
+from ssl_toolkit.results.members import SCORES
+from ssl_toolkit.results.tables import NAMES, markdown_page, show_table, write_tables
+
+RED = "[red]=a|b"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Comparison:
+    """A baseline, a row with a failed run and another learning rate, and an oracle."""
+    found = []
+    for row, algo, first, lr in (
+        ("plain", "supervised", 0.80, 0.002),
+        (RED, "fixmatch", 0.90, 0.5),
+        ("bound", "fully_supervised", 0.97, 0.002),
+    ):
+        for seed in range(3):
+            path = fake_run(
+                tmp_path / f"{algo}{seed}", algo=algo, seed=seed, config={"lr": lr},
+                accuracy=first + (0.01 * seed if row == "plain" else 0.001 * seed**2),
+            )  # fmt: skip
+            found.append((row, seed, path))
+    damaged = found[5][2] / "summary.json"
+    damaged.write_text('{"status": "failed", "reason": "=loss was `nan`"}', encoding="utf-8")
+    return gather(found, name="toy <b>", baseline="plain", allow=["lr"])
+
+
+def shown(comparison: Comparison, *, terminal: bool) -> str:
+    console = Console()
+    console._rich = RichConsole(
+        file=StringIO(), soft_wrap=True, highlight=False, force_terminal=terminal, width=100
+    )
+    show_table(comparison, console)
+    stream = console.rich.file
+    assert isinstance(stream, StringIO)
+    return stream.getvalue()
+
+
+def refuse_constant(text: str) -> Any:
+    raise AssertionError(f"{text} in strict JSON")
+
+
+def test_json_is_strict_and_complete(made: Comparison, tmp_path: Path) -> None:
+    paths = write_tables(made, tmp_path)
+    assert [path.name for path in paths] == [*NAMES]
+    tree = json.loads(paths[0].read_text("utf-8"), parse_constant=refuse_constant)
+    assert tree["baseline"] == "plain"
+    assert tree["seeds"] == [0, 1, 2]
+    assert tree["splits"] == {"0": ["split0"], "1": ["split1"], "2": ["split2"]}
+    assert tree["initial_weights"]["2"] == ["weights2"]
+    assert tree["shared"]["ema.decay"] == "0.9"
+    assert tree["versions"] == {"python": ["3.11.7"], "torch": ["2.14.1"]}
+    plain, other, bound = tree["rows"]
+    assert (plain["oracle"], bound["oracle"]) == (False, True)
+    assert other["name"] == RED
+    assert other["different"] == {"lr": "0.5"}
+    score = plain["scores"]["test.accuracy"]
+    assert score["values"] == pytest.approx({"0": 0.80, "1": 0.81, "2": 0.82})
+    assert (score["n"], score["mean"]) == (3, pytest.approx(0.81))
+    assert score["interval"][0] < 0.81 < score["interval"][1]
+    assert other["difference"]["values"] == {"0": 0.1, "1": 0.091}
+    assert 0 < bound["difference"]["p_value"] < bound["difference"]["adjusted_p_value"] < 1
+    failed = other["members"][2]
+    assert (failed["status"], failed["reason"]) == ("failed", "=loss was `nan`")
+    assert failed["scores"] == {}
+    assert other["members"][0]["scores"]["test.accuracy"] == 0.9
+    assert other["members"][0]["folder"] == "fixmatch0"
+    assert set(plain["scores"]) == set(SCORES)
+
+
+def test_csv_has_a_line_for_each_run_and_runs_nothing(made: Comparison, tmp_path: Path) -> None:
+    text = write_tables(made, tmp_path)[1].read_text("utf-8")
+    rows = [*csv.DictReader(StringIO(text))]
+    assert len(rows) == 9
+    assert rows[0]["test.accuracy"] == "0.8"
+    assert rows[3]["row"] == RED
+    assert rows[3]["different"] == "lr=0.5"
+    assert rows[0]["different"] == "lr=0.002"
+    assert (rows[5]["status"], rows[5]["reason"]) == ("failed", "'=loss was `nan`")
+    assert {rows[5][name] for name in SCORES} == {""}
+    assert [row["oracle"] for row in rows[::3]] == ["no", "no", "yes"]
+
+
+def test_markdown_marks_what_a_reader_must_know(made: Comparison) -> None:
+    page = markdown_page(made)
+    lines = page.splitlines()
+    assert lines[0] == r"# toy \<b\>"
+    head, _, plain, other, bound = (line.split(" | ") for line in lines[2:7])
+    assert len({len(line) for line in (head, plain, other, bound)}) == 1
+    assert other[0].startswith(r"| \[red\]=a\|b \[2\] \[3\]")
+    assert other[1] == "2 of 3"
+    assert plain[2] == "0.8100 ± 0.0100"
+    assert plain[3] == "0.7852 to 0.8348"
+    assert plain[4:8] == ["–"] * 4
+    assert other[4].startswith("+0.0955 ± ")
+    for footnote in (
+        r"\[1\] not the same in all rows, by permission: lr = 0.002",
+        r"\[2\] not the same in all rows, by permission: lr = 0.5",
+        r"\[3\] \[red\]=a\|b, seed 2: failed: =loss was \`nan\`",
+        r"\[4\] was given the hidden labels: a bound, not a competitor",
+    ):
+        assert any(line.rstrip() == footnote for line in lines), footnote
+    assert "1 of 9 runs have no results" in page
+    assert "torch 2.14.1" in page
+
+
+def test_piped_lines(made: Comparison) -> None:
+    lines = shown(made, terminal=False).splitlines()
+    assert lines[0].startswith("plain [1]: n 3, accuracy 0.8100 ± 0.0100, 95 % interval ")
+    assert "–" not in lines[0]
+    assert lines[1].startswith(f"{RED} [2] [3]: n 2 of 3, accuracy 0.9005 ± 0.0007")
+    assert "p (Holm)" in lines[1]
+    assert lines[3].startswith("[1] not the same in all rows")
+
+
+def test_a_terminal_gets_tables_that_fit(made: Comparison) -> None:
+    text = shown(made, terminal=True)
+    assert text.count(RED) == 5  # four tables and a footnote
+    tables = [line for line in text.splitlines() if line.startswith(("│", "┏"))]
+    assert max(map(len, tables)) <= 100
+    assert "0.8100 ± 0.0100" in text
+
+
+def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
+    found = [(row.name, 0, row.members[0].folder) for row in made.rows]
+    single = gather(found, name="one", baseline="plain", allow=["lr"])
+    page = markdown_page(single)
+    assert "±" not in page
+    assert "interval" not in page
+    assert "| p |" not in page
+    assert "0.8000" in page
+    assert "+0.1000" in page
+    assert "one seed each: nothing is known about the spread" in page
+    row = json.loads(write_tables(single, tmp_path / "out")[0].read_text("utf-8"))["rows"][1]
+    assert row["scores"]["test.accuracy"]["deviation"] is None
+    assert row["difference"]["p_value"] is None
+
+
+def test_validation_stands_in_where_nothing_was_tested(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run", summary={"test": None})
+    page = markdown_page(gather([("plain", 0, path)], name="untested"))
+    assert "| row | n | validation accuracy | convergence step |" in page
+
+
+def test_nothing_but_failures(tmp_path: Path) -> None:
+    made = gather([("plain", 0, tmp_path / "a")], name="none", baseline="plain")
+    page = markdown_page(made)
+    assert "| plain \\[1\\] | 0 of 1 |" in page
+    assert "missing" in page
+    write_tables(made, tmp_path)
+    assert "0 of 1" in shown(made, terminal=False)
+    assert "0 of 1" in shown(made, terminal=True)
+
+
+def test_values_that_json_cannot_hold(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run", own={"limit": float("inf")})
+    made = gather([("a\udcff\nb", 0, path)], name="odd \udcff")
+    paths = write_tables(made, tmp_path)
+    tree = json.loads(paths[0].read_text("utf-8"), parse_constant=refuse_constant)
+    assert tree["rows"][0]["options"] == {"limit": ".inf"}
+    assert "\\xff" in tree["name"]
+    assert r"| a\\xff b |" in paths[2].read_text("utf-8")
+
+
+def test_tables_are_the_same_each_time(made: Comparison, tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in write_tables(made, tmp_path / "a")]
+    assert [path.read_bytes() for path in write_tables(made, tmp_path / "a")] == first
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(NAMES)
+
+
+def test_the_terminal_is_told_through_the_console(
+    made: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_table(made, Console(quiet=True))
+    assert capsys.readouterr().out.startswith("plain [1]: n 3")
