@@ -244,7 +244,11 @@ def _metadata() -> st.SearchStrategy[Any]:
         | lines.map(encode)
         | (st.binary(max_size=40).map(lambda b: b"[ssl_toolkit.algorithms]\n" + b))
     )
-    named = EDITS.map(lambda e: edited(METADATA.encode(), e)) | st.binary(max_size=40)
+    named = (
+        st.just(METADATA.encode())  # a distribution without a name is passed over as a whole
+        | EDITS.map(lambda e: edited(METADATA.encode(), e))
+        | st.binary(max_size=40)
+    )
     return st.tuples(points, named)
 
 
@@ -266,7 +270,8 @@ def _plugin(folder: Path, drawn: tuple[bytes, bytes]) -> str:
     (info / "entry_points.txt").write_bytes(points)
     (info / "METADATA").write_bytes(named)
     with _only(folder):
-        found = [entry for group in registry.GROUPS for entry in registry.entries(group)]
+        known = [entry for group in registry.GROUPS for entry in registry.entries(group)]
+        found = [entry for entry in known if entry.distribution != registry.NOTEBOOK]
         for group in registry.GROUPS:
             registry.clashes(group)
     for entry in found:

@@ -55,7 +55,13 @@ def test_a_file_validates_and_resolves(path: Path) -> None:
         "classes",
     }
     unset = {key for key, value in config.settings.model_dump().items() if value is None}
-    assert unset <= left_open | {"labelled_in_pool", "time_limit", "output", "group"}
+    assert unset <= left_open | {
+        "labelled_in_pool",
+        "time_limit",
+        "output",
+        "group",
+        "stream_buffer",
+    }
 
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import write_atomically, write_json
+from ssl_toolkit.interfaces import ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.timm_backbone import TimmBackbone
@@ -158,10 +159,15 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
             raise ModelError(f"{path}: {key} is {str(content.get(key))[:80]!r}, which can't be")
 
 
-def _statistics(config: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    mean, std = ([float(value) for value in config[key]] for key in ("mean", "std"))
-    if len(mean) != 3 or len(std) != 3 or not min(std) > 0:
-        raise ValueError("mean and std must be three numbers each")
+def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelStatistics]:
+    """Mean and standard deviation; a ValueError or TypeError where they can't be that."""
+    made: list[ChannelStatistics] = []
+    for key in ("mean", "std"):
+        red, green, blue = (float(value) for value in config[key])
+        made.append((red, green, blue))
+    mean, std = made
+    if not min(std) > 0:
+        raise ValueError("std must be above 0")
     return mean, std
 
 

@@ -73,14 +73,21 @@ def hold(folder: Path) -> Lock:
             raise ModelError(f"{shown(folder)}: {error.strerror}; it can't be written") from error
         try:
             _take(handle, folder)
-            # Its last holder may have removed the file after it was opened here.
-            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+            if _is(handle, path):
                 _write(handle)
                 return Lock(path, handle)
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _is(handle: int, path: Path) -> bool:
+    """Whether an open file is the one of this name: its last holder may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _take(handle: int, folder: Path) -> None:
