@@ -25,6 +25,8 @@ class ToolkitError(Exception):
     """
 
     exit_status: ClassVar[int] = 1
+    told: bool = False
+    """Whether another process of the same run tells it to the user."""
 
     def __init__(self, messages: str | Sequence[str]) -> None:
         self.messages: tuple[str, ...] = (
@@ -57,3 +59,11 @@ class ModelError(UserError):
 
 class TrainingError(ToolkitError):
     """Training failed while running."""
+
+
+def one_line(text: str) -> str:
+    """Text for one line of a terminal: no breaks, what is not printable as Python escapes it.
+
+    Names of files and of plugins and the texts of foreign errors may hold anything.
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))

@@ -107,3 +107,25 @@ def test_overflow_at_every_step_is_told() -> None:
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-6)
     with pytest.raises(TrainingError, match="gradients overflow fp16 at every step"):
         trainer.fit()
+
+
+@register_algorithm("greedy")
+class Greedy(Algorithm):
+    """Meets what torch raises where a GPU is full."""
+
+    def views(self) -> Views:
+        return Views()
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        if ctx.step == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        loss = nn.functional.cross_entropy(ctx.model(batch.labelled_weak[0]), batch.labels)
+        return StepOutput({"supervised": Loss(loss)})
+
+
+def test_a_full_gpu_is_told_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="memory for step 6; begin anew with a smaller --batch"):
+        train(configure("greedy", output=str(tmp_path / "run")))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "optimizer.accumulate" in summary["reason"]

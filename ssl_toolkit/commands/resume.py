@@ -21,10 +21,23 @@ import click
     metavar="N",
     help="Steps in all, to train longer than was asked at first.",
 )
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that share each batch from now on (default: as before).",
+)
 @click.option("--quiet", is_flag=True, help="Warnings and results only.")
 @click.option("--verbose", is_flag=True, help="Every row of metrics.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
-def command(run: Path, data: Path | None, steps: int | None, quiet: bool, verbose: bool) -> int:
+def command(
+    run: Path,
+    data: Path | None,
+    steps: int | None,
+    devices: int | None,
+    quiet: bool,
+    verbose: bool,
+) -> int:
     """Go on with the run in the folder RUN, to the result that it would have had.
 
     A finished run is left as it is, unless --steps asks for more.
@@ -33,5 +46,6 @@ def command(run: Path, data: Path | None, steps: int | None, quiet: bool, verbos
     from ssl_toolkit.results.console import Console
     from ssl_toolkit.results.run import resume
 
-    outcome = resume(run, data=data, steps=steps, console=Console(quiet=quiet, verbose=verbose))
+    console = Console(quiet=quiet, verbose=verbose)
+    outcome = resume(run, data=data, steps=steps, devices=devices, console=console)
     return STATUS.get(outcome.signal, 0)

@@ -33,12 +33,14 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--save-every", "N", "Steps between checkpoints (default: each evaluation)."),
     ("--keep", "N", "Newest checkpoints that stay (default: 2)."),
     ("--time-limit", "MIN", "Minutes after which to save and stop."),
+    ("--on-collapse", "stop|warn", "Where training collapses: save and stop, or go on (default)."),
     ("--batch-size", "N", "Labelled pictures in a batch."),
     ("--eval-batch-size", "N", "Pictures in a batch of evaluation."),
     ("--lr", "X", "Learning rate (default: 0.002)."),
     ("--seed", "N", "Seed of everything random (default: 0)."),
     ("--profile", "paper|reference", "The paper's formulas, or what its authors' code does."),
     ("--device", "NAME", "auto, cpu, cuda, cuda:N or mps (default: auto)."),
+    ("--devices", "N", "Processes that share each batch, one a GPU (default: 1)."),
     ("--precision", "fp32|bf16|fp16", "Arithmetic of the forward (default: fp32)."),
     ("--workers", "N", "Threads that read pictures."),
     ("--loggers", "A,B", "Where metrics go beside the run's files: tensorboard, wandb, mlflow."),
@@ -73,6 +75,9 @@ def configuration_options(*, without: Collection[str] = ()) -> Decorator:
         ),
         click.option(
             "--download/--no-download", default=None, help="Fetch missing files of the data set."
+        ),
+        click.option(
+            "--compile/--no-compile", default=None, help="Compile the model; pays in long runs."
         ),
         click.option("--config", "files", multiple=True, metavar="FILE", help="YAML, repeatable."),
         click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other key."),

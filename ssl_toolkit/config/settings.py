@@ -118,6 +118,10 @@ class ModelSettings(Options):
     channels_last: bool | Auto = option(
         "auto", help="memory layout NHWC; auto: yes", source="measured, docs/performance"
     )
+    sync_batchnorm: bool = option(
+        False,
+        help="normalise by the whole batch where several GPUs share it (else each by its part)",
+    )
 
 
 def _defaults_if_on(value: Any) -> Any:
@@ -188,9 +192,16 @@ class Settings(Options):
     save_every: int | None = option(None, ge=1, help="steps between checkpoints")
     keep: int = option(2, ge=1, le=100, help="newest checkpoints that stay: last.pt, last-1.pt, …")
     time_limit: float | None = option(None, gt=0, help="minutes after which to save and stop")
+    on_collapse: Literal["stop", "warn"] = option(
+        "warn", help="what to do when training collapses: save and stop, or only warn"
+    )
     seed: int = option(0, ge=0, lt=2**63, help="seed of everything random")
     device: str = option("auto", min_length=1, help="auto, cpu, cuda, cuda:N or mps")
+    devices: int = option(1, ge=1, le=4096, help="processes that share each batch, one a GPU")
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help="arithmetic of the forward")
+    compile: bool = option(
+        False, help="compile the forwards of a step, which takes minutes and pays in long runs"
+    )
     workers: int = option(0, ge=0, le=256, help="threads that read pictures")
     output: str | None = option(None, min_length=1, help="folder of the run")
     loggers: Names = option([], help="where the metrics are sent, beside the files of the run")

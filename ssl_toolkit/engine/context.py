@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.views import seeded_generator
 from ssl_toolkit.interfaces import Context, Prediction
 from ssl_toolkit.models.classifier import Classifier, hold_statistics
@@ -23,6 +24,7 @@ class EngineContext(Context):
         max_steps: optimizer steps of the run.
         seed: the seed of the run.
         number: the batch's number (it differs from the step under gradient accumulation).
+        ranks: the processes that share the batch; None for this one alone.
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class EngineContext(Context):
         max_steps: int,
         seed: int,
         number: int,
+        ranks: Ranks | None = None,
     ) -> None:
         self._classifier = classifier
         self._teacher = teacher
         self.step = step
         self.max_steps = max_steps
+        self._ranks = ranks or Ranks()
         self.generator = seeded_generator(seed, number, "algorithm")
 
     def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
@@ -68,5 +72,13 @@ class EngineContext(Context):
         return gradient.float()
 
     def total(self, value: Tensor) -> Tensor:
-        """As `Context.total`; there is one process."""
-        return value.detach()
+        """As `Context.total`."""
+        return self._ranks.total(value)
+
+    def gather(self, value: Tensor, dim: int = 0) -> Tensor:
+        """As `Context.gather`."""
+        return self._ranks.gather(value, dim)
+
+    def share(self, value: Tensor, dim: int = 0) -> Tensor:
+        """As `Context.share`."""
+        return self._ranks.share(value, dim)

@@ -33,6 +33,32 @@ def choose_device(asked: str) -> torch.device:
     return torch.device(asked)
 
 
+def own_device(asked: str, number: int, count: int) -> torch.device:
+    """The device of one of several processes on a machine: each has a GPU of its own.
+
+    Args:
+        asked: of the run, as for `choose_device`.
+        number: of the process on its machine, from 0.
+        count: of processes on it.
+
+    Raises:
+        ModelError: as `choose_device`, or there are fewer GPUs than processes.
+    """
+    device = choose_device(asked)
+    if device.type == "cpu" or count == 1:
+        return device
+    if device.type != "cuda" or device.index is not None:
+        raise ModelError(
+            f"--device {asked}: one device for {count} processes; use --device cuda or cpu"
+        )
+    if count > torch.cuda.device_count():
+        raise ModelError(
+            f"--devices {count}: torch sees {torch.cuda.device_count()} CUDA device(s) here; use "
+            "fewer, or --device cpu"
+        )
+    return torch.device("cuda", number)
+
+
 def describe(device: torch.device) -> str:
     """The device in words, for the record."""
     if device.type == "cuda":

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
@@ -25,19 +25,20 @@ from ssl_toolkit.data.streamed import keep_all_but_unlabelled
 from ssl_toolkit.data.streams import derive_seed
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.devices import (
-    choose_device,
     choose_precision,
     make_autocast,
     make_scaler,
+    own_device,
 )
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.images import places, statistics, training_images
+from ssl_toolkit.engine.needs import check_needs, check_parts
 from ssl_toolkit.engine.optimisation import build_optimizer
 from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.engine.ranks import Ranks, synchronised
 from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
 from ssl_toolkit.engine.trainer import Trainer, needed
 from ssl_toolkit.engine.views import BatchMaker
-from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import (
     Algorithm,
     Augmenter,
@@ -85,17 +86,26 @@ def resolve_config(config: RunConfig) -> tuple[RunConfig, DatasetDefaults]:
     return replace(config, settings=resolve(config.settings, defaults)), defaults
 
 
-def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = None) -> Experiment:
+def prepare(
+    config: RunConfig,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    ranks: Ranks | None = None,
+) -> Experiment:
     """Read the data, build model and algorithm, and check that they fit each other.
 
     Args:
         config: validated, resolved or not.
         progress: called while pictures are read, with how many of how many.
+        ranks: the processes that train together, each of which prepares the same; None for one.
 
     Raises:
         UserError: anything that the user can put right; nothing was trained or written.
     """
-    device = choose_device(config.settings.device)
+    ranks = ranks or Ranks()
+    device = own_device(config.settings.device, ranks.local_rank, ranks.local_size)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     config, defaults = resolve_config(config)
     settings = config.settings
     precision, warning = choose_precision(settings.precision, device)
@@ -126,7 +136,9 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
         algorithm = algorithm_class(config.algorithm, task)
-    notes += _check_needs(algorithm, algorithm_class, classifier, table, split, settings)
+    notes += check_needs(algorithm, algorithm_class, classifier, table, split, settings)
+    if ranks.size > 1:
+        check_parts(settings, classifier, ranks.size)
 
     images, rows = training_images(table, split, settings, device, progress)
     if settings.labelled_in_pool is None:
@@ -138,6 +150,8 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
         if mean is None or std is None:
             mean, std = statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
+    if settings.model.sync_batchnorm:
+        classifier = synchronised(classifier, device)
     classifier.to(device)
     algorithm.to(device)
     seed_everything(derive_seed(settings.seed, "global"))
@@ -158,6 +172,7 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
             seed=settings.seed,
             balanced=settings.sampler == "balanced",
             oracle=algorithm_class.oracle,
+            ranks=ranks,
         ),
         optimizer=build_optimizer(
             classifier, algorithm.parameters(), settings.optimizer, needed(settings.lr)
@@ -167,7 +182,8 @@ def prepare(config: RunConfig, *, progress: Callable[[int, int], None] | None = 
         precision=precision,
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
-        recorder=StepRecorder(task.label_counts),
+        recorder=StepRecorder(task.label_counts, ranks),
+        ranks=ranks,
     )
     test = places(rows, split.test, table, device)
     return Experiment(
@@ -234,47 +250,6 @@ def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Set
         unlabelled_count=len(split.unlabelled),
         max_steps=needed(settings.steps),
     )
-
-
-def _check_needs(
-    algorithm: Algorithm,
-    algorithm_class: type[Algorithm],
-    classifier: Classifier,
-    table: ImageTable,
-    split: Split,
-    settings: Settings,
-) -> list[str]:
-    """Refuse what can't work; tell what will not be used."""
-    views = algorithm.views()
-    if not len(split.labelled):
-        raise DataError("no picture carries a label; label a few of each class")
-    if views.needs_unlabelled and not len(split.unlabelled):
-        where = (
-            f"{settings.data}: there are no unlabelled pictures; put some into its folder "
-            "unlabeled/, or say how many labels to keep with --labels-per-class N"
-            if settings.data
-            else "no unlabelled pictures are left; ask for fewer labels or --labelled-in-pool"
-        )
-        raise DataError(f"--algo {settings.algo} learns from unlabelled pictures too, but {where}")
-    hidden = table.labels[split.unlabelled]
-    if algorithm_class.oracle and (hidden < 0).any():
-        raise DataError(
-            f"--algo {settings.algo} is an upper bound that needs the labels of the unlabelled "
-            f"pictures, and {(hidden < 0).sum()} of {len(hidden)} carry none"
-        )
-    has_batchnorm = any(
-        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in classifier.modules()
-    )
-    if settings.batch_size == 1 and has_batchnorm:
-        raise ConfigError(
-            f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 pictures "
-            "in a batch; use --batch-size 2 or more"
-        )
-    if not views.needs_unlabelled and len(split.unlabelled):
-        return [
-            f"--algo {settings.algo} does not use the {len(split.unlabelled)} unlabelled pictures"
-        ]
-    return []
 
 
 def _augmenter(name: str, options: Options, flip: bool, device: torch.device) -> Augmenter:

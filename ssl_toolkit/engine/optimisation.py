@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -34,13 +36,24 @@ def build_optimizer(
         )
     for group in groups:
         group["full_lr"] = group["lr"]
-    optimizer: Optimizer
     if settings.name == "adamw":
-        optimizer = AdamW(groups, fused=True)
-    else:
-        nesterov = settings.nesterov and settings.momentum > 0
-        optimizer = SGD(groups, momentum=settings.momentum, nesterov=nesterov, fused=True)
-    return optimizer
+        return without_compiler(AdamW)(groups, fused=True)
+    nesterov = settings.nesterov and settings.momentum > 0
+    momentum = settings.momentum
+    return without_compiler(SGD)(groups, momentum=momentum, nesterov=nesterov, fused=True)
+
+
+@cache
+def without_compiler(rule: type[Optimizer]) -> Callable[..., Optimizer]:
+    """The same optimizer, which does not import torch's compiler.
+
+    torch wraps these methods for the case that an optimizer is compiled itself, which is not done
+    here; the wrappers import the compiler, a third of what a short run costs to start.
+    """
+    wrapped = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(rule, name)) for name in wrapped}
+    methods["step"] = torch.no_grad()(inspect.unwrap(rule.step))
+    return type(rule.__name__, (rule,), methods)
 
 
 def set_learning_rate(

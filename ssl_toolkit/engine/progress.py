@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import StepOutput
 
@@ -18,9 +19,11 @@ class StepRecorder:
     Args:
         label_counts: labelled images of each class, C numbers: what the distribution of pseudo
             labels is held against; none to leave that out.
+        ranks: the processes that share each batch; None for this one.
     """
 
-    def __init__(self, label_counts: Sequence[int] = ()) -> None:
+    def __init__(self, label_counts: Sequence[int] = (), ranks: Ranks | None = None) -> None:
+        self._ranks = ranks or Ranks()
         self._label_counts = label_counts
         self._class_counts = [0.0] * len(label_counts)
         self._names: tuple[str, ...] = ()
@@ -132,7 +135,7 @@ class StepRecorder:
     def _fetch(self) -> list[tuple[int, list[float]]]:
         if self._rows:
             steps = [step for step, _ in self._rows]
-            values = torch.stack([row for _, row in self._rows]).tolist()
+            values = self._over_ranks(torch.stack([row for _, row in self._rows])).tolist()
             self._rows = []
             bad = self._bad_gradients()
             for step, row in zip(steps, values, strict=True):
@@ -146,6 +149,14 @@ class StepRecorder:
                     "finite checkpoint is kept; try a lower --lr"
                 )
         return self._fetched
+
+    def _over_ranks(self, values: Tensor) -> Tensor:
+        """Counts in all, means over equal parts of the batch."""
+        if self._ranks.size == 1:
+            return values
+        counts = ("known", "right", "class ", "pairs ", "false ")
+        parts = [1 if name.startswith(counts) else self._ranks.size for name in self._names]
+        return self._ranks.total(values) / torch.tensor(parts, device=values.device)
 
     def _bad_gradients(self) -> list[int]:
         """The steps with a gradient that is not finite."""

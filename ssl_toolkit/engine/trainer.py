@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.data.streams import derive_seed
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
 from ssl_toolkit.engine.optimisation import all_finite, largest_gradient, set_learning_rate
 from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.views import BatchMaker
 from ssl_toolkit.errors import TrainingError
-from ssl_toolkit.interfaces import Algorithm, Augmenter, StepOutput
+from ssl_toolkit.interfaces import Algorithm, Augmenter, Batch, StepOutput
 from ssl_toolkit.models.classifier import Classifier
 
 Row = dict[str, float | int]
@@ -58,6 +60,7 @@ class Trainer:
         observers: called with each row of metrics.
         save: called where a checkpoint is due.
         stop: asked after each step for a reason to stop early, "" for none.
+        ranks: the processes that train together; all of them call the same methods.
     """
 
     settings: Settings
@@ -74,6 +77,7 @@ class Trainer:
     observers: list[Callable[[Row], None]] = field(default_factory=list)
     save: Callable[[], None] = lambda: None
     stop: Callable[[], str] = lambda: ""
+    ranks: Ranks = field(default_factory=Ranks)
 
     step: int = 0
     seconds: float = 0.0
@@ -88,6 +92,9 @@ class Trainer:
     pseudo_labels: list[int] = field(default_factory=list)
     """Used pseudo labels of each class between the last two evaluations."""
     recorder: StepRecorder = field(default_factory=StepRecorder)
+
+    def __post_init__(self) -> None:
+        self._objective: nn.Module = _Objective(self.classifier, self.algorithm)
 
     @property
     def evaluated(self) -> Classifier:
@@ -107,6 +114,8 @@ class Trainer:
         steps, accumulate = needed(s.steps), s.optimizer.accumulate
         started = flushed = time.perf_counter()
         before, counted = self.seconds, self.images
+        if self.ranks.size > 1:
+            self._objective = self.ranks.parallel(_Objective(self.classifier, self.algorithm))
         self.classifier.train()
         while self.step < steps:
             set_learning_rate(self.optimizer, s.schedule, self.step, steps)
@@ -128,7 +137,7 @@ class Trainer:
                 self.seconds = before + flushed - started
                 for observe in self.observers:
                     observe(row | {"seconds": self.seconds})
-            reason = self.stop() if self.step < steps else ""
+            reason = self.ranks.agreed(self.stop()) if self.step < steps else ""
             if reason or self.step % needed(s.save_every) == 0 or self.step == steps:
                 self.seconds = before + time.perf_counter() - started
                 self._save()
@@ -161,12 +170,21 @@ class Trainer:
                 views, draws, labels = self.batches.probe(augmenter, number)
                 augmenter.feedback(draws, self._live_probabilities(views), labels)
         batch = self.batches.draw(number)
-        with self.autocast():
-            output = self.algorithm.step(batch, self._context(number))
-        total = objective(output)
-        self.scaler.scale(total / accumulate).backward()  # type: ignore[no-untyped-call]
+        with self._gradients_kept(number, accumulate):
+            with self.autocast():
+                total, output = self._objective(batch, self._context(number))
+            self.scaler.scale(total / accumulate).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
-        self.images += len(batch.labels) + len(batch.unlabelled_indices)
+        self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabelled_indices))
+
+    def _gradients_kept(self, number: int, accumulate: int) -> AbstractContextManager[object]:
+        """Processes exchange the gradients of a step's last batch, which holds those before."""
+        if self.ranks.size == 1:
+            return nullcontext()
+        # Dropout and the like: their draws differ from process to process, as the images do.
+        torch.manual_seed(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
+        last = (number + 1) % accumulate == 0
+        return nullcontext() if last else self._objective.no_sync()  # type: ignore[operator]
 
     def _update(self) -> None:
         if not self.scaler.is_enabled():  # a scaler looks itself, and leaves such a step out
@@ -179,6 +197,7 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
+        self.ranks.average_statistics(self.classifier)
         if self.ema is not None:
             self.ema.update(self.classifier)
 
@@ -201,7 +220,7 @@ class Trainer:
             rows, labels = self.batches.images.labelled, self.batches.images.labels
             split = "train.labelled"
         size = needed(self.settings.eval_batch_size)
-        probs = predict(self.evaluated, self.batches.images.store, rows, size)
+        probs = predict(self.evaluated, self.batches.images.store, rows, size, self.ranks)
         right = probs.argmax(dim=-1) == labels.cpu()
         truth = probs[torch.arange(len(probs)), labels.cpu()].double()
         accuracy = right.sum().item() / len(right)
@@ -247,6 +266,7 @@ class Trainer:
             max_steps=needed(self.settings.steps),
             seed=self.settings.seed,
             number=number,
+            ranks=self.ranks,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -286,6 +306,19 @@ class Trainer:
         self.pseudo_labels = state["pseudo_labels"]
         self.recorder.restore(state["unlogged"])
         restore_random_states(state["random"])
+
+
+class _Objective(nn.Module):
+    """A step as one forward, which is what DistributedDataParallel wraps."""
+
+    def __init__(self, classifier: Classifier, algorithm: Algorithm) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.algorithm = algorithm
+
+    def forward(self, batch: Batch, context: EngineContext) -> tuple[Tensor, StepOutput]:
+        output = self.algorithm.step(batch, context)
+        return objective(output), output
 
 
 def objective(output: StepOutput) -> Tensor:

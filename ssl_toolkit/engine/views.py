@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ssl_toolkit.data.store import ImageStore
 from ssl_toolkit.data.streams import BalancedStream, IndexStream, Order, derive_seed
+from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.interfaces import Augmenter, Batch, Draws, Views
 
 
@@ -49,6 +50,8 @@ class TrainingImages:
 class BatchMaker:
     """Draws the batch of any number, in any order.
 
+    Processes that share a run draw the same; each reads and augments its own part of it alone.
+
     Args:
         images: what to draw from.
         views: what the algorithm wants.
@@ -58,6 +61,7 @@ class BatchMaker:
         seed: the seed of the run.
         balanced: whether labelled images are drawn with the classes in equal shares.
         oracle: whether batches carry the hidden labels.
+        ranks: the processes that share each batch, whose sizes they divide; None for this one.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class BatchMaker:
         seed: int,
         balanced: bool = False,
         oracle: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self.images = images
         self.views = views
@@ -80,6 +85,7 @@ class BatchMaker:
         self._labelled_size = batch_size
         self._unlabelled_size = batch_size * views.unlabelled_ratio if views.needs_unlabelled else 0
         self._oracle = oracle
+        self._ranks = ranks or Ranks()
         self._labelled = (
             BalancedStream(images.labels.cpu(), seed, "labelled")
             if balanced
@@ -89,7 +95,7 @@ class BatchMaker:
             self._unlabelled = images.stream(seed)
 
     def draw(self, number: int) -> Batch:
-        """Batch `number`, counted from 0."""
+        """Batch `number`, counted from 0; this process's part of it."""
         device = self.images.labels.device
         store, views = self.images.store, self.views
         labelled = self._labelled.take(number * self._labelled_size, self._labelled_size)
@@ -98,8 +104,8 @@ class BatchMaker:
             unlabelled = self._unlabelled.take(
                 number * self._unlabelled_size, self._unlabelled_size
             )
-        labelled = labelled.to(device, non_blocking=True)
-        unlabelled = unlabelled.to(device, non_blocking=True)
+        labelled = self._ranks.share(labelled).to(device, non_blocking=True)
+        unlabelled = self._ranks.share(unlabelled).to(device, non_blocking=True)
         x = store.gather(self.images.labelled[labelled])
         u = self.images.pool.gather(self.images.unlabelled[unlabelled])
         weak_x, weak_u = self._views(
@@ -136,6 +142,8 @@ class BatchMaker:
     def probe(self, augmenter: Augmenter, number: int) -> tuple[Tensor, Draws, Tensor]:
         """Views of the batch's labelled images for an augmenter that wants feedback.
 
+        The same in every process, so that its state stays the same as well.
+
         Returns:
             The views (B, 3, H, W), their draws, and the labels (B,).
         """
@@ -168,7 +176,8 @@ class BatchMaker:
             size, _, height, width = images.shape
             for view in range(count):
                 generator = seeded_generator(self._seed, number, kind, view)
-                draws.append(augmenter.draw(size, height, width, generator))
+                drawn = augmenter.draw(size * self._ranks.size, height, width, generator)
+                draws.append({key: self._ranks.share(value) for key, value in drawn.items()})
                 sources.append(images)
         sizes = [len(images) * count for images, count in wanted.values()]
         shape = next(iter(wanted.values()))[0].shape[1:]

@@ -94,11 +94,11 @@ class Context(ABC):
         """
 
     def model(self, images: Tensor) -> Tensor:
-        """`forward`, logits (N, C) only."""
+        """`forward` of images (N, 3, H, W), logits (N, C) only."""
         return self.forward(images).logits
 
     def features(self, images: Tensor) -> Tensor:
-        """`forward`, features (N, feature_dim) only."""
+        """`forward` of images (N, 3, H, W), features (N, feature_dim) only."""
         return self.forward(images).features
 
     @abstractmethod
@@ -106,10 +106,16 @@ class Context(ABC):
         """Eval-mode forward of the EMA weights (the live ones under ``ema: false``); float32.
 
         Carries no gradient.
+
+        Args:
+            images: (N, 3, H, W) in [0, 1].
         """
 
     def teacher(self, images: Tensor) -> Tensor:
-        """Probabilities (N, C) of the teacher, float32, without gradient; rows sum to 1."""
+        """The teacher's probabilities (N, C) for images (N, 3, H, W), float32; rows sum to 1.
+
+        Carries no gradient.
+        """
         return self.teacher_forward(images).logits.softmax(dim=-1)
 
     @abstractmethod
@@ -133,7 +139,38 @@ class Context(ABC):
         """The sum of a tensor over all processes of the run; the tensor itself when there is one.
 
         For running counts and thresholds that must agree on every process. No gradient.
+
+        Args:
+            value: of the same shape in each process.
         """
+
+    def gather(self, value: Tensor, dim: int = 0) -> Tensor:
+        """The whole batch of a step that several processes share, each with an equal part of it.
+
+        The generator is the same in every process: what is drawn for the whole batch agrees.
+
+        Args:
+            value: (n, ...), this process's part; all parts have one shape.
+            dim: the dimension that is shared out.
+
+        Returns:
+            (processes · n, ...), in the order that one process would have; `value` itself when
+            there is one. Carries gradient: that of a part is the sum over all processes, so a loss
+            of the whole batch, which each of them computes, trains as it would in one.
+        """
+        return value
+
+    def share(self, value: Tensor, dim: int = 0) -> Tensor:
+        """This process's part of a tensor that all have; undoes `gather`.
+
+        Args:
+            value: (processes · n, ...).
+            dim: the dimension that is shared out.
+
+        Returns:
+            (n, ...); `value` itself when there is one process.
+        """
+        return value
 
 
 class Loss(NamedTuple):
@@ -202,6 +239,10 @@ class Algorithm(nn.Module, ABC):
         Called once a batch under the run's autocast, with the model in train mode; several times
         for one optimizer step under gradient accumulation, so that buffers changed here move with
         every batch. Must not call backward, change the batch, or transfer anything to the host.
+
+        Args:
+            batch: the views that `views` asks for.
+            ctx: model, teacher and generator.
         """
 
     @property

@@ -34,7 +34,14 @@ class Augmenter(nn.Module, ABC):
 
     @abstractmethod
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
-        """Draw the parameters for `count` images from `generator` (a CPU generator) alone."""
+        """Draw the parameters for some images.
+
+        Args:
+            count: number of images, the rows of each draw.
+            height: of the images, in pixels.
+            width: of the images, in pixels.
+            generator: on the CPU; all randomness comes from it.
+        """
 
     @abstractmethod
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
@@ -65,7 +72,10 @@ class Augmenter(nn.Module, ABC):
         return self.transform(images, self.draw(count, height, width, generator))
 
     def draw_probe(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
-        """Draw the parameters of the probe views whose answers go to `feedback`."""
+        """Draw, as `draw` does (`count`, `height`, `width`, `generator`), for the probe views.
+
+        The model's answers to them go to `feedback`.
+        """
         return self.draw(count, height, width, generator)
 
     def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:

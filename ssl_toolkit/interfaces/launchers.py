@@ -34,8 +34,8 @@ class Unit:
     """Variables to set beside those of the process."""
     threads: int = 1
     """CPU threads that the command uses."""
-    gpu: bool = False
-    """Whether it wants a GPU of its own."""
+    gpus: int = 0
+    """GPUs that it wants for itself."""
 
 
 @dataclass(frozen=True)

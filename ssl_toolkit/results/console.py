@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ssl_toolkit.files import append_line
-from ssl_toolkit.results.health import alarms, is_evaluation
+from ssl_toolkit.results.health import alarms, collapse, is_evaluation
 
 Row = dict[str, Any]
 
@@ -98,6 +98,10 @@ class Console:
             else:
                 self.say(line, important=True)
 
+    def kind(self) -> dict[str, bool]:
+        """The arguments that make another one of its kind."""
+        return {"quiet": self._quiet, "verbose": self._verbose}
+
     @property
     def rich(self) -> RichConsole:
         """The console underneath."""
@@ -122,6 +126,9 @@ class _Course:
         self._steps = steps
         self._evaluations = [row for row in before if is_evaluation(row)]
         self._alarms = alarms(self._evaluations, steps=steps)
+        self._before = collapse(self._evaluations, steps=steps)
+        self.collapsed = False
+        """Whether training has collapsed since then; never again for a run resumed after it."""
         self._best: tuple[float, int] | None = None
         self._progress = (
             Progress(
@@ -176,6 +183,7 @@ class _Course:
             if text not in self._alarms:
                 self._console.warn(text)
         self._alarms = found
+        self.collapsed = collapse(self._evaluations, steps=self._steps) != self._before
 
     def _left(self, row: Row) -> str:
         step, seconds = row["step"], row["seconds"]

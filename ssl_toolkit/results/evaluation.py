@@ -37,7 +37,9 @@ def predict_parts(experiment: Experiment) -> Predictions:
     parts = {"validation": trainer.validation, "test": experiment.test}
     return {
         part: (
-            predict(trainer.evaluated, trainer.batches.images.store, rows, size).numpy(),
+            predict(
+                trainer.evaluated, trainer.batches.images.store, rows, size, trainer.ranks
+            ).numpy(),
             labels.cpu().numpy(),
         )
         for part, (rows, labels) in parts.items()

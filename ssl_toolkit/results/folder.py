@@ -17,7 +17,18 @@ from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import append_line, write_json, write_text
 
-MAY_CHANGE = frozenset({"output", "root", "download", "workers", "time_limit", "loggers", "group"})
+MAY_CHANGE = frozenset(
+    {
+        "output",
+        "root",
+        "download",
+        "workers",
+        "time_limit",
+        "on_collapse",
+        "loggers",
+        "group",
+    }
+)
 """Keys that say where and how, not what: another value of theirs changes no result."""
 
 
@@ -203,7 +214,8 @@ def check_same(folder: RunFolder, config: RunConfig) -> None:
     """
     stored = dict(flatten(folder.read_config().tree()))
     # What is filled from the data alone is None in a configuration that was not run yet.
-    given = {k: v for k, v in flatten(config.tree()) if v is not None and k not in MAY_CHANGE}
+    left_out = {*MAY_CHANGE, "devices"}  # whoever goes on says with how many
+    given = {k: v for k, v in flatten(config.tree()) if v is not None and k not in left_out}
     told = [
         f"{key} is {stored.get(key)!r} there, {value!r} here"
         for key, value in given.items()

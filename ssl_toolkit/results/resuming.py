@@ -12,15 +12,17 @@ from ssl_toolkit.config.comparison import flatten
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
-from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.ranks import Ranks, joined, under_launcher
 from ssl_toolkit.engine.resolve import load_table
-from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import drop_partial, write_json, write_text
 from ssl_toolkit.interrupts import Interrupts, handled
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import MAY_CHANGE, RunFolder, check_classes
+from ssl_toolkit.results.following import prepare_all, shared
 from ssl_toolkit.results.lock import hold
+from ssl_toolkit.results.processes import launch
 from ssl_toolkit.results.training import Outcome, finish, summary_of
 
 State = dict[str, Any]
@@ -31,6 +33,7 @@ def resume(
     *,
     data: Path | None = None,
     steps: int | None = None,
+    devices: int | None = None,
     console: Console | None = None,
 ) -> Outcome:
     """Go on with a run that was stopped, from its last checkpoint to the very same result.
@@ -44,6 +47,8 @@ def resume(
             record say so from then on. Values that were chosen by the number of steps at the
             start stay (decay of the average, BatchNorm's momentum, when is evaluated and saved);
             schedules and ramps that are shares of the steps follow the new number from here on.
+        devices: processes that share each batch from now on; None for as many as before. The record
+            says so; another number of parts changes the order of sums, and what BatchNorm sees.
         console: as for `train`.
 
     Raises:
@@ -54,6 +59,28 @@ def resume(
         TrainingError: as `train`.
     """
     console = console or Console(quiet=True)
+    if under_launcher():
+        with joined() as ranks:
+            return shared(ranks, lambda: lead_on(path, ranks, data, steps, console=console))
+    folder = RunFolder(path)
+    if outcome := _over(folder, data, steps, console):
+        return outcome
+    count = devices or folder.read_config().settings.devices
+    if count > 1:
+        order = {"resume": str(path), "data": None if data is None else str(data), "steps": steps}
+        return launch(order | console.kind(), count, str(path))
+    return lead_on(path, Ranks(), data, steps, console=console)
+
+
+def lead_on(
+    path: Path,
+    ranks: Ranks,
+    data: Path | None = None,
+    steps: int | None = None,
+    *,
+    console: Console,
+) -> Outcome:
+    """`resume` in the first process of a run; the arguments and errors are the same."""
     folder = RunFolder(path)
     with handled() as interrupts:
         if outcome := _over(folder, data, steps, console):
@@ -63,7 +90,7 @@ def resume(
             if outcome := _over(folder, data, steps, console):
                 return outcome
             drop_partial(path)
-            return _go_on(folder, data, steps, console, interrupts)
+            return _go_on(folder, ranks, data, steps, console, interrupts)
 
 
 def _over(
@@ -82,6 +109,7 @@ def _over(
 
 def _go_on(
     folder: RunFolder,
+    ranks: Ranks,
     data: Path | None,
     steps: int | None,
     console: Console,
@@ -89,11 +117,14 @@ def _go_on(
 ) -> Outcome:
     summary, config = folder.read_summary(), folder.read_config()
     state, used, warning = _newest(folder, summary)
-    config, change = _checked(folder, config, state, steps)
+    asked = {} if steps is None else {"steps": steps}
+    if ranks.size != config.settings.devices:
+        asked["devices"] = ranks.size
+    config, changes = _checked(folder, config, state, asked)
     reopened = folder.reopen(data)
-    reopened = replace(reopened, settings=_with_steps(reopened, needed(config.settings.steps)))
+    reopened = replace(reopened, settings=reopened.settings.model_copy(update=asked))
     # The folder keeps the configuration of its start, whatever the data was opened with.
-    experiment = replace(prepare(reopened, progress=console.reading), config=config)
+    experiment = replace(prepare_all(reopened, ranks, console), config=config)
     check_classes(experiment.classes, summary["classes"], folder.path, data or config.settings.data)
     if state is not None:
         _take_up(experiment.trainer, state, used)
@@ -103,12 +134,14 @@ def _go_on(
     console.log_to(folder.log)
     if warning:
         console.warn(warning)
-    if change:
-        _record(folder, config, change)
-        console.say(f"steps: {change['to']} instead of {change['from']}", important=True)
-    done, wanted = experiment.trainer.step, config.settings.steps
-    console.say(f"going on after step {done} of {wanted}", important=True)
+    if changes:
+        _record(folder, config, changes)
+    for change in changes:
+        console.say(f"{change['key']}: {change['to']} instead of {change['from']}", important=True)
+    told = f"{experiment.trainer.step} of {config.settings.steps}"
+    console.say(f"going on after step {told}", important=True)
     folder.write_summary(summary_of(experiment, "running"))
+    ranks.say({"state": state})
     return finish(experiment, folder, console, interrupts)
 
 
@@ -130,9 +163,15 @@ def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, P
 
 
 def _checked(
-    folder: RunFolder, config: RunConfig, state: State | None, steps: int | None
-) -> tuple[RunConfig, dict[str, Any] | None]:
-    """The configuration to go on with, and the change that was asked for.
+    folder: RunFolder, config: RunConfig, state: State | None, asked: dict[str, int]
+) -> tuple[RunConfig, list[dict[str, Any]]]:
+    """The configuration to go on with, and the changes that were asked for.
+
+    Args:
+        folder: of the run.
+        config: that is in it.
+        state: of the last checkpoint.
+        asked: keys that shall have another value from now on.
 
     Raises:
         ConfigError: names the keys that were changed otherwise.
@@ -140,14 +179,19 @@ def _checked(
     done = 0 if state is None else state["step"]
     started = config.tree() if state is None else state.get("config", config.tree())
     was = dict(flatten(started))
+    steps = asked.get("steps")
     if steps is not None and steps < max(done, 1):
         raise ConfigError(
             f"--steps {steps}: {shown(folder.path)} has done {done} steps already; give more"
         )
     now = dict(flatten(config.tree()))
     agreed = {change["key"]: change["to"] for change in folder.read_record().get("changes", ())}
-    if steps is not None:
-        agreed["steps"] = now["steps"]
+    agreed |= {key: now[key] for key in asked}
+    changes = [
+        {"key": key, "from": now[key], "to": value, "after_step": done}
+        for key, value in asked.items()
+        if now[key] != value
+    ]
     told = [
         f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
         for key in sorted(was.keys() | now.keys())
@@ -161,23 +205,15 @@ def _checked(
             f"back, or begin a new run with `ssl-toolkit run --config {shown(folder.config)} "
             "--output NEW` (more steps alone: resume --steps N)"
         )
-    before = config.settings.steps
-    if steps is None or steps == before:
-        return config, None
-    change = {"key": "steps", "from": before, "to": steps, "after_step": done}
-    return replace(config, settings=_with_steps(config, steps)), change
+    return replace(config, settings=config.settings.model_copy(update=asked)), changes
 
 
-def _with_steps(config: RunConfig, steps: int) -> Any:
-    return config.settings.model_copy(update={"steps": steps})
-
-
-def _record(folder: RunFolder, config: RunConfig, change: dict[str, Any]) -> None:
-    """Write a change down; killed in between, the same command does it again."""
+def _record(folder: RunFolder, config: RunConfig, changes: list[dict[str, Any]]) -> None:
+    """Write changes down; killed in between, the same command does it again."""
     made = folder.read_record()
     write_text(folder.config, yaml.dump(config.tree()))
-    changes = [*made.get("changes", ()), change]
-    write_json(folder.record, made | {"fingerprint": config.fingerprint(), "changes": changes})
+    told = [*made.get("changes", ()), *changes]
+    write_json(folder.record, made | {"fingerprint": config.fingerprint(), "changes": told})
 
 
 def _take_up(trainer: Trainer, state: State, path: Path) -> None:

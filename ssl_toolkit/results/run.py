@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.data.split_file import save_split
-from ssl_toolkit.engine.experiment import Experiment, prepare, resolve_config
+from ssl_toolkit.engine.experiment import Experiment, resolve_config
+from ssl_toolkit.engine.ranks import Ranks, joined, restarted, under_launcher
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import RunFolder, check_same
+from ssl_toolkit.results.following import prepare_all, shared
 from ssl_toolkit.results.loggers import check_loggers
 from ssl_toolkit.results.output import Output
+from ssl_toolkit.results.processes import launch
 from ssl_toolkit.results.record import record
-from ssl_toolkit.results.resuming import resume
+from ssl_toolkit.results.resuming import lead_on, resume
 from ssl_toolkit.results.training import Outcome, counts, finish, summary_of
 
 __all__ = ["Outcome", "begun", "resume", "train"]
@@ -59,17 +63,41 @@ def train(
         tree = {k: str(v) if isinstance(v, os.PathLike) else v for k, v in config.items()}
         config = validate([Layer("configuration", tree)])
     console = console or Console(quiet=True)
+    if config.settings.devices > 1 and not under_launcher():
+        order = {"config": config.tree(), "overwrite": overwrite, "proceed": proceed}
+        return launch(order | console.kind(), config.settings.devices, config.settings.output)
+    with joined() as ranks:
+        config = _shared_out(config, ranks.size)
+        return shared(
+            ranks,
+            lambda: _lead(config, ranks, overwrite, proceed or restarted(), console),
+        )
+
+
+def _lead(
+    config: RunConfig, ranks: Ranks, overwrite: bool, proceed: bool, console: Console
+) -> Outcome:
     if proceed and begun(config):
-        return resume(Path(needed(config.settings.output)), console=console)
+        return lead_on(Path(needed(config.settings.output)), ranks, console=console)
     check_loggers(config.settings.loggers)
     with (
         handled() as interrupts,
         Output(config.settings, overwrite=overwrite, restart=proceed) as output,
     ):
-        experiment = prepare(config, progress=console.reading)
+        experiment = prepare_all(config, ranks, console)
         folder = output.make(experiment.config.settings)
         _begin(experiment, folder, console)
+        ranks.say({"state": None})
         return finish(experiment, folder, console, interrupts)
+
+
+def _shared_out(config: RunConfig, size: int) -> RunConfig:
+    """The configuration with the number of processes that were started."""
+    if config.settings.devices not in (1, size):
+        raise ConfigError(
+            f"--devices {config.settings.devices}: {size} processes were started; leave it out"
+        )
+    return replace(config, settings=config.settings.model_copy(update={"devices": size}))
 
 
 def _begin(experiment: Experiment, folder: RunFolder, console: Console) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.splits import Split
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
+from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import convergence_step
 from ssl_toolkit.engine.trainer import needed
@@ -42,6 +44,17 @@ OWN_DATA = (
     "trained on the embedded data set {}; for your own pictures: --data FOLDER "
     "(labeled/<class>/, unlabeled/, test/<class>/)"
 )
+
+MEMORY = (
+    "the GPU has too little memory for step {}; begin anew with a smaller --batch-size (and --set "
+    "optimizer.accumulate=2 or more for as many pictures a step), fewer or smaller views "
+    "(strong_views, unlabelled_ratio, --image-size) or --precision bf16; a GPU that others filled: "
+    "`ssl-toolkit resume {}`"
+)
+
+
+COLLAPSE = "a collapse of training (--on-collapse stop)"
+"""The reason to stop; what was seen stands among the alarms."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +118,20 @@ def _finish(
     trainer = experiment.trainer
     try:
         try:
-            reason = _train(experiment, folder, console, interrupts, log)
-            if not reason:
-                return _conclude(experiment, folder, console)
+            with trainer.ranks.together():
+                reason = _train(experiment, folder, console, interrupts, log)
+                predictions = None if reason else predict_best(experiment)
+            if predictions is not None:
+                return _conclude(experiment, folder, console, predictions)
         except KeyboardInterrupt:
             reason = interrupts.signal or "SIGINT"
     except (TrainingError, DataError) as error:  # streamed pictures are read only now
         _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
         raise
+    except torch.OutOfMemoryError as error:
+        told = MEMORY.format(trainer.step + 1, shown(folder.path))
+        _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
+        raise TrainingError(told) from error
     except BrokenPipeError:  # whoever read the output left
         raise
     except OSError as error:
@@ -140,21 +159,33 @@ def _train(
     trainer = experiment.trainer
     limit = experiment.config.settings.time_limit
     started = time.monotonic()
+    if trainer.settings.compile and (told := compile_forwards(trainer)):
+        console.warn(told)
     course = console.training(needed(trainer.settings.steps), metric_rows(folder.metrics))
+    stops = trainer.settings.on_collapse == "stop"
     with interrupts.patient(), course:
         trainer.observers += [folder.append_metrics, course.row, log.row]
         trainer.save = lambda: _save(experiment, folder, interrupts)
-        trainer.stop = lambda: _reason(interrupts, limit, started)
+        trainer.stop = lambda: (
+            _reason(interrupts, limit, started) or (COLLAPSE if stops and course.collapsed else "")
+        )
         if not kept_checkpoints(folder.last):
             trainer.save()  # finds a full disk now, and from now on there is something to resume
         return trainer.fit()
 
 
-def _conclude(experiment: Experiment, folder: RunFolder, console: Console) -> Outcome:
+def predict_best(experiment: Experiment) -> Predictions:
+    """Predictions of the best weights, which the averaged model has from then on."""
     trainer = experiment.trainer
     if trainer.best is not None:
         trainer.evaluated.load_state_dict(trainer.best.weights)
-    predictions = predict_parts(experiment)
+    return predict_parts(experiment)
+
+
+def _conclude(
+    experiment: Experiment, folder: RunFolder, console: Console, predictions: Predictions
+) -> Outcome:
+    trainer = experiment.trainer
     mistakes = worst_mistakes(experiment, predictions)
     _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
     settings = experiment.config.settings

@@ -2,79 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from ssl_toolkit import Algorithm, Batch, Context, Guess, Loss, Options, StepOutput, Views, option
-from ssl_toolkit.ops import (
-    guess_labels,
-    interleave,
-    l2_consistency,
-    linear_rampup,
-    mixup,
-    soft_cross_entropy,
-)
-
-
-class MixingOptions(Options):
-    """What MixMatch and MixMatch Enhanced have in common."""
-
-    reference: ClassVar[dict[str, Any]] = {
-        "rampup_fraction": 1.0,
-        "lambda_per": "batch",
-        "interleaved": True,
-    }
-
-    temperature: float = option(
-        0.5, gt=0, help="sharpening of the guessed labels; 1 for none", source="MixMatch, sec. 3.5"
-    )
-    alpha: float = option(
-        0.75,
-        ge=0.01,
-        le=1000,
-        help="the share of a mixture is drawn from Beta(alpha, alpha); small: hardly any mixing",
-        source="MixMatch, sec. 3.5",
-    )
-    weak_views: int = option(
-        2, ge=1, help="weak views a label is guessed from (K)", source="MixMatch, sec. 3.5"
-    )
-    unsupervised_weight: float = option(
-        75.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="MixMatch, CIFAR-10"
-    )
-    rampup_fraction: float = option(
-        0.3,
-        ge=0,
-        le=1,
-        help="share of the run over which the weight rises from 0; 0 for no ramp",
-        source="this project, for short runs; SimPLE's authors: the whole run",
-    )
-    rampup_steps: int | None = option(
-        None,
-        ge=0,
-        help="the same in steps, in place of the share; 0 for no ramp",
-        source="MixMatch's code: 16384",
-    )
-    lambda_per: Literal["sample", "batch"] = option(
-        "sample",
-        help="whether each image or each step draws its share of the mixture",
-        source="MixMatch's code; SimPLE's authors: batch",
-    )
-    guess: Literal["teacher", "model"] = option(
-        "teacher",
-        help="who guesses: the averaged weights in eval mode, or the live ones in train mode",
-        source="SimPLE's authors; MixMatch's code: model",
-    )
-    interleaved: bool = option(
-        False,
-        help="interleave into batches of B and forward each on its own",
-        source="False: one pass, faster, BatchNorm sees the whole mixture; MixMatch's code: True",
-    )
-    unlabelled_ratio: int = option(
-        1, ge=1, help="unlabelled images for each labelled one", source="MixMatch"
-    )
+from ssl_toolkit import Algorithm, Batch, Context, StepOutput, Views, option
+from ssl_toolkit_mixmatch.mixture import MixingOptions, mixmatch_step
 
 
 class MixMatch(Algorithm):
@@ -93,7 +26,7 @@ class MixMatch(Algorithm):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """L_X + r · lambda_U · L_U on MixMatch(X, U), eqs. 2-5."""
-        return _mixmatch_step(self.config, batch, batch.unlabelled_weak, ctx)
+        return mixmatch_step(self.config, batch, batch.unlabelled_weak, ctx)
 
 
 class MixMatchEnhanced(Algorithm):
@@ -130,60 +63,4 @@ class MixMatchEnhanced(Algorithm):
         views = batch.unlabelled_strong
         if self.config.anchors == "both":
             views = torch.cat([batch.unlabelled_weak, views])
-        return _mixmatch_step(self.config, batch, views, ctx)
-
-
-def _mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -> StepOutput:
-    """MixMatch's algorithm 1 and eqs. 2-5; `views` (V, U, 3, H, W) are what is trained on."""
-    # Eqs. 6-7: q_b from the K weak views; every trained view of u_b gets the same one.
-    guess = guess_labels(_guess_logits(c, batch.unlabelled_weak, ctx), c.temperature)
-    labels = F.one_hot(batch.labels, guess.shape[-1]).to(guess)
-
-    # W is a shuffle of X^ and U^ together; the first B rows of the mixture are X', the rest U'.
-    images = torch.cat([batch.labelled_weak[0], views.flatten(0, 1)])
-    targets = torch.cat([labels, guess.repeat(len(views), 1)])
-    draws = _beta(c.alpha, len(images) if c.lambda_per == "sample" else 1, ctx.generator)
-    permutation = torch.randperm(len(images), generator=ctx.generator)
-    lam, partners = (t.to(images.device, non_blocking=True) for t in (draws, permutation))
-    images, targets = mixup(images, targets, lam, partners)  # eqs. 8-11
-
-    count = len(batch.labels)
-    logits = _forward(c, images, count, ctx)
-    supervised = soft_cross_entropy(logits[:count], targets[:count]).mean()  # eq. 3
-    unsupervised = l2_consistency(logits[count:], targets[count:])  # eq. 4
-
-    length = c.rampup_fraction * ctx.max_steps if c.rampup_steps is None else c.rampup_steps
-    weight = linear_rampup(ctx.step, length) * c.unsupervised_weight
-    return StepOutput(
-        losses={  # eq. 5
-            "supervised": Loss(supervised),
-            "unsupervised": Loss(unsupervised, weight),
-        },
-        guess=Guess(guess, torch.ones_like(batch.unlabelled_indices, dtype=torch.bool)),
-    )
-
-
-def _guess_logits(c: MixingOptions, views: Tensor, ctx: Context) -> Tensor:
-    """(K, U, 3, H, W) to (K, U, C), without gradient."""
-    if c.guess == "teacher":
-        logits = ctx.teacher_forward(views.flatten(0, 1)).logits
-        return logits.reshape(*views.shape[:2], -1)
-    # One forward a view, as MixMatch does: each normalises by the statistics of its own view.
-    with torch.no_grad():
-        answers = [ctx.forward(view, update_statistics=False).logits for view in views]
-    return torch.stack(answers)
-
-
-def _forward(c: MixingOptions, images: Tensor, batch_size: int, ctx: Context) -> Tensor:
-    if not c.interleaved:
-        return ctx.model(images)
-    mixed = interleave(torch.split(images, batch_size))
-    return torch.cat(interleave([ctx.model(part) for part in mixed]))
-
-
-def _beta(alpha: float, count: int, generator: torch.Generator) -> Tensor:
-    """(count,) float32 draws from Beta(alpha, alpha), on the CPU."""
-    # torch.distributions takes no generator. A Beta is the first part of a Dirichlet of two; in
-    # double precision, because small alphas underflow.
-    alphas = torch.full((count, 2), alpha, dtype=torch.float64)
-    return torch._sample_dirichlet(alphas, generator)[:, 0].float()
+        return mixmatch_step(self.config, batch, views, ctx)

@@ -13,7 +13,7 @@ from ssl_toolkit.results.launchers.work import GRACE, TICK, Work, by_signal, kil
 
 
 class Local(Launcher):
-    """Some runs at a time, each in a process of its own; with GPUs, each on one of its own."""
+    """Some runs at a time, each in a process of its own; with GPUs, each on its own."""
 
     class Config(Options):
         """Options of the local launcher."""
@@ -65,8 +65,8 @@ class Local(Launcher):
         """How many of these run at a time."""
         if self.options.jobs is not None:
             return self.options.jobs
-        if units and units[0].gpu:
-            return max(1, len(visible_gpus()))
+        if units and units[0].gpus:
+            return max(1, len(visible_gpus()) // units[0].gpus)
         return max(1, min(len(units), cores()))
 
     def _end_when_stopped(self) -> None:
@@ -90,7 +90,8 @@ def visible_gpus() -> list[str]:
 
 
 def _start(unit: Unit, slot: int) -> subprocess.Popen[bytes]:
-    if not unit.gpu:
+    if not unit.gpus:
         return Work.of(unit).start()
     gpus = visible_gpus()
-    return Work.of(unit, CUDA_VISIBLE_DEVICES=gpus[slot % len(gpus)]).start()
+    own = [gpus[number % len(gpus)] for number in range(slot * unit.gpus, (slot + 1) * unit.gpus)]
+    return Work.of(unit, CUDA_VISIBLE_DEVICES=",".join(dict.fromkeys(own))).start()

@@ -71,7 +71,7 @@ class Ray(Launcher):
                         room = task.options(
                             name=unit.name,
                             num_cpus=unit.threads,
-                            num_gpus=int(unit.gpu),
+                            num_gpus=unit.gpus,
                             scheduling_strategy="SPREAD",
                         )
                         running[room.remote(Work.of(unit))] = unit
@@ -126,12 +126,12 @@ def _check_room(unit: Unit) -> None:
     """Refuse a unit that Ray would let wait for ever."""
     import ray
 
-    wanted = {"CPU": unit.threads, "GPU": int(unit.gpu)}
+    wanted = {"CPU": unit.threads, "GPU": unit.gpus}
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in nodes):
-        gpu = " and a GPU" if unit.gpu else ""
+        gpus = f" and {unit.gpus} GPUs" if unit.gpus else ""
         raise ConfigError(
-            f"no node of Ray has {unit.threads} CPUs{gpu}, which a run needs; "
+            f"no node of Ray has {unit.threads} CPUs{gpus}, which a run needs; "
             "start one, or give fewer --threads"
         )
 

@@ -23,6 +23,10 @@ class Slurm(Launcher):
     """Each run is a job of one array; a job whose time is up or that is pre-empted goes on later.
 
     What Slurm and submitit write lies in ``slurm`` beside the logs of the runs.
+
+    Raises:
+        ConfigError: this machine can't submit jobs.
+        PluginError: submitit isn't installed.
     """
 
     class Config(Options):
@@ -117,7 +121,7 @@ class Slurm(Launcher):
             nodes=1,
             tasks_per_node=1,
             cpus_per_task=options.cpus or max(unit.threads for unit in units),
-            gpus_per_node=int(any(unit.gpu for unit in units)),
+            gpus_per_node=max(unit.gpus for unit in units),
             slurm_additional_parameters={"requeue": True, **options.sbatch},
             **{key: value for key, value in given.items() if value is not None},
         )

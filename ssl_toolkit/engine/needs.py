@@ -1,0 +1,88 @@
+"""What algorithm, model, data and processes need of each other; refused before any training."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.data.splits import Split
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.errors import ConfigError, DataError
+from ssl_toolkit.interfaces import Algorithm, ImageTable
+from ssl_toolkit.models.classifier import Classifier
+
+
+def check_needs(
+    algorithm: Algorithm,
+    algorithm_class: type[Algorithm],
+    classifier: Classifier,
+    table: ImageTable,
+    split: Split,
+    settings: Settings,
+) -> list[str]:
+    """Refuse what can't work.
+
+    Returns:
+        Lines about what will not be used.
+
+    Raises:
+        DataError: there are no labels, or no unlabelled pictures, or an oracle lacks labels.
+        ConfigError: the batch is too small for the backbone.
+    """
+    views = algorithm.views()
+    if not len(split.labelled):
+        raise DataError("no picture carries a label; label a few of each class")
+    if views.needs_unlabelled and not len(split.unlabelled):
+        where = (
+            f"{settings.data}: there are no unlabelled pictures; put some into its folder "
+            "unlabeled/, or say how many labels to keep with --labels-per-class N"
+            if settings.data
+            else "no unlabelled pictures are left; ask for fewer labels or --labelled-in-pool"
+        )
+        raise DataError(f"--algo {settings.algo} learns from unlabelled pictures too, but {where}")
+    hidden = table.labels[split.unlabelled]
+    if algorithm_class.oracle and (hidden < 0).any():
+        raise DataError(
+            f"--algo {settings.algo} is an upper bound that needs the labels of the unlabelled "
+            f"pictures, and {(hidden < 0).sum()} of {len(hidden)} carry none"
+        )
+    if settings.batch_size == 1 and has_batchnorm(classifier):
+        raise ConfigError(
+            f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 pictures "
+            "in a batch; use --batch-size 2 or more"
+        )
+    if not views.needs_unlabelled and len(split.unlabelled):
+        return [
+            f"--algo {settings.algo} does not use the {len(split.unlabelled)} unlabelled pictures"
+        ]
+    return []
+
+
+def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:
+    """Refuse a run that several processes can't share in equal parts.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    batch_size = needed(settings.batch_size)
+    if batch_size % size:
+        raise ConfigError(
+            f"--batch-size {batch_size}: {size} processes share it in equal parts; use "
+            f"{batch_size // size * size or size} or another multiple of {size}"
+        )
+    if batch_size == size and has_batchnorm(classifier) and not settings.model.sync_batchnorm:
+        raise ConfigError(
+            f"--batch-size {batch_size}: BatchNorm of backbone {settings.backbone} needs at least "
+            f"2 pictures in the part of each process; use {2 * size} or more"
+        )
+    if settings.stream_buffer is not None:
+        raise ConfigError(
+            "--stream-buffer: shards are read from start to end by one process; leave it out, or "
+            "train with --devices 1"
+        )
+
+
+def has_batchnorm(module: nn.Module) -> bool:
+    """Whether a layer normalises by the statistics of a batch."""
+    return any(isinstance(m, _BatchNorm) for m in module.modules())

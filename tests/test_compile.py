@@ -1,0 +1,68 @@
+"""``--compile``: what is compiled, and that a run goes on where nothing can be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import call
+from torch import nn
+
+RUN = ["run", "--algo", "simple", "--dataset", "digits", "--steps", "2", "--batch-size", "8"]
+RUN += ["--eval-every", "1", "--device", "cpu"]
+
+
+def losses(folder: Path) -> list[float]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["train.loss"] for line in lines]
+
+
+def test_without_a_compiler_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(function: object) -> object:
+        raise RuntimeError("\nNo working C++ compiler found\n  at cpp_builder.py")
+
+    monkeypatch.setattr(torch, "compile", missing)
+    ended = call(*RUN, "--compile", "--output", tmp_path / "run")
+    assert ended.returncode == 0
+    (told,) = [line for line in ended.stdout.splitlines() if line.startswith("warning: --compile")]
+    assert told.endswith("going on without it (RuntimeError: No working C++ compiler found)")
+    assert call(*RUN, "--output", tmp_path / "plain").returncode == 0
+    assert losses(tmp_path / "run") == losses(tmp_path / "plain")
+
+
+def test_the_forwards_of_a_step_are_compiled_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[bool, int]] = []
+
+    def compile_module(self: nn.Module, **options: Any) -> None:
+        assert options == {"dynamic": False}
+
+        def forward(images: torch.Tensor) -> Any:
+            calls.append((self.training, len(images)))
+            return self.forward(images)
+
+        self._compiled_call_impl = forward
+
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(nn.Module, "compile", compile_module)
+    ended = call(*RUN, "--compile", "--output", tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+    # Both steps: two weak views for the guess of the average, 8 + 7 · 8 images to train on.
+    assert calls == [(False, 16), (True, 64)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_compiled_steps_are_the_eager_ones_but_for_rounding(tmp_path: Path) -> None:
+    for name, flags in (("eager", []), ("compiled", ["--compile"])):
+        ended = call(*RUN, *flags, "--steps", "4", "--output", tmp_path / name)
+        assert ended.returncode == 0, ended.stderr
+        assert "going on without" not in ended.stdout
+    eager, compiled = losses(tmp_path / "eager"), losses(tmp_path / "compiled")
+    assert compiled == pytest.approx(eager, rel=1e-3)

@@ -1,0 +1,112 @@
+"""Several processes share each batch, and come to what one process comes to."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_jobs import carry_out, carry_out_shared
+from safetensors.torch import load_file
+
+SHARED = {
+    "backbone": "plain",
+    "device": "cpu",
+    "batch_size": 4,
+    "steps": 6,
+    "eval_every": 3,
+    "log_every": 1,
+    "lr": 0.05,
+    # A rule that is continuous in the gradient: AdamW turns the order of a sum into whole steps.
+    "optimizer": {"name": "sgd", "accumulate": 2, "clip_norm": 5.0},
+}
+JOBS: dict[str, dict[str, Any]] = {
+    "supervised": {"algo": "supervised"},
+    "fully_supervised": {"algo": "fully_supervised"},
+    "fixmatch": {"algo": "fixmatch", "fixmatch": {"confidence_threshold": 0.11}},
+    "nothing_passes": {"algo": "fixmatch", "fixmatch": {"confidence_threshold": 1.0}},
+    "simple": {
+        "algo": "simple",
+        "simple": {
+            "gather_pairs": True,
+            "confidence_threshold": 0.1,
+            "similarity_threshold": 0.5,
+            "strong_views": 2,
+            "rampup_fraction": 0.0,
+        },
+    },
+    "mixmatch": {"algo": "mixmatch", "mixmatch": {"rampup_fraction": 0.0}},
+    "mixmatch_batch": {"algo": "mixmatch", "mixmatch": {"lambda_per": "batch"}},
+    "mixmatch_enhanced": {"algo": "mixmatch_enhanced", "mixmatch_enhanced": {"strong_views": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each job by one process and by two, in the folders ``one`` and ``two``."""
+    root = tmp_path_factory.mktemp("ranks")
+    jobs = {
+        count: [SHARED | job | {"output": str(root / count / name)} for name, job in JOBS.items()]
+        for count in ("one", "two")
+    }
+    carry_out_shared(jobs["two"], 2, root)
+    carry_out(jobs["one"])
+    return root
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in ("seconds", "images_per_second")}
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_two_processes_come_to_what_one_comes_to(runs: Path, name: str) -> None:
+    one, two = runs / "one" / name, runs / "two" / name
+    weights, others = (load_file(path / "model" / "model.safetensors") for path in (one, two))
+    assert weights.keys() == others.keys()
+    for key, value in weights.items():
+        assert (value - others[key]).abs().max() < 1e-5, key
+    assert len(rows(one)) == len(rows(two)) == 6
+    for row, other in zip(rows(one), rows(two), strict=True):
+        assert row.keys() == other.keys()
+        for key in row:
+            if not key.startswith("train.pair_"):  # of each part, unless pairs are gathered
+                assert math.isclose(row[key], other[key], rel_tol=1e-5, abs_tol=1e-5), key
+
+
+def test_pairs_are_those_of_the_whole_batch_when_gathered(runs: Path) -> None:
+    for key in ("train.loss.pair", "train.pair_both", "train.pair_confidence"):
+        one, two = ([row[key] for row in rows(runs / n / "simple")] for n in ("one", "two"))
+        assert max(one) > 0
+        assert two == pytest.approx(one, abs=1e-5)
+
+
+def test_every_picture_is_scored_once(runs: Path) -> None:
+    for name in JOBS:
+        one, two = (
+            json.loads((runs / n / name / "summary.json").read_text()) for n in ("one", "two")
+        )
+        assert one["counts"] == two["counts"]
+        assert one["counts"]["validation"] % 2 == one["counts"]["test"] % 2 == 1
+        for part in ("validation", "test"):
+            assert two[part]["accuracy"] == one[part]["accuracy"]
+
+
+def test_the_learning_is_not_none(runs: Path) -> None:
+    """Equal runs in which nothing happens would prove nothing."""
+    for name in JOBS:
+        losses = [row["train.loss.supervised"] for row in rows(runs / "one" / name)]
+        assert len(set(losses)) == 6
+    assert any(row["train.coverage"] > 0 for row in rows(runs / "two" / "fixmatch"))
+    assert all(row["train.coverage"] == 0 for row in rows(runs / "two" / "nothing_passes"))
+
+
+def test_the_configuration_says_how_many_shared_the_batch(runs: Path) -> None:
+    for count, number in (("one", 1), ("two", 2)):
+        text = (runs / count / "supervised" / "config.yaml").read_text()
+        assert f"devices: {number}\n" in text
