@@ -1,0 +1,180 @@
+"""Rules on how an algorithm is made, and on its losses."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.engine.checkpoints import random_states
+from ssl_toolkit.engine.trainer import objective
+from ssl_toolkit.interfaces import StepOutput, Views
+from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
+from ssl_toolkit.testing.subject import Subject
+from ssl_toolkit.testing.trial import STEPS, Trial, differing, listed
+
+# --- making one ---------------------------------------------------------------------------------
+
+
+@rule(
+    "algorithms",
+    why="two runs of one seed start alike, and nothing else in the process changes by it.",
+    cause="weights drawn with numpy or Python's random; torch's generator is seeded before",
+)
+def construction_is_reproducible(subject: Subject) -> None:
+    """`__init__` draws from torch's seeded generator alone."""
+    first, second = Trial(subject), Trial(subject)
+    wrong = differing(first.algorithm.state_dict(), second.algorithm.state_dict())
+    require(not wrong, f"made twice under one seed, {listed(wrong)} differ")
+    before = random_states()
+    subject.plugin(subject.options(), first.task)
+    after = random_states()
+    used = [name for name in ("python", "numpy") if before[name] != after[name]]
+    require(not used, f"__init__ draws from the global generator of {listed(used)}")
+
+
+@rule(
+    "algorithms",
+    why="views are asked for once; the engine draws what was said then at every step.",
+    cause="views() depends on a counter, or returns a count below 0",
+)
+def views_are_constant(subject: Subject) -> None:
+    """`views()` gives the same whole numbers whenever it is called."""
+    trial = Trial(subject)
+    first = trial.algorithm.views()
+    trial.output()
+    second = trial.algorithm.views()
+    require(isinstance(first, Views), f"views() is {first!r}, no Views")
+    require(first == second, f"views() was {first}, then {second}")
+    counts = {field.name: getattr(first, field.name) for field in fields(first)}
+    wrong = {name: value for name, value in counts.items() if type(value) is not int or value < 0}
+    require(not wrong, f"views() has {wrong}; counts are whole numbers from 0")
+    require(first.unlabelled_ratio >= 1, "views() has unlabelled_ratio 0; it is at least 1")
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+@rule(
+    "algorithms",
+    why="names become columns of the metrics; health checks look for `supervised`.",
+    cause="a name with capitals, spaces or dots, or the labelled loss under another name",
+)
+def losses_are_named(subject: Subject) -> None:
+    """Losses have names of lower-case letters, digits and underscores, one being `supervised`."""
+    names = [*Trial(subject).output().losses]
+    wrong = [name for name in names if not re.fullmatch(r"[a-z][a-z0-9_]*", str(name))]
+    require(not wrong, f"losses are called {listed(wrong)}")
+    require("supervised" in names, f"no loss is called 'supervised', only {listed(names)}")
+
+
+@rule(
+    "algorithms",
+    why="the sum of losses is what is trained on; in half precision it loses small gradients.",
+    cause="a missing mean(), or logits that were not raised by .float() under autocast",
+)
+def losses_are_finite_scalars(subject: Subject) -> None:
+    """Each loss is a finite 0-dim tensor, float32 or wider, under autocast too."""
+    for precision in ("fp32", "bf16"):
+        losses = Trial(subject).output(precision=precision).losses
+        require(losses, "there are no losses")
+        for name, loss in losses.items():
+            value = loss.value
+            told = f"in {precision} loss {name!r} is"
+            if not isinstance(value, Tensor):
+                raise BrokenRuleError(f"{told} {value!r}, no tensor")
+            require(value.ndim == 0, f"{told} of shape {tuple(value.shape)}")
+            require(value.dtype in (torch.float32, torch.float64), f"{told} {value.dtype}")
+            require(value.isfinite(), f"{told} {value.item()}")
+
+
+@rule(
+    "algorithms",
+    why="a negative weight pushes away from what the loss is for; nan ruins all weights.",
+    cause="a ramp that isn't clamped, or a tensor in place of a number",
+)
+def weights_are_not_negative(subject: Subject) -> None:
+    """The weight of each loss is a finite number of at least 0."""
+    _check_weights(Trial(subject).output(), "in the middle of the run")
+
+
+@rule(
+    "algorithms",
+    why="ramps and schedules fail at their ends, the last one after hours.",
+    cause="a division by the remaining steps, or a logarithm of 0 at the start",
+)
+def first_and_last_step_work(subject: Subject) -> None:
+    """The first and the last step have a finite objective and weights of at least 0."""
+    for step in (0, STEPS - 1):
+        trial = Trial(subject)
+        output = trial.output(step)
+        _check_weights(output, f"at step {step} of {STEPS}")
+        total = trial.backward(output)
+        require(total.isfinite(), f"at step {step} of {STEPS} the objective is {total.item()}")
+
+
+@rule(
+    "algorithms",
+    why="users switch a term off by its weight, and ablations are read that way.",
+    cause="the weight is multiplied into the value, or a term has a second, fixed factor",
+)
+def weight_of_zero_silences_its_loss(subject: Subject) -> None:
+    """An option `NAME_weight` of 0 gives the loss NAME the weight 0."""
+    config = subject.plugin.Config
+    names = [name for name in config.model_fields if name.endswith("_weight")]
+    for option in names:
+        try:
+            changed = subject.options(**{option: 0})
+        except ValueError:  # the range leaves 0 out
+            continue
+        losses = Trial(subject, changed).output().losses
+        loss = losses.get(option.removesuffix("_weight"))
+        if loss is not None:
+            require(float(loss.weight) == 0, f"{option}=0, but the loss has weight {loss.weight}")
+        else:
+            silent = any(not loss.weight or not loss.value.item() for loss in losses.values())
+            require(silent, f"{option}=0 silences none of the losses {listed([*losses])}")
+
+
+@rule(
+    "algorithms",
+    why="without it the few labels teach nothing.",
+    cause="the given labels are replaced by guessed ones, or indexed wrongly",
+)
+def labels_matter(subject: Subject) -> None:
+    """The objective changes when the labels of the batch do."""
+    trial = Trial(subject)
+    batch = trial.batch()
+    other = replace(batch, labels=(batch.labels + 1) % trial.task.num_classes)
+    first, second = (objective(Trial(subject).output(batch=b)) for b in (batch, other))
+    require(not torch.equal(first, second), f"the objective is {first.item():g} for both")
+
+
+@rule(
+    "algorithms",
+    why="views that change nothing cost time and make the method a supervised one.",
+    cause="a mask that never passes, a detached term, or a term with weight 0",
+)
+def unlabelled_images_matter(subject: Subject) -> None:
+    """Where unlabelled views are asked for, the objective changes when they do."""
+    trial = Trial(subject)
+    if not trial.algorithm.views().needs_unlabelled:
+        return
+    batch, second = trial.batch(), trial.batch(1)
+    other = replace(
+        batch,
+        unlabelled_weak=second.unlabelled_weak,
+        unlabelled_strong=second.unlabelled_strong,
+    )
+    values = [objective(Trial(subject).output(batch=b)) for b in (batch, other)]
+    require(not torch.equal(*values), f"the objective is {values[0].item():g} for both")
+
+
+def _check_weights(output: StepOutput, when: str) -> None:
+    for name, loss in output.losses.items():
+        weight = loss.weight
+        good = isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0
+        require(good, f"{when} the weight of loss {name!r} is {weight!r}")

@@ -1,0 +1,85 @@
+"""Rules on what a step reports beside its losses, and on its waiting for the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.testing import host_sync
+from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.subject import Subject
+from ssl_toolkit.testing.trial import Trial, tensors_of
+
+
+@rule(
+    "algorithms",
+    why="pseudo labels are judged by them; rows that don't sum to 1 are no probabilities.",
+    cause="a sharpening without normalisation, or logits in place of probabilities",
+)
+def guess_is_a_distribution(subject: Subject) -> None:
+    """The rows of `guess.probs` are at least 0 and sum to 1."""
+    guess = Trial(subject).output().guess
+    if guess is None:
+        return
+    probs = guess.probs.detach().float()
+    require(bool((probs >= 0).all()), f"the least entry is {probs.amin().item():g}")
+    sums = probs.sum(dim=-1)
+    furthest = float(sums[(sums - 1).abs().argmax()])
+    require(abs(furthest - 1) < 1e-3, f"a row sums to {furthest:g}")
+
+
+@rule(
+    "algorithms",
+    why="the engine sets the guess beside the hidden labels of the same images, without gradient.",
+    cause="rows for each view, a mask of floats, or a missing detach()",
+)
+def guess_fits_the_batch(subject: Subject) -> None:
+    """`guess` is (U, C) probabilities without gradient, and (U,) bool."""
+    trial = Trial(subject)
+    batch = trial.batch()
+    guess = trial.output(batch=batch).guess
+    if guess is None:
+        return
+    count = len(batch.unlabelled_indices)
+    shape = (count, trial.task.num_classes)
+    require(tuple(guess.probs.shape) == shape, f"probs is {tuple(guess.probs.shape)}, not {shape}")
+    require(tuple(guess.used.shape) == (count,), f"used is {tuple(guess.used.shape)}")
+    require(guess.used.dtype == torch.bool, f"used is {guess.used.dtype}, not bool")
+    require(not guess.probs.requires_grad, "probs carries a gradient")
+
+
+@rule(
+    "algorithms",
+    why="metrics are stacked and fetched once; a graph in them keeps the memory of a step.",
+    cause="a missing detach() or mean(), or a number where a tensor is wanted",
+)
+def metrics_are_scalars(subject: Subject) -> None:
+    """Metrics are 0-dim tensors without gradient, pairs (U, U) bool."""
+    trial = Trial(subject)
+    batch = trial.batch()
+    output = trial.output(batch=batch)
+    for name, metric in output.metrics.items():
+        good = isinstance(metric, Tensor) and metric.ndim == 0
+        require(good, f"metric {name!r} is no 0-dim tensor")
+        require(not metric.requires_grad, f"metric {name!r} carries a gradient")
+    count = len(batch.unlabelled_indices)
+    for name, pairs in output.pairs.items():
+        good = tuple(pairs.shape) == (count, count) and pairs.dtype == torch.bool
+        require(good, f"pairs {name!r} is {tuple(pairs.shape)} {pairs.dtype}")
+
+
+@rule(
+    "algorithms",
+    why="a GPU idles while the host waits for a value; it is the usual reason of a slow step.",
+    cause="item(), float(loss), `if mask.any()`, indexing with a mask; use torch.where",
+)
+def step_never_waits(subject: Subject) -> None:
+    """A step transfers nothing from the device to the host."""
+    trial = Trial(subject)
+    batch = trial.batch()
+    modules = trial.classifier, trial.ema.module, trial.algorithm
+    held = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+    with torch.no_grad():
+        trial.output()  # what is done once may wait
+    around = host_sync.forbidden(subject.device, [*tensors_of(batch).values(), *held])
+    trial.output(batch=batch, around=around)

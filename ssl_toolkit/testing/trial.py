@@ -1,0 +1,269 @@
+"""A small run of an algorithm: the engine's own parts around a tiny network and toy pictures."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ssl_toolkit.augment.weak import Weak
+from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.settings import EMASettings, OptimizerSettings, Settings
+from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.streams import derive_seed
+from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.devices import make_autocast, make_scaler
+from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.engine.evaluation import predict
+from ssl_toolkit.engine.optimisation import build_optimizer
+from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.trainer import Trainer, objective
+from ssl_toolkit.engine.views import BatchMaker, TrainingImages
+from ssl_toolkit.interfaces import Algorithm, Backbone, Batch, StepOutput, Task
+from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
+from ssl_toolkit.testing.subject import Subject
+
+SEED = 3
+STEPS = 50
+"""Steps of the run that the algorithm is told of; few of them are done."""
+MIDDLE = STEPS // 2
+SHARP = 30.0
+"""Factor of the head's weights by which some predictions are confident and some are not."""
+
+
+class TinyNetwork(Backbone):
+    """A convolution, BatchNorm and the mean over the map."""
+
+    feature_dim = 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, self.feature_dim, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(self.feature_dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) images to (N, 16) features."""
+        return F.leaky_relu(self.norm(self.conv(images)), 0.1).mean(dim=(2, 3))
+
+
+class Trial:
+    """An algorithm in the engine, ready for single steps or for a short training.
+
+    Args:
+        subject: the algorithm's class, options and device.
+        config: options in place of the subject's.
+        classes: C.
+        batch_size: B.
+        size: height and width of the pictures.
+        sharpness: factor of the weights of the head, of model and teacher; 0 for uniform answers.
+        ranks: the processes that share the run; None for this one.
+        blank: whether all pictures are black and all answers uniform, whatever the sharpness.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        config: Options | None = None,
+        *,
+        classes: int = 4,
+        batch_size: int = 4,
+        size: tuple[int, int] = (8, 8),
+        sharpness: float = SHARP,
+        ranks: Ranks | None = None,
+        blank: bool = False,
+    ) -> None:
+        device = self.device = subject.device
+        seed_globally(SEED, device)
+        images = self.images = _training_images(classes, size, device, blank)
+        self.classifier = Classifier(TinyNetwork(), classes).to(device)
+        with torch.no_grad():
+            head: Any = self.classifier.head
+            head.weight.mul_(sharpness)
+            head.bias.zero_()
+            if ranks is None:
+                _measure_statistics(self.classifier, images.store.gather(images.labelled))
+        self.ema = EMA(self.classifier, 0.9)
+        self.task = Task(
+            num_classes=classes,
+            feature_dim=TinyNetwork.feature_dim,
+            label_counts=tuple(torch.bincount(images.labels, minlength=classes).tolist()),
+            unlabelled_count=len(images.unlabelled),
+            max_steps=STEPS,
+        )
+        seed_globally(derive_seed(SEED, "algorithm"), device)
+        options = subject.options() if config is None else config
+        self.algorithm: Algorithm = subject.plugin(options, self.task).to(device)
+        weak, strong = Weak(), Weak(Weak.Config(padding_fraction=0.25))
+        self.batches = BatchMaker(
+            images,
+            self.algorithm.views(),
+            weak,
+            strong,
+            batch_size=batch_size,
+            seed=SEED,
+            oracle=subject.plugin.oracle,
+            ranks=ranks,
+        )
+        self.rows: list[dict[str, float | int]] = []
+        """Of metrics, one a trained step."""
+        self.trainer = Trainer(
+            settings=_settings(batch_size),
+            classifier=self.classifier,
+            algorithm=self.algorithm,
+            augmenters=(weak, strong),
+            batches=self.batches,
+            optimizer=build_optimizer(
+                self.classifier, self.algorithm.parameters(), OptimizerSettings(), 0.05
+            ),
+            ema=self.ema,
+            validation=(images.labelled[:0], images.labels[:0]),
+            precision="fp32",
+            autocast=make_autocast("fp32", device),
+            scaler=make_scaler("fp32", device),
+            observers=[self.rows.append],
+            recorder=StepRecorder(self.task.label_counts, ranks),
+            ranks=ranks or Ranks(),
+        )
+        self._scanned = False
+
+    def batch(self, number: int = 0) -> Batch:
+        """A batch of views."""
+        return self.batches.draw(number)
+
+    def context(self, step: int = MIDDLE, number: int = 0) -> EngineContext:
+        """What a step is given."""
+        return EngineContext(
+            self.classifier,
+            self.ema.module,  # type: ignore[arg-type]
+            step=step,
+            max_steps=STEPS,
+            seed=SEED,
+            number=number,
+        )
+
+    def output(
+        self,
+        step: int = MIDDLE,
+        *,
+        batch: Batch | None = None,
+        precision: str = "fp32",
+        around: AbstractContextManager[object] | None = None,
+    ) -> StepOutput:
+        """What the algorithm returns for a batch; it is asked to scan before its first one.
+
+        Args:
+            step: that the algorithm is told.
+            batch: None for the first one.
+            precision: of the forward, fp32 or bf16.
+            around: held around the call alone.
+        """
+        self.scan(step)
+        batch = self.batch() if batch is None else batch
+        context = self.context(step)
+        with make_autocast(precision, self.device)():
+            if around is None:
+                return self.algorithm.step(batch, context)
+            with around:
+                return self.algorithm.step(batch, context)
+
+    def scan(self, step: int = 0) -> None:
+        """Let an algorithm scan that wants to, once."""
+        if self.algorithm.scan_every > 0 and not self._scanned:
+            self._scanned = True
+            labelled, pool = self.batches.labelled_images(10), self.batches.unlabelled_images(10)
+            with torch.no_grad():
+                self.algorithm.scan(labelled, pool, self.context(step))
+
+    def backward(self, output: StepOutput) -> Tensor:
+        """The objective, after its gradient was added to the parameters."""
+        total = objective(output)
+        total.backward()  # type: ignore[no-untyped-call]
+        return total.detach()
+
+    def fit(self, until: int) -> None:
+        """Train with the engine's own loop until a step."""
+        trainer = self.trainer
+        trainer.stop = lambda: "enough" if trainer.step >= until else ""
+        trainer.fit()
+
+    def accuracy(self) -> float:
+        """Of model or teacher, whichever is better, on the unlabelled pictures."""
+        models = self.classifier, self.ema.module
+        store, rows, labels = self.images.pool, self.images.unlabelled, self.images.hidden
+        answers = [predict(m, store, rows, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
+        return max(float((answer == labels.cpu()).float().mean()) for answer in answers)
+
+
+def seed_globally(seed: int, device: torch.device) -> None:
+    """Seed the global generators, as the engine does before it builds an algorithm."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    # torch.manual_seed notes a traceback for GPUs that are not in use yet, each time.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
+
+
+def _settings(batch_size: int) -> Settings:
+    return Settings(
+        steps=STEPS,
+        batch_size=batch_size,
+        eval_batch_size=64,
+        lr=0.05,
+        eval_every=STEPS,
+        log_every=1,
+        save_every=STEPS,
+        seed=SEED,
+        ema=EMASettings(decay=0.9),
+    )
+
+
+@cache
+def _training_images(
+    classes: int, size: tuple[int, int], device: torch.device, blank: bool
+) -> TrainingImages:
+    """Pictures of a colour and a coarse pattern for each class, and noise."""
+    generator = torch.Generator().manual_seed(SEED)
+    kinds = torch.rand(classes, 3, 2, 2, generator=generator)
+    colours = torch.rand(classes, 3, 1, 1, generator=generator)
+    kinds = F.interpolate(0.3 * kinds + 0.6 * colours, size, mode="bilinear")
+    labels = torch.arange(classes * (16 if classes < 20 else 3)) % classes
+    noise = 0.1 * torch.rand(len(labels), 3, *size, generator=generator)
+    pixels = (255 * (kinds[labels] + noise)).to(torch.uint8)
+    store = ImageStore((torch.zeros_like(pixels) if blank else pixels).to(device))
+    rows, labels = torch.arange(len(labels), device=device), labels.to(device)
+    few = len(labels) // 3
+    return TrainingImages(store, rows[:few], labels[:few], store, rows[few:], labels[few:])
+
+
+def _measure_statistics(classifier: Classifier, images: Tensor) -> None:
+    """Give BatchNorm the statistics of the pictures, for the teacher's first answers."""
+    set_batchnorm_momentum(classifier, 1.0)
+    classifier(images)
+    set_batchnorm_momentum(classifier, 0.1)
+
+
+def tensors_of(batch: Batch) -> dict[str, Tensor]:
+    """The tensors of a batch by name."""
+    return {name: value for name, value in vars(batch).items() if value is not None}
+
+
+def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    """Names of two state dicts whose tensors are not the same."""
+    return [
+        name
+        for name in one.keys() | other.keys()
+        if name not in one or name not in other or not torch.equal(one[name], other[name])
+    ]
+
+
+def listed(names: list[str]) -> str:
+    """Names as they are told."""
+    return ", ".join(map(repr, names))

@@ -1,0 +1,152 @@
+"""Augmenters that break one rule of their contract each, and a good one."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from abc import abstractmethod
+
+import torch
+from contract_fakes import breaks
+from torch import Tensor
+
+from ssl_toolkit import Augmenter, Draws, Options
+
+
+class Change(Augmenter):
+    """Darkens images."""
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        return {"gain": 0.5 + 0.5 * torch.rand(count, generator=generator)}
+
+    @abstractmethod
+    def transform(self, images: Tensor, draws: Draws) -> Tensor: ...
+
+    def plain(self, images: Tensor, draws: Draws) -> Tensor:
+        gain = draws["gain"].to(images.device, images.dtype)
+        return (images * gain.view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+class Dark(Change):
+    """It breaks no rule."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws)
+
+
+@breaks("draws_are_rows_on_the_cpu")
+class OtherNames(Change):
+    """It draws something else for a single image."""
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        draws = super().draw(count, height, width, generator)
+        return draws | ({"single": torch.zeros(1)} if count == 1 else {})
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws)
+
+
+@breaks("same_seed_same_draws")
+class ByChance(Change):
+    """Each one draws from a range of its own."""
+
+    def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
+        super().__init__(config, flip=flip)
+        self.register_buffer("start", torch.tensor(secrets.randbelow(2**20) / 2**22))
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        draws = super().draw(count, height, width, generator)
+        return {"gain": draws["gain"] - self.start.cpu()}  # type: ignore[operator]
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws)
+
+
+@breaks("transform_is_not_random")
+class Flickering(Change):
+    """It draws in transform."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return (self.plain(images, draws) - 1e-5 * secrets.randbelow(10)).clamp(0, 1)
+
+
+@breaks("no_global_randomness_is_used")
+class GlobalDraws(Change):
+    """It draws with Python's global generator."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        random.random()
+        return self.plain(images, draws)
+
+
+@breaks("shape_and_dtype_are_kept")
+class Single(Change):
+    """It gives float32."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws).float()
+
+
+@breaks("views_stay_in_range")
+class Bright(Change):
+    """It makes white whiter."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return images * (0.5 + draws["gain"].to(images).view(-1, 1, 1, 1))
+
+
+@breaks("images_are_left_alone")
+class InPlace(Change):
+    """It writes into the images."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images.clamp_(0, 1), draws)
+
+
+@breaks("images_are_independent")
+class Equalising(Change):
+    """It takes the mean of the batch from each image."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain((images - images.mean() + 0.5).clamp(0, 1), draws)
+
+
+@breaks("any_size_works")
+class Turning(Change):
+    """It adds the transpose."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain((images + images.transpose(2, 3)) / 2, draws)
+
+
+@breaks("transform_never_waits")
+class Deciding(Change):
+    """It looks whether the images are dark."""
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return images.clone() if images.mean() < 0.1 else self.plain(images, draws)
+
+
+@breaks("state_is_kept")
+class Learning(Change):
+    """It keeps what it learns in an attribute."""
+
+    wants_feedback = True
+    level = 1.0
+
+    def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:
+        self.level *= 0.9
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws) * self.level
+
+
+@breaks("flip_is_taken")
+class Mirroring(Change):
+    """It forgets what it was told of mirroring."""
+
+    def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
+        super().__init__(config)
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws)

@@ -1,0 +1,164 @@
+"""Backbones that break one rule of their contract each, and a good one."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from abc import abstractmethod
+from typing import Self
+
+import numpy as np
+import torch
+from contract_fakes import breaks
+from torch import Tensor, nn
+
+from ssl_toolkit import Backbone
+
+
+class Net(Backbone):
+    """A convolution."""
+
+    feature_dim = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor: ...
+
+    def plain(self, images: Tensor) -> Tensor:
+        features: Tensor = self.norm(self.conv(images)).relu().mean(dim=(2, 3))
+        return features
+
+
+class SmallNet(Net):
+    """It breaks no rule."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+
+@breaks("feature_dim_is_true")
+class Wider(Net):
+    """It says five features and gives eight."""
+
+    feature_dim = 5
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+    def classifier(self, num_classes: int) -> nn.Module:
+        return nn.Linear(8, num_classes)
+
+
+@breaks("weights_follow_the_seed")
+class NumpyWeights(Net):
+    """It draws a weight with numpy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm.bias.data.fill_(float(np.random.rand()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+
+@breaks("nothing_is_downloaded")
+class Calling(Net):
+    """It looks for newer weights."""
+
+    @classmethod
+    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+        with contextlib.suppress(OSError), socket.socket() as line:
+            line.connect(("127.0.0.1", 9))
+        return cls()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+
+@breaks("gradient_reaches_every_parameter")
+class Spare(Net):
+    """A layer is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+
+@breaks("eval_mode_is_deterministic")
+class Centred(Net):
+    """It takes the mean over the batch away."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.plain(images)
+        return features - features.mean(dim=0)
+
+
+@breaks("state_is_whole")
+class Scaled(Net):
+    """It keeps a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.rand(())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images) * self.factor
+
+
+@breaks("input_is_left_alone")
+class Overwriting(Net):
+    """It writes into its input."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images.clamp_(-9, 9))
+
+
+@breaks("statistics_are_plausible")
+class Levels(Net):
+    """Its statistics are of levels up to 255."""
+
+    mean = (125.0, 123.0, 114.0)
+    std = (60.0, 60.0, 60.0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+
+@breaks("head_fits")
+class TenHeads(Net):
+    """Its head has ten outputs."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+    def classifier(self, num_classes: int) -> nn.Module:
+        return nn.Linear(8, 10)
+
+
+@breaks("bf16_is_finite")
+class Dividing(Net):
+    """It divides by a difference that bf16 can't hold."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.conv(images)
+        step = torch.full((), 1.001, dtype=maps.dtype) - 1
+        return (self.norm(maps) / step).mean(dim=(2, 3))
+
+
+@breaks("sizes_work_or_are_refused")
+class FixedSide(Net):
+    """It works on 32 pixels alone, and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.ones(32, 32))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images * self.places)

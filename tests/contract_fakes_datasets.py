@@ -1,0 +1,162 @@
+"""Data sets that break one rule of their contract each, and a good one."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from contract_fakes import breaks
+
+from ssl_toolkit import (
+    DataError,
+    Dataset,
+    DatasetDefaults,
+    ImageTable,
+)
+
+LEVELS = np.random.default_rng(0).integers(0, 256, (30, 3)).astype(np.uint8)
+
+
+def read(rows: Any, size: int) -> Any:
+    """Pictures of two halves."""
+    pictures = np.broadcast_to(LEVELS[rows][:, None, None], (len(rows), size, size, 3)).copy()
+    pictures[:, size // 2 :] //= 2
+    return pictures
+
+
+TABLE = ImageTable(
+    classes=("a", "b", "c"),
+    keys=tuple(f"{row}.png" for row in range(30)),
+    labels=np.arange(30) % 3,
+    parts=np.array(["pool"] * 24 + ["test"] * 6),
+    read=read,
+    digest=lambda row: hashlib.sha256(LEVELS[row].tobytes()).hexdigest(),
+)
+
+
+class Pictures(Dataset):
+    """Thirty pictures."""
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        if root is not None:
+            raise DataError(f"{root}: no pictures here")
+        return self.table()
+
+    @abstractmethod
+    def table(self) -> ImageTable: ...
+
+
+class Thirty(Pictures):
+    """It breaks no rule."""
+
+    def table(self) -> ImageTable:
+        return TABLE
+
+
+@breaks("classes_are_named")
+class Twins(Pictures):
+    """Two classes have one name."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, classes=("a", "b", "a"))
+
+
+@breaks("keys_are_stable")
+class AbsoluteKeys(Pictures):
+    """Its keys are paths of this machine."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, keys=[f"/home/me/{key}" for key in TABLE.keys])
+
+
+@breaks("keys_are_stable")
+class DoubleKeys(Pictures):
+    """Two pictures have one key."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, keys=["1.png", *TABLE.keys[1:]])
+
+
+@breaks("labels_are_indices")
+class NarrowLabels(Pictures):
+    """Its labels are int32."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, labels=TABLE.labels.astype(np.int32))
+
+
+@breaks("every_class_has_labels")
+class EmptyClass(Pictures):
+    """A class has no pictures."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, classes=("a", "b", "c", "d"))
+
+
+@breaks("parts_are_known")
+class ValPart(Pictures):
+    """It calls a part val."""
+
+    def table(self) -> ImageTable:
+        parts = TABLE.parts.copy()
+        parts[:3] = "val"
+        return replace(TABLE, parts=parts)
+
+
+@breaks("pictures_are_read_by_row")
+class Sorting(Pictures):
+    """It reads in the order of the disk."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, read=lambda rows, size: read(np.sort(rows), size))
+
+
+@breaks("pictures_differ")
+class OnePicture(Pictures):
+    """All its pictures are one."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, read=lambda rows, size: read(0 * rows, size))
+
+
+@breaks("loading_is_repeatable")
+class Shuffled(Pictures):
+    """It shuffles when it is loaded."""
+
+    def table(self) -> ImageTable:
+        keys = [*TABLE.keys]
+        secrets.SystemRandom().shuffle(keys)
+        return replace(TABLE, keys=keys)
+
+
+@breaks("digests_tell_pictures_apart")
+class OneDigest(Pictures):
+    """It has one digest for all."""
+
+    def table(self) -> ImageTable:
+        return replace(TABLE, digest=lambda row: "same")
+
+
+@breaks("missing_files_are_told")
+class Unprepared(Dataset):
+    """It lets the error of a missing file through."""
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        if root is not None:
+            (root / "pictures.npz").read_bytes()
+        return TABLE
+
+
+@breaks("defaults_are_plausible")
+class InPercent(Pictures):
+    """It wants 10 percent for validation."""
+
+    defaults = DatasetDefaults(val_fraction=10)
+
+    def table(self) -> ImageTable:
+        return TABLE

@@ -1,0 +1,281 @@
+"""A method that breaks no rule, and algorithms whose form or losses break one each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from contract_fakes import breaks
+from pydantic import ConfigDict, field_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from ssl_toolkit import Algorithm, Batch, Context, Guess, Loss, Options, StepOutput, Task, Views
+from ssl_toolkit import option as an_option
+
+
+class Method(Algorithm):
+    """Labels where there are some, confident guesses of the teacher elsewhere."""
+
+    class Config(Options):
+        """Options of the method."""
+
+        confidence: float = an_option(0.8, ge=0, le=1, help="a guess counts from here on")
+        unsupervised_weight: float = an_option(0.5, ge=0, help="weight of the guesses")
+        unlabelled_ratio: int = an_option(2, ge=1, help="unlabelled images for a labelled one")
+
+    config: Config
+
+    def views(self) -> Views:
+        return Views(unlabelled_weak=2, unlabelled_ratio=self.config.unlabelled_ratio)
+
+    @abstractmethod
+    def step(self, batch: Batch, ctx: Context) -> StepOutput: ...
+
+    def plain(self, batch: Batch, ctx: Context) -> StepOutput:
+        """A step that breaks no rule."""
+        first, second = batch.unlabelled_weak
+        guess = ctx.teacher(first)
+        logits = ctx.model(torch.cat([batch.labelled_weak[0], second])).float()
+        labelled, unlabelled = logits[: len(batch.labels)], logits[len(batch.labels) :]
+        used = guess.amax(dim=-1) >= self.config.confidence
+        losses = F.cross_entropy(unlabelled, guess.argmax(dim=-1), reduction="none")
+        return StepOutput(
+            losses={
+                "supervised": Loss(F.cross_entropy(labelled, batch.labels)),
+                "unsupervised": Loss((losses * used).mean(), self.config.unsupervised_weight),
+            },
+            guess=Guess(guess, used),
+            metrics={"share": used.float().mean()},
+            pairs={"both": used[:, None] & used[None, :]},
+        )
+
+    def with_loss(self, batch: Batch, ctx: Context, value: Tensor, weight: Any = 1.0) -> StepOutput:
+        """A plain step and one more loss."""
+        output = self.plain(batch, ctx)
+        return replace(output, losses={**output.losses, "extra": Loss(value, weight)})
+
+
+class Plain(Method):
+    """It breaks no rule."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+# --- class and options --------------------------------------------------------------------------
+
+
+@breaks("is_described")
+class Silent(Method):
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("is_final")
+class Child(Plain):
+    """It inherits from a concrete one."""
+
+
+@breaks("config_is_frozen")
+class Loose(Method):
+    """Its options can be set."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        model_config = ConfigDict(frozen=False)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("config_refuses_unknown_keys")
+class Tolerant(Method):
+    """It ignores options that it does not know."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        model_config = ConfigDict(extra="ignore")
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("config_refuses_bad_values")
+class Clamping(Method):
+    """It takes a confidence of 2 for 1."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        @field_validator("confidence", mode="before")
+        @classmethod
+        def clamp(cls, value: Any) -> float:
+            return min(max(float(value), 0.0), 1.0)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("config_constructs")
+class Demanding(Method):
+    """One of its options has no default."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        colour: str = an_option(..., help="has to be given")
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("config_survives_yaml")
+class Drifting(Method):
+    """An option is doubled each time it is read."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        delay: float = an_option(1.0, ge=0, help="in steps")
+
+        @field_validator("delay")
+        @classmethod
+        def double(cls, value: float) -> float:
+            return 2 * value
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("options_are_described")
+class Unbounded(Method):
+    """A number has no range."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        delay: float = an_option(1.0, help="in steps")
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("reference_profile_is_valid")
+class Renamed(Method):
+    """Its reference profile names an option of before."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        reference: ClassVar[dict[str, Any]] = {"threshold": 0.5}
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("construction_is_reproducible")
+class DrawnWithNumpy(Method):
+    """It draws with numpy's global generator when it is made."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.start = float(np.random.rand())
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("views_are_constant")
+class Growing(Method):
+    """It asks for more each time."""
+
+    asked = 0
+
+    def views(self) -> Views:
+        self.asked += 1
+        return Views(unlabelled_weak=1 + self.asked, unlabelled_ratio=self.config.unlabelled_ratio)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+@breaks("losses_are_named")
+class Shouting(Method):
+    """A loss has a name with capitals and a dot."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        return replace(output, losses={**output.losses, "Extra.L2": output.losses["supervised"]})
+
+
+@breaks("losses_are_finite_scalars")
+class Rough(Method):
+    """A loss is in half precision."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        return self.with_loss(batch, ctx, value.to(torch.bfloat16), 0.01)
+
+
+@breaks("weights_are_not_negative")
+class Repelling(Method):
+    """A weight is below 0 in the middle of the run."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        middle = 20 < ctx.step < 30
+        return self.with_loss(batch, ctx, value, -0.01 if middle else 0.01)
+
+
+@breaks("first_and_last_step_work")
+class Ending(Method):
+    """It divides by the steps that are left."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        return self.with_loss(batch, ctx, value, 0.01 / (ctx.max_steps - 1 - ctx.step))
+
+
+@breaks("weight_of_zero_silences_its_loss")
+class Loud(Method):
+    """A weight of 0 leaves a little of its loss."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        value, weight = output.losses["unsupervised"]
+        return replace(output, losses={**output.losses, "unsupervised": Loss(value, weight + 0.1)})
+
+
+@breaks("labels_matter")
+class Clustering(Method):
+    """It wants certain answers, whatever the labels; only the name says that they count."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        logits = ctx.model(batch.labelled_weak[0]).float()
+        # As good as labels on these pictures, which are sorted by class.
+        labels = batch.labelled_indices % self.task.num_classes
+        losses = {**output.losses, "supervised": Loss(F.cross_entropy(logits, labels))}
+        return replace(output, losses=losses)
+
+
+@breaks("unlabelled_images_matter")
+class Forgetful(Method):
+    """It asks for unlabelled images and leaves them out."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        logits = ctx.model(batch.labelled_weak[0]).float()
+        losses = {
+            "supervised": Loss(F.cross_entropy(logits, batch.labels)),
+            "unsupervised": Loss(logits.square().mean(), 0.01 * self.config.unsupervised_weight),
+        }
+        return StepOutput(losses)

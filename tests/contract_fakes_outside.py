@@ -1,0 +1,266 @@
+"""Launchers and loggers that break one rule of their contract each, and good ones."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from contract_fakes import breaks
+
+from ssl_toolkit import (
+    Ended,
+    Launcher,
+    LoggedRun,
+    Logger,
+    Options,
+    Unit,
+)
+
+# --- launchers ----------------------------------------------------------------------------------
+
+
+class OneByOne(Launcher):
+    """Runs one unit after the other."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.stopped = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]: ...
+
+    def stop(self) -> None:
+        self.stopped = True
+        if self.process is not None:
+            self.end(self.process)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        process.terminate()
+
+    def plain(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        """Launches as it should."""
+        for unit in units:
+            if self.stopped:
+                return
+            try:
+                yield Ended(unit, self.run(unit))
+            except OSError as error:
+                yield Ended(unit, 1, str(error))
+
+    def run(self, unit: Unit) -> int:
+        with unit.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                unit.command,
+                stdout=log,
+                stderr=log,
+                cwd=unit.directory,
+                env={**os.environ, **self.variables(unit)},
+            )
+        while self.process.poll() is None:
+            time.sleep(0.02)
+        return self.process.returncode
+
+    def variables(self, unit: Unit) -> Mapping[str, str]:
+        return unit.environment
+
+
+class Serial(OneByOne):
+    """It breaks no rule."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        return self.plain(units)
+
+
+@breaks("every_unit_ends_once")
+class Stuttering(OneByOne):
+    """It tells each end twice."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        for ended in self.plain(units):
+            yield ended
+            yield ended
+
+
+@breaks("a_failure_costs_itself_alone")
+class Coarse(OneByOne):
+    """It tells 1 for every failure."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        for ended in self.plain(units):
+            yield Ended(ended.unit, min(ended.status, 1))
+
+
+@breaks("what_cannot_start_is_told")
+class Fragile(OneByOne):
+    """It stumbles over a program that isn't there."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        for unit in units:
+            if self.stopped:
+                return
+            yield Ended(unit, self.run(unit))
+
+
+@breaks("commands_arrive_as_given")
+class Bare(OneByOne):
+    """It forgets the variables of a unit."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        return self.plain(units)
+
+    def variables(self, unit: Unit) -> Mapping[str, str]:
+        return {}
+
+
+@breaks("nothing_to_do_is_fine")
+class Eager(OneByOne):
+    """It looks at the first unit before it knows that there is one."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        assert units[0].threads
+        return self.plain(units)
+
+
+@breaks("stop_saves_and_ends")
+class Killing(OneByOne):
+    """It kills what runs."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        return self.plain(units)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGKILL)
+
+
+@breaks("stop_before_launch_starts_nothing")
+class Deaf(OneByOne):
+    """It forgets that it was stopped before."""
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        self.stopped = False
+        return self.plain(units)
+
+
+# --- loggers ------------------------------------------------------------------------------------
+
+
+class Notes(Logger):
+    """Appends rows to a file."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        self.path = run.folder / "notes.txt"
+        self.config = run.config
+
+    @abstractmethod
+    def log(self, row: Mapping[str, float | int]) -> None: ...
+
+    def write(self, text: object) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self.write(summary["status"])
+
+
+class Lines(Notes):
+    """It breaks no rule."""
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)
+
+
+@breaks("packages_are_modules")
+class WithVersion(Notes):
+    """It names a package with its version."""
+
+    packages = ("numpy>=1.26",)
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)
+
+
+@breaks("rows_are_taken")
+class FixedColumns(Notes):
+    """It keeps the columns of the first row."""
+
+    writer: csv.DictWriter[str] | None = None
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            if self.writer is None:
+                self.writer = csv.DictWriter(file, [*row])
+            csv.DictWriter(file, self.writer.fieldnames).writerow(row)
+
+
+@breaks("note_is_one_line")
+class Noteless(Notes):
+    """Its note is None."""
+
+    note = None  # type: ignore[assignment]
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)
+
+
+@breaks("what_is_given_is_left_alone")
+class Taking(Notes):
+    """It takes the step out of a row."""
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(f"{row.pop('step')}: {row}")  # type: ignore[attr-defined]
+
+
+@breaks("every_end_is_taken")
+class Hopeful(Notes):
+    """It looks for scores of failed runs."""
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        scores = summary["test"] if summary["status"] == "failed" else {"accuracy": 0}
+        self.write(scores["accuracy"])
+
+
+@breaks("resumed_runs_go_on")
+class Afresh(Notes):
+    """It begins its file anew."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        super().__init__(run)
+        self.path.write_text("", encoding="utf-8")
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)
+
+
+@breaks("resumed_runs_go_on")
+class OnceOnly(Notes):
+    """It refuses a file that is there."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        super().__init__(run)
+        self.path.touch(exist_ok=False)
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)
+
+
+@breaks("the_process_is_left_alone")
+class Naming(Notes):
+    """It draws a name with Python's global generator."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        super().__init__(run)
+        self.name = random.choice(["brave", "calm"])
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        self.write(row)

@@ -1,0 +1,214 @@
+"""Algorithms that break a rule over several steps, on other sizes, or in their state."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import replace
+from typing import Any
+
+import torch
+from contract_fakes import breaks
+from contract_fakes_options import Method
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, Task
+
+
+@breaks("same_seed_same_losses")
+class Noisy(Method):
+    """Its first step is left to chance."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        chance = secrets.randbelow(2**30) / 2**30
+        return self.with_loss(batch, ctx, value, 0.001 * chance if ctx.step == 0 else 0.001)
+
+
+@breaks("no_global_randomness")
+class Tossing(Method):
+    """It draws with Python's global generator."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        return self.with_loss(batch, ctx, value, 0.001 * random.random())
+
+
+@breaks("no_global_randomness")
+class Dropping(Method):
+    """It draws with torch's global generator."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        return replace(output, metrics={"kept": F.dropout(torch.ones(9)).mean()})
+
+
+@breaks("resumed_run_goes_on_exactly")
+class Counting(Method):
+    """It counts its steps in an attribute."""
+
+    seen = 0
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        self.seen += 1
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        weight = 0.0 if self.seen < 3 else 0.001 * self.seen
+        return self.with_loss(batch, ctx, value, weight)
+
+
+@breaks("tensors_are_registered")
+class Keeping(Method):
+    """It keeps a tensor as a plain attribute."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        self.last = output.losses["supervised"].value.detach()
+        return output
+
+
+@breaks("can_be_copied")
+class Single(Method):
+    """It refuses to be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("there is only one")
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("can_be_pickled")
+class WithLambda(Method):
+    """It keeps a function without a name."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.ramp = lambda step: min(step / 10, 1.0)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("scan_works")
+class Backwards(Method):
+    """It wants to scan every -1 steps."""
+
+    @property
+    def scan_every(self) -> int:
+        return -1
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("two_classes_work")
+class ThreeBest(Method):
+    """It looks at the three best classes."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        assert output.guess is not None
+        return replace(output, metrics={"three": output.guess.probs.topk(3).values.sum()})
+
+
+@breaks("hundred_classes_work")
+class TenClasses(Method):
+    """It has the count of CIFAR-10's classes written down."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        return replace(output, metrics={"first": torch.ones(10)[batch.labels].mean()})
+
+
+@breaks("batch_of_two_works")
+class InFours(Method):
+    """It deals with labelled images four at a time."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        return replace(output, metrics={"fours": batch.labels.view(4, -1).float().mean()})
+
+
+@breaks("unlabelled_ratios_work")
+class InPairs(Method):
+    """It takes unlabelled images for pairs, two pairs for each labelled one."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        pairs = batch.unlabelled_indices.view(2, len(batch.labels))
+        return replace(output, metrics={"pairs": pairs.float().mean()})
+
+
+@breaks("non_square_images_work")
+class Transposing(Method):
+    """It adds an image to its transpose."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        images = batch.unlabelled_weak[0]
+        return replace(output, metrics={"even": (images + images.transpose(2, 3)).mean()})
+
+
+@breaks("bf16_is_close")
+class Cancelling(Method):
+    """It takes a small difference of large numbers before it raises the precision."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        large = ctx.model(batch.labelled_weak[0]) + 10_000
+        return self.with_loss(batch, ctx, (large - 10_000).float().square().mean(), 0.001)
+
+
+@breaks("extreme_teachers_stay_finite")
+class Unguarded(Method):
+    """It takes the logarithm of what is left of a certain answer."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        rest = 1 - ctx.teacher(batch.unlabelled_weak[0]).amax(dim=-1)
+        return self.with_loss(batch, ctx, -0.001 * rest.log().mean())
+
+
+@breaks("extreme_teachers_stay_finite")
+class Dividing(Method):
+    """It divides by the spread of the answers."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        probs = ctx.teacher(batch.unlabelled_weak[0])
+        return self.with_loss(batch, ctx, 0.001 / (probs.amax() - probs.amin()))
+
+
+@breaks("forty_steps_learn")
+class Timid(Method):
+    """Its labels count next to nothing beside a term that forgets."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        losses = {name: Loss(v, 1e-6 * w) for name, (v, w) in output.losses.items()}
+        flat = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        return replace(output, losses={**losses, "flat": Loss(flat)})
+
+
+@breaks("two_processes_agree")
+class OnItsOwn(Method):
+    """It keeps an average of its own part of the batch."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.register_buffer("confidence", torch.zeros(()))
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        assert output.guess is not None
+        self.confidence.lerp_(output.guess.probs.amax(dim=-1).mean(), 0.1)  # type: ignore[operator]
+        return output
+
+
+@breaks("two_processes_agree")
+class Stuck(Method):
+    """Its processes do not all take part in a sum."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        if dist.is_initialized() and dist.get_rank() == 0:
+            ctx.total(torch.ones(5))
+        return output

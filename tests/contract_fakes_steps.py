@@ -1,0 +1,139 @@
+"""Algorithms of which a single step breaks a rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from contract_fakes import breaks
+from contract_fakes_options import Method
+from torch import nn
+from torch.nn import functional as F
+
+from ssl_toolkit import Batch, Context, Guess, Loss, Options, StepOutput, Task
+
+# --- gradients and what is left alone -----------------------------------------------------------
+
+
+@breaks("gradient_reaches_the_model")
+class HeadOnly(Method):
+    """It trains the head alone."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        head = ctx._classifier.head  # type: ignore[attr-defined]
+        logits = head(ctx.features(batch.labelled_weak[0]).detach()).float()
+        more = head(ctx.features(batch.unlabelled_weak[1]).detach()).float()
+        losses = {
+            "supervised": Loss(F.cross_entropy(logits, batch.labels)),
+            "unsupervised": Loss(more.square().mean(), 0.01 * self.config.unsupervised_weight),
+        }
+        return replace(output, losses=losses)
+
+
+@breaks("gradient_reaches_own_parameters")
+class Idle(Method):
+    """It has a head that no loss uses."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.head = nn.Linear(task.feature_dim, 2)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("teacher_gets_no_gradient")
+class TwoStudents(Method):
+    """It trains the teacher."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        teacher = ctx._teacher.requires_grad_()  # type: ignore[attr-defined]
+        value = teacher(batch.unlabelled_weak[0]).logits.float().square().mean()
+        return self.with_loss(batch, ctx, value, 0.01)
+
+
+@breaks("model_is_left_alone")
+class Writing(Method):
+    """It sets a bias of the model."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        with torch.no_grad():
+            ctx._classifier.backbone.norm.bias.fill_(0.01)  # type: ignore[attr-defined]
+        return self.plain(batch, ctx)
+
+
+@breaks("batch_is_left_alone")
+class Scribbling(Method):
+    """It writes into the batch."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        batch.unlabelled_weak.clamp_(0.01, 0.99)
+        return self.plain(batch, ctx)
+
+
+# --- what is reported ---------------------------------------------------------------------------
+
+
+@breaks("guess_is_a_distribution")
+class Unnormalised(Method):
+    """It sharpens and forgets to normalise."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        assert output.guess is not None
+        return replace(output, guess=Guess(output.guess.probs**2, output.guess.used))
+
+
+@breaks("guess_fits_the_batch")
+class FloatMask(Method):
+    """Its mask is of floats."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        assert output.guess is not None
+        return replace(output, guess=Guess(output.guess.probs, output.guess.used.float()))
+
+
+@breaks("metrics_are_scalars")
+class Attached(Method):
+    """A metric carries a gradient."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        return replace(output, metrics={"loss": output.losses["supervised"].value})
+
+
+@breaks("step_never_waits")
+class Asking(Method):
+    """It asks whether a mask is empty."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        assert output.guess is not None
+        if not output.guess.used.any():
+            losses = {**output.losses}
+            losses["unsupervised"] = Loss(0 * losses["unsupervised"].value, 0.0)
+            return replace(output, losses=losses)
+        return output
+
+
+@breaks("step_never_waits")
+class Reading(Method):
+    """It reads a loss, to print it."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        str(output.losses["supervised"].value.detach().tolist())
+        return output
+
+
+@breaks("step_never_waits")
+class Masking(Method):
+    """It picks the images that pass."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        assert output.guess is not None
+        passed = output.guess.probs[output.guess.used]
+        return replace(output, metrics={"total": passed.sum()})

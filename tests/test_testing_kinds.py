@@ -1,0 +1,54 @@
+"""Each rule for the other kinds of plugins is broken by a fake that breaks no other."""
+
+from __future__ import annotations
+
+import contract_fakes_options  # noqa: F401
+import contract_fakes_runs  # noqa: F401
+import contract_fakes_steps  # noqa: F401
+import pytest
+from contract_fakes import FAKES
+from contract_fakes_augmenters import Dark
+from contract_fakes_backbones import SmallNet
+from contract_fakes_datasets import Thirty
+from contract_fakes_outside import Lines, Serial
+
+from ssl_toolkit import Algorithm
+from ssl_toolkit.testing import rules, run_checks
+from ssl_toolkit.testing.rules import run_rule
+from ssl_toolkit.testing.subject import INTERFACES, find_subject
+
+GOOD = {"augmenter": Dark, "backbone": SmallNet, "dataset": Thirty, "launcher": Serial}
+GOOD |= {"logger": Lines}
+CASES = [
+    (rule, fake)
+    for rule, fakes in FAKES.items()
+    for fake in fakes
+    if not issubclass(fake, Algorithm)
+]
+
+
+def broken(fake: type) -> set[str]:
+    subject = find_subject(fake)
+    return {r.name for r in rules(subject.kind) if not run_rule(r, subject).passed}
+
+
+def test_every_rule_of_every_kind_has_a_fake() -> None:
+    named = {rule.name for kind in INTERFACES for rule in rules(kind)}
+    assert named == FAKES.keys()
+    for rule, fakes in FAKES.items():
+        kinds = {fake.plugin_kind.removesuffix("s") for fake in fakes}  # type: ignore[attr-defined]
+        assert all(rule in {r.name for r in rules(kind)} for kind in kinds), rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "fake"), CASES, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_fake_breaks_its_rule_alone(rule: str, fake: type) -> None:
+    assert broken(fake) == {rule}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_good_one_breaks_none(kind: str) -> None:
+    results = run_checks(GOOD[kind])
+    assert [result.rule for result in results] == [*rules(kind)]
+    assert [result.explain() for result in results if not result.passed] == []
