@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ssl_toolkit.api import API_VERSION as API_VERSION
     from ssl_toolkit.config.options import Options as Options
     from ssl_toolkit.config.options import option as option
     from ssl_toolkit.engine.ema import EMA as EMA
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.registry import register_dataset as register_dataset
     from ssl_toolkit.registry import register_launcher as register_launcher
     from ssl_toolkit.registry import register_logger as register_logger
+    from ssl_toolkit.results.compare import compare as compare
     from ssl_toolkit.results.model import Model as Model
     from ssl_toolkit.results.model import load_model as load_model
     from ssl_toolkit.results.run import train as train
@@ -53,9 +55,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "api": ("API_VERSION",),
     "config.options": ("Options", "option"),
     "engine.ema": ("EMA",),
     "engine.metrics": ("convergence_step",),
+    "results.compare": ("compare",),
     "results.model": ("Model", "load_model"),
     "results.run": ("train",),
     "errors": (

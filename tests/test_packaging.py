@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -96,6 +97,10 @@ def test_the_wheel_holds_code_types_data_and_configurations(wheel: Path) -> None
     for package in PACKAGES:
         assert {f"{package}/__init__.py", f"{package}/py.typed"} <= names
     assert "ssl_toolkit/data/digits.npz" in names
+    scaffold = REPOSITORY / "ssl_toolkit" / "scaffold"
+    templates = [*scaffold.glob("templates/*.j2"), *scaffold.glob("licences/*.txt")]
+    assert len(templates) == 14
+    assert {path.relative_to(REPOSITORY).as_posix() for path in templates} <= names
     pages = (path.name for path in (REPOSITORY / "ssl_toolkit/results/templates").iterdir())
     assert {f"ssl_toolkit/results/templates/{name}" for name in pages} <= names
     configurations = {path.relative_to(REPOSITORY) for path in REPOSITORY.glob("configs/**/*.yaml")}
@@ -158,3 +163,43 @@ def test_a_foreign_plugin_comes_trains_and_goes(installation: Installation, tmp_
 
     installation.pip("uninstall", "--yes", "my-method")
     assert "my_method" not in installation.toolkit("list", "algorithms").stdout
+
+
+def test_a_new_project_is_listed_checked_and_gone(installation: Installation) -> None:
+    """What `new` writes, from the wheel's own templates, installed as a stranger would."""
+    installation.toolkit("new", "algorithm", "checked_method")
+    project = installation.folder / "checked_method"
+    installation.pip("install", "--no-deps", build(project, project))
+    assert re.search(
+        r"^  checked_method +checked-method 0\.1\.0$",
+        installation.toolkit("list", "algorithms").stdout,
+        re.MULTILINE,
+    )
+    told = json.loads(installation.toolkit("check", "checked_method", "--json").stdout)
+    assert told["kind"] == "algorithm"
+    assert {rule["status"] for rule in told["rules"]} == {"passed"}
+    assert len(told["rules"]) > 20
+    installation.pip("uninstall", "--yes", "checked-method")
+    shutil.rmtree(project)
+    assert "checked_method" not in installation.toolkit("list", "algorithms").stdout
+
+
+def test_a_new_project_trains_beside_ours(installation: Installation) -> None:
+    installation.toolkit("new", "algorithm", "compared_method")
+    project = installation.folder / "compared_method"
+    installation.pip("install", "--no-deps", build(project, project))
+    shared = ["--steps", 3, "--quiet"]
+    run, both = installation.folder / "run", installation.folder / "both"
+    installation.toolkit("run", "--algo", "compared_method", *shared, "--output", run)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["status"], summary["algorithm"]) == ("completed", "compared_method")
+
+    algorithms = ["--algos", "compared_method,fixmatch", "--seeds", "0", "--threads", 1]
+    installation.toolkit("compare", *algorithms, *shared, "--output", both)
+    rows = json.loads((both / "comparison.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["name"] for row in rows] == ["compared_method", "fixmatch"]
+    for row in rows:
+        assert [member["status"] for member in row["members"]] == ["completed"]
+    installation.pip("uninstall", "--yes", "compared-method")
+    for folder in (project, run, both):
+        shutil.rmtree(folder)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import ssl_toolkit
-from ssl_toolkit.errors import ToolkitError
+from ssl_toolkit.errors import ToolkitError, one_line
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
 
 COMMANDS = {
@@ -28,6 +28,8 @@ COMMANDS = {
     "inspect": "Look at pictures before training.",
     "list": "List what is installed.",
     "show": "Show a plugin and its options.",
+    "check": "Check that a plugin keeps its contract.",
+    "new": "Write a project for a plugin of your own.",
     "doctor": "Check this installation.",
 }
 
@@ -126,14 +128,14 @@ def _tell(error: Exception) -> int:
     messages: Sequence[Any] = [f"{type(error).__name__}: {error} (--debug shows where)"]
     status = 1
     if isinstance(error, ToolkitError):
-        messages, status = error.messages, error.exit_status
+        messages, status = () if error.told else error.messages, error.exit_status
     elif isinstance(error, click.ClickException):
         messages, status = [error.format_message()], error.exit_code
     elif isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         messages = [f"{place}{error.strerror or error}"]
     for message in messages:
-        print("error:", " ".join(str(message).split()), file=sys.stderr)
+        print("error:", one_line(str(message)), file=sys.stderr)
     return status
 
 

@@ -72,4 +72,4 @@ def command(
     from ssl_toolkit.results.compare import compare
     from ssl_toolkit.results.console import Console
 
-    return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet))[1]
+    return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet)).status

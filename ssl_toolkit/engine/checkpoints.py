@@ -219,4 +219,14 @@ def seed_everything(seed: int) -> None:
     """Seed the global generators, for the parts of torch that take no generator (dropout)."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed % 2**63)
+    seed_torch(seed)
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's global generators, on the CPU and on the GPUs there are."""
+    # torch.manual_seed takes 2 ms where there is no GPU: it keeps a traceback for one to come.
+    torch.default_generator.manual_seed(seed % 2**63)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed % 2**63)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed % 2**63)

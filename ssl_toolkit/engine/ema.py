@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ class EMA:
     are averaged in float32, where the small increments survive. Integer buffers are copied.
 
     Args:
-        module: the module to follow; it is copied, not kept.
+        module: the module to follow; it is copied.
         decay: d, the share of the shadow kept at each update, in [0, 1]; 0 copies. 0.999 in
             SimPLE, MixMatch and FixMatch.
         average_buffers: whether floating-point buffers (BatchNorm's statistics) are averaged too;
@@ -46,6 +48,8 @@ class EMA:
         self.average_buffers = average_buffers
         self.warmup = warmup
         self.updates = 0
+        self._own = self._live = _Places(self.module)
+        self._followed: nn.Module = self.module
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
@@ -54,24 +58,61 @@ class EMA:
             min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         )
         self.updates += 1
-        averaged = list(zip(self.module.parameters(), module.parameters(), strict=True))
-        copied: list[tuple[Tensor, Tensor]] = []
-        for shadow, live in zip(self.module.buffers(), module.buffers(), strict=True):
-            average = self.average_buffers and shadow.is_floating_point()
-            (averaged if average else copied).append((shadow, live))  # type: ignore[arg-type]
-        if averaged:
-            shadows, lives = map(list, zip(*averaged, strict=True))
-            lives = [live.to(shadow.dtype) for shadow, live in averaged]
-            torch._foreach_lerp_(shadows, lives, 1 - decay)
-        if copied:
-            shadows, lives = map(list, zip(*copied, strict=True))
-            torch._foreach_copy_(shadows, lives)
+        if module is not self._followed:
+            self._followed, self._live = module, _Places(module)
+        own, live = self._own, self._live
+        averages, values = own.parameters(), live.parameters()
+        copies, sources = own.buffers(), live.buffers()
+        if self.average_buffers:
+            floats = [buffer.is_floating_point() for buffer in copies]
+            averages += list(compress(copies, floats))
+            values += list(compress(sources, floats))
+            copies, sources = (
+                [buffer for buffer, floating in zip(buffers, floats, strict=True) if not floating]
+                for buffers in (copies, sources)
+            )
+        values = [
+            value if value.dtype == average.dtype else value.to(average.dtype)
+            for value, average in zip(values, averages, strict=True)
+        ]
+        if averages:
+            torch._foreach_lerp_(averages, values, 1 - decay)
+        if copies:
+            torch._foreach_copy_(copies, sources)
 
     def state_dict(self) -> dict[str, Any]:
         """The averages and the count of updates."""
         return {"module": self.module.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Take up the `state` that `state_dict` gave."""
         self.module.load_state_dict(state["module"])
         self.updates = int(state["updates"])
+
+
+class _Places:
+    """Where the tensors of a module are: walking through its submodules costs more than averaging.
+
+    The places are kept, not the tensors: a module may put another buffer where one was.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        submodules = list(module.modules())
+        self._parameters = _once([submodule._parameters for submodule in submodules])
+        self._buffers = _once([submodule._buffers for submodule in submodules])
+
+    def parameters(self) -> list[Tensor]:
+        return [place[name] for place, name in self._parameters]
+
+    def buffers(self) -> list[Tensor]:
+        return [place[name] for place, name in self._buffers]
+
+
+def _once(places: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+    """Every tensor's place; the first one of those that are shared."""
+    found: dict[int, tuple[dict[str, Any], str]] = {}
+    for place in places:
+        for name, tensor in place.items():
+            if tensor is not None:
+                found.setdefault(id(tensor), (place, name))
+    return list(found.values())

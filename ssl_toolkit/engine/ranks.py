@@ -278,7 +278,8 @@ def joined() -> Iterator[Ranks]:
         return
     # Words go between the hosts, so there is a backend for CPU tensors in any case.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    rendezvous = dist.rendezvous("env://", timeout=TIMEOUT)  # type: ignore[attr-defined]
+    store, rank, size = next(rendezvous)
     store.set_timeout(TIMEOUT)
     fresh = _fresh(store, rank, size)
     dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=TIMEOUT)

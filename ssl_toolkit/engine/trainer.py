@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.streams import derive_seed
-from ssl_toolkit.engine.checkpoints import random_states, restore_random_states
+from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
@@ -182,7 +182,7 @@ class Trainer:
         if self.ranks.size == 1:
             return nullcontext()
         # Dropout and the like: their draws differ from process to process, as the images do.
-        torch.manual_seed(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
+        seed_torch(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
         last = (number + 1) % accumulate == 0
         return nullcontext() if last else self._objective.no_sync()  # type: ignore[operator]
 

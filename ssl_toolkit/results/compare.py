@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.comparison import ComparisonConfig
+from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options
+from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.resolve import DEFAULT_DATASET
 from ssl_toolkit.engine.trainer import needed
-from ssl_toolkit.errors import ModelError
+from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_json
 from ssl_toolkit.interfaces import Ended, Launcher, Unit
 from ssl_toolkit.interrupts import STATUS, handled
@@ -21,6 +26,7 @@ from ssl_toolkit.results.comparison import Comparison
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import check_writable
 from ssl_toolkit.results.gathering import gather_folder
+from ssl_toolkit.results.launchers.here import Here, registered_here
 from ssl_toolkit.results.lock import LOCK, hold
 from ssl_toolkit.results.members import read_member
 from ssl_toolkit.results.placement import FAILURES, PLAN, read_failures
@@ -33,26 +39,49 @@ STOPPING = 9.5
 """Seconds that a launcher gets to end everything after a signal."""
 
 
+@dataclass(frozen=True)
+class Compared:
+    """How a comparison ended."""
+
+    folder: Path
+    comparison: Comparison
+    """Its rows and their scores: ``comparison.rows[0].scores["test.accuracy"].mean``."""
+    status: int
+    """Exit status: 0 when every run is completed, 1 when one failed, 130 or 143 after a signal."""
+
+
 def compare(
-    comparison: ComparisonConfig, *, overwrite: bool = False, console: Console | None = None
-) -> tuple[Comparison, int]:
+    config: ComparisonConfig | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> Compared:
     """Do what ``ssl-toolkit compare`` does.
 
     Every row and every seed is checked before the first run starts. Runs that are finished in the
-    output folder are kept, others are begun or gone on with.
+    output folder are kept, others are begun or gone on with. Each is a process of its own, but
+    where a plugin was registered in this process alone (in a notebook) all runs happen in it, one
+    after the other.
 
     Args:
-        comparison: validated.
+        config: a validated comparison, a tree of keys as in a ``--config`` file, or the path of
+            such a file.
         overwrite: whether a comparison that is in the output folder may be replaced.
         console: where the course is shown; None shows warnings and the results only.
 
     Returns:
-        What was gathered, and the exit status: 0 when every run is completed, 1 when one failed,
-        130 or 143 after a signal.
+        The folder, what was gathered, and the exit status.
 
     Raises:
         UserError: before any training.
     """
+    if isinstance(config, str | os.PathLike):
+        comparison = load_comparison([find_config(os.fspath(config))])
+    elif isinstance(config, ComparisonConfig):
+        comparison = config
+    else:
+        tree = {k: str(v) if isinstance(v, os.PathLike) else v for k, v in config.items()}
+        comparison = load_comparison(flags=tree)
     console = console or Console(quiet=True)
     folder = _folder(comparison)
     launcher = _launcher(comparison)
@@ -73,13 +102,14 @@ def compare(
         write_tables(gathered, folder)
         write_report(gathered, folder / "report.html")
     show_table(gathered, console)
+    status = int(failed)
     if interrupts.signal:
         console.say(
             f"stopped by {interrupts.signal}; the same command goes on with what is missing",
             important=True,
         )
-        return gathered, STATUS[interrupts.signal]
-    return gathered, int(failed)
+        status = STATUS[interrupts.signal]
+    return Compared(folder, gathered, status)
 
 
 def _carry_out(units: list[Unit], launcher: Launcher, plan: Plan, console: Console) -> bool:
@@ -126,6 +156,14 @@ def _empty(folder: Path) -> None:
 
 def _launcher(comparison: ComparisonConfig) -> Launcher:
     name = comparison.settings.launcher
+    own = next(filter(None, (registered_here(row.config.settings) for row in comparison.rows)), "")
+    if own and name != "local":
+        raise ConfigError(
+            f"launcher: {name} starts other processes, and {own} is registered in this one alone; "
+            "leave the launcher out, or install the plugin as a package (`ssl-toolkit new`)"
+        )
+    if own:
+        return Here()
     launcher: type[Launcher] = registry.load("launchers", name)
     options = comparison.settings.launcher_options
     return launcher(check_options(launcher.Config, options, "launcher_options"))
@@ -151,7 +189,7 @@ def _units(plan: Plan) -> list[Unit]:
                     log=plan.folder / "logs" / f"{row.slug}-s{seed}.txt",
                     environment={"OMP_NUM_THREADS": str(plan.threads)},
                     threads=plan.threads,
-                    gpu=choose_device(settings.device).type == "cuda",
+                    gpus=settings.devices if choose_device(settings.device).type == "cuda" else 0,
                 )
             )
     return units

@@ -8,22 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import (
     ComparisonConfig,
     PlannedRow,
     allowed_keys,
-    differences,
     parse_budget,
-    shared_keys,
 )
 from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.shared import differences, shared_keys
 from ssl_toolkit.engine.experiment import Experiment, prepare, resolve_config
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Launcher
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import RunFolder, check_same
+from ssl_toolkit.results.launchers.here import Here
 from ssl_toolkit.results.launchers.local import Local, cores
 from ssl_toolkit.results.placement import PLAN
 
@@ -158,6 +160,8 @@ def _steps(experiment: Experiment, kind: str, amount: float) -> int:
 
 def _share_threads(comparison: ComparisonConfig, launcher: Launcher) -> int:
     runs = len(comparison.rows) * len(comparison.settings.seeds)
+    if isinstance(launcher, Here):
+        return torch.get_num_threads()
     if not isinstance(launcher, Local):
         return 1
     jobs = launcher.options.jobs or min(runs, cores())

@@ -1,0 +1,101 @@
+"""A comparison of an algorithm that only this process knows: the runs happen in it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ssl_toolkit
+from ssl_toolkit import Algorithm, Batch, Context, Loss, StepOutput, UserError, Views, registry
+
+SHORT = {"dataset": "digits", "steps": 6, "eval_every": 3, "save_every": 3}
+FAULTS: list[str] = []
+"""What the algorithm does at its next step: the first is taken."""
+
+
+class Local(Algorithm):
+    """Supervised training that may be told to go wrong."""
+
+    def views(self) -> Views:
+        return Views()
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        fault = FAULTS.pop(0) if FAULTS and ctx.step == 2 else ""
+        if fault == "error":
+            raise ZeroDivisionError("a fault of its own")
+        if fault:
+            signal.raise_signal(getattr(signal, fault))
+        logits = ctx.model(batch.labelled_weak[0]).float()
+        return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    ssl_toolkit.register_algorithm("known_here")(Local)
+    yield
+    del registry._registered["algorithms", "known_here"]
+    FAULTS.clear()
+
+
+def comparison(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"algos": ["known_here", "supervised"], "output": folder, **SHORT, "seeds": [0], **more}
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    timed = ("seconds", "per_second")
+    return [
+        {key: value for key, value in json.loads(line).items() if not key.endswith(timed)}
+        for line in lines
+    ]
+
+
+def test_it_fails_is_stopped_and_ends_as_in_processes(tmp_path: Path) -> None:
+    """Three calls into one folder: a fault, Ctrl-C, and the end."""
+    folder = tmp_path / "both"
+    threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGINT)
+    FAULTS.append("error")
+    outcome = ssl_toolkit.compare(comparison(folder))
+    assert (outcome.status, outcome.folder) == (1, folder)
+    (own,), (other,) = (row.members for row in outcome.comparison.rows)
+    assert (own.status, other.status) == ("failed", "completed")
+    assert "a fault of its own" in own.reason
+    assert "Traceback" in (folder / "logs/known_here-s0.txt").read_text(encoding="utf-8")
+
+    FAULTS.append("SIGINT")
+    more = comparison(folder, seeds=[0, 1])
+    outcome = ssl_toolkit.compare(more)
+    assert outcome.status == 130
+    statuses = {row.name: [one.status for one in row.members] for row in outcome.comparison.rows}
+    assert statuses == {
+        "known_here": ["interrupted", "missing"],
+        "supervised": ["completed", "missing"],
+    }
+    assert signal.getsignal(signal.SIGINT) == handler
+
+    outcome = ssl_toolkit.compare(more)
+    assert outcome.status == 0
+    # The two have one objective, so that their runs are the same run.
+    first, second = (row.scores["test.accuracy"].values for row in outcome.comparison.rows)
+    assert first == second
+    for seed in (0, 1):
+        mine, theirs = (
+            folder / "runs" / name / f"s{seed}" for name in ("known_here", "supervised")
+        )
+        assert rows(mine) == rows(theirs)
+    record = json.loads((mine / "record.json").read_text(encoding="utf-8"))
+    assert record["plugins"]["algorithms: known_here"] == registry.NOTEBOOK
+    assert torch.get_num_threads() == threads
+
+
+def test_other_launchers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"launcher: slurm starts other processes, .*'known_here'"):
+        ssl_toolkit.compare(comparison(tmp_path / "both", launcher="slurm"))
+    assert not (tmp_path / "both").exists()
