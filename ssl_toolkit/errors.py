@@ -66,4 +66,7 @@ def one_line(text: str) -> str:
 
     Names of files and of plugins and the texts of foreign errors may hold anything.
     """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    shown = "\u200c\u200d"  # joiners, without which some scripts can't be read
+    return "".join(
+        c if c.isprintable() or c in shown else repr(c)[1:-1] for c in " ".join(text.split())
+    )

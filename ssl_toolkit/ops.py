@@ -203,10 +203,10 @@ def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
     The purpose is that separate forward passes see similar BatchNorm statistics.
 
     Args:
-        batches: n tensors (or sequences of numbers) of equal length.
+        batches: n tensors (B, ...), or sequences of B numbers.
 
     Returns:
-        n new tensors.
+        n new tensors (B, ...).
 
     Raises:
         ValueError: the lengths differ.

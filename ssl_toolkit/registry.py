@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import importlib_metadata
 
-from ssl_toolkit.errors import PluginError
+from ssl_toolkit.api import api_mismatch, this_api
+from ssl_toolkit.errors import PluginError, one_line
 
 GROUPS = ("algorithms", "augmenters", "backbones", "datasets", "loggers", "launchers")
 BUILT_IN = "ssl-toolkit"
@@ -88,33 +89,30 @@ def find(group: str, name: str) -> Entry:
             claim it. A built-in wins over foreign claims.
     """
     known = entries(group)
-    distribution, _, bare = name.rpartition(":")
-    matches = [
-        entry
-        for entry in known
-        if entry.name == bare
-        and (not distribution or entry.distribution == _normalised(distribution))
-    ]
+    matches = [entry for entry in known if _means(name, entry)]
     kind = group.removesuffix("s")
     if not matches:
         names = {entry.name for entry in known}
         raise PluginError(
-            f"unknown {kind} {name!r}{did_you_mean(bare, names)}; "
+            f"unknown {kind} {name!r}{did_you_mean(name.rpartition(':')[2], names)}; "
             f"known: {', '.join(sorted(names)) or 'none'}"
         )
     if len(matches) > 1 and not matches[0].built_in:
         claims = " and ".join(entry.distribution for entry in matches)
-        picks = " or ".join(f"{entry.distribution}:{bare}" for entry in matches)
+        picks = " or ".join(f"{entry.distribution}:{entry.name}" for entry in matches)
         raise PluginError(f"{kind} {name!r} is offered by {claims}; write {picks}")
     return matches[0]
 
 
 def has(group: str, name: str) -> bool:
     """Whether `find` would know the name (a clash counts as known)."""
-    distribution, _, bare = name.rpartition(":")
-    return any(
-        entry.name == bare and (not distribution or entry.distribution == _normalised(distribution))
-        for entry in entries(group)
+    return any(_means(name, entry) for entry in entries(group))
+
+
+def _means(name: str, entry: Entry) -> bool:
+    distribution = name.removesuffix(f":{entry.name}")
+    return name == entry.name or (
+        distribution != name and _normalised(distribution) == entry.distribution
     )
 
 
@@ -122,13 +120,15 @@ def load(group: str, name: str) -> Any:
     """The plugin class that a name means.
 
     Raises:
-        PluginError: as `find`, or the plugin is broken; says its distribution and the reason.
+        PluginError: as `find`, or the plugin is broken or made for another API; says its
+            distribution and the reason.
     """
     entry = find(group, name)
     plugin, reason = attempt(entry)
     if reason:
         kind = group.removesuffix("s")
-        raise PluginError(f"{kind} {entry.name!r} of {entry.distribution} is broken: {reason}")
+        owner = f"{entry.distribution} {entry.version}".rstrip()
+        raise PluginError(f"{kind} {entry.name!r} of {owner} can't be used: {reason}")
     return plugin
 
 
@@ -143,16 +143,20 @@ def attempt(entry: Entry) -> tuple[type | None, str]:
     point = importlib_metadata.EntryPoint(entry.name, entry.value, f"ssl_toolkit.{entry.group}")
     try:
         plugin = point.load()
+        reason = _unusable(entry.group, plugin)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # an import may even call sys.exit
-        return None, _one_line(f"{type(error).__name__}: {error}")
-    reason = _wrong_type(entry.group, plugin)
-    return (None, reason) if reason else (plugin, "")
+    except BaseException as error:  # an import may even call sys.exit, a class refuse its repr
+        reason = _told(error)
+        if isinstance(error, ImportError) and str(error.name).split(".")[0] == "ssl_toolkit":
+            reason = f"made for another plugin API, {this_api()}: {reason}"
+    return (None, one_line(reason)) if reason else (plugin, "")
 
 
-def _wrong_type(group: str, plugin: object) -> str:
+def _unusable(group: str, plugin: object) -> str:
     # Told by what the interfaces and Options declare, not by importing them (and torch) here.
+    if reason := api_mismatch(plugin):
+        return reason
     if not isinstance(plugin, type) or getattr(plugin, "plugin_kind", None) != group:
         return f"{plugin!r} is not a subclass of ssl_toolkit.{group.removesuffix('s').capitalize()}"
     config = getattr(plugin, "Config", None)
@@ -171,7 +175,7 @@ def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:
             )
 
         def decorate(plugin: T) -> T:
-            if reason := _wrong_type(group, plugin):
+            if reason := _unusable(group, plugin):
                 raise PluginError(reason)
             value = f"{plugin.__module__}:{plugin.__qualname__}"
             _registered[group, name] = Entry(group, name, NOTEBOOK, "", value, plugin)
@@ -208,5 +212,8 @@ def _normalised(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its text is made by code of the plugin
+        return f"{type(error).__name__}, which can't say why"

@@ -108,6 +108,11 @@ def test_a_wrong_command_line_is_one_line(arguments: list[str], told: str) -> No
     assert len(message.splitlines()) == 1
 
 
+def test_no_name_plays_with_the_terminal(tmp_path: Path) -> None:
+    message = refusal("run", "--data", tmp_path / "a\x1b[2J\u202eb\rc\u200dd")
+    assert r"/a\x1b[2J\u202eb c" + "\u200dd" in message
+
+
 def test_debug_shows_where(tmp_path: Path) -> None:
     assert "Traceback" not in call("evaluate", tmp_path).stderr
     assert "Traceback" in call("evaluate", tmp_path, "--debug").stderr

@@ -20,7 +20,6 @@ from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.launchers.local import Local
 from ssl_toolkit.results.planning import make_plan, write_plan
-from ssl_toolkit.results.watching import last_step
 
 SHARED = ("--dataset", "digits", "--steps", 12, "--eval-every", 6)
 TWO = ("--algos", "simple,supervised", "--seeds", "0,1", *SHARED)
@@ -227,13 +226,6 @@ def running(folder: Path) -> list[str]:
         if str(folder) in line and int(process.name) != os.getpid():
             found.append(line)
     return found
-
-
-def test_the_last_step_is_read_from_the_end_of_a_log(tmp_path: Path) -> None:
-    assert last_step(tmp_path) == 0
-    rows = "".join(f'{{"step": {n}, "train.loss": 0.5}}\n' for n in range(1, 2000))
-    (tmp_path / "metrics.jsonl").write_text(rows + '{"step": 2000, "tr', encoding="utf-8")
-    assert last_step(tmp_path) == 1999
 
 
 def test_a_budget_of_minutes_is_measured_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from in_process import call
 
 from ssl_toolkit import ConfigError
 from ssl_toolkit.results.launchers.ray import Ray
-from ssl_toolkit.results.watching import last_step
+from ssl_toolkit.results.metrics_table import last_step
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes on one machine need Linux")
 
@@ -163,7 +163,7 @@ def test_a_comparison_that_loses_a_node_equals_the_local_one(tmp_path: Path, nod
     runs = [there / "runs" / row / "s0" for row in ("simple", "fixmatch")]
 
     def lose_one_when_both_have_saved() -> None:
-        wait_for(lambda: all(last_step(run) >= 10 for run in runs), 600)
+        wait_for(lambda: all(last_step(run / "metrics.jsonl") >= 10 for run in runs), 600)
         nodes.lose_one()
 
     ray = ["--launcher", "ray", "--set", f"launcher_options.address={nodes.address}"]

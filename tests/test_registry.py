@@ -31,6 +31,19 @@ FAULTS = {
     "leaves": ("raise SystemExit('no licence')", "Algo", "SystemExit: no licence"),
     "syntax_error": ("class Algo(:", "Algo", "SyntaxError"),
     "two_lines": ("raise RuntimeError('one\\ntwo')", "Algo", "RuntimeError: one two"),
+    "can_not_say": (
+        "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd",
+        "Algo",
+        "Odd, which can't say why",
+    ),
+    "odd_import": ("raise ImportError('no', name=3)", "Algo", "ImportError: no"),
+    "garbled": (r"raise ValueError('\ud800\x1b[2J')", "Algo", r"ValueError: \ud800\x1b[2J"),
+    "no_repr": (
+        "class Odd(type):\n    def __repr__(cls): raise ValueError('no text')\n"
+        "class Algo(metaclass=Odd): pass",
+        "Algo",
+        "ValueError: no text",
+    ),
     "missing": ("x = 1", "Algo", "has no attribute 'Algo'"),
     "wrong_class": ("class Algo: pass", "Algo", "is not a subclass of ssl_toolkit.Algorithm"),
     "not_a_class": ("Algo = 3", "Algo", "3 is not a subclass of ssl_toolkit.Algorithm"),
@@ -147,6 +160,15 @@ def test_a_foreign_plugin_works_and_is_recorded_by_its_distribution(install: Ins
     assert "algo: fine\n" in call("run", "--algo", "fine", "--dry-run").stdout
     assert registry.find("algorithms", "fine").distribution == "fine-pkg"
     assert registry.load("algorithms", "Fine_Pkg:fine").__doc__ == "From fine_pkg."
+
+
+def test_a_name_with_a_colon_is_found_as_any_other(install: Install) -> None:
+    install("colon-pkg", "first:second")
+    for name in ("first:second", "Colon_Pkg:first:second"):
+        assert registry.find("algorithms", name).distribution == "colon-pkg"
+        assert registry.has("algorithms", name)
+    assert not registry.has("algorithms", "second")
+    assert not registry.has("algorithms", "other-pkg:first:second")
 
 
 @pytest.mark.parametrize("key", ["lr", "seed", "ema"])

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from report_folders import comparison, run_folder, spread
 
-from ssl_toolkit.results.charts import Axis, Line, line_chart
 from ssl_toolkit.results.comparison import Comparison, Member
-from ssl_toolkit.results.curves import Curve, join, last_step, read_metrics, thin
+from ssl_toolkit.results.metrics_table import last_step
 from ssl_toolkit.results.report import write_report
+from ssl_toolkit.results.report.charts import Axis, Line, line_chart
+from ssl_toolkit.results.report.series import Curve, join, read_metrics, thin
 
 SECTIONS = ("results", "curves", "health", "classes", "mistakes", "configuration")
 HOSTILE = ("<script>alert(1)</script>", '"onmouseover=alert(2) x="', "'&\u202e\udc80")
@@ -288,6 +289,14 @@ def test_a_log_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
     assert last_step(log) == 2
     assert list(read_metrics(tmp_path / "absent")) == []
     assert last_step(tmp_path / "absent") == 0
+
+
+def test_the_last_step_is_read_from_the_end_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    rows = "".join(f'{{"step": {n}, "train.loss": 0.5}}\n' for n in range(1, 4000))
+    log.write_text(rows + '{"step": 4000, "tr', encoding="utf-8")
+    assert log.stat().st_size > 1 << 16
+    assert last_step(log) == 3999
 
 
 def test_thinning_keeps_the_mean_and_the_last_step() -> None:

@@ -156,7 +156,11 @@ class STL10(Dataset):
 
 
 def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
-    """The folder of the files; looks for them before torchvision, whose import takes seconds."""
+    """The folder of the files; looks for them before torchvision, whose import takes seconds.
+
+    Raises:
+        DataError: some are missing, and may not be downloaded.
+    """
     folder = default_root() if root is None else root
     missing = [item for item in wanted if not (folder / item).exists()]
     if missing and not download:
@@ -169,7 +173,11 @@ def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bo
 
 @contextlib.contextmanager
 def told_faults(name: str, folder: Path) -> Iterator[None]:
-    """Turn what torchvision raises for missing, damaged or unreachable files into one line."""
+    """Turn what torchvision raises for missing, damaged or unreachable files into one line.
+
+    Raises:
+        DataError: with that line.
+    """
     try:
         yield
     except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:

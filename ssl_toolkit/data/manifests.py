@@ -76,6 +76,9 @@ def fill_from_files(
         root: what paths are relative to.
         bad: takes what is wrong with them.
         rows: takes the pictures; empty so far.
+
+    Raises:
+        DataError: as `read_manifest`.
     """
     base = os.path.abspath(root)
     classes = fill(found, base, bad, rows)

@@ -133,6 +133,9 @@ class TorchvisionSet(Dataset):
         """Read the set; see `Dataset.load`. Pictures that are files are not opened yet.
 
         The keys of these are their paths in the folder, after the name of the set and the part.
+
+        Raises:
+            DataError: as `Dataset.load`; a package is missing; or pictures carry no labels.
         """
         import torchvision.datasets
 

@@ -29,6 +29,9 @@ class WideResNetForTimm(nn.Module):
         name: ``wrn_<depth>_<width>``.
         num_classes: classes of the head, 0 for none.
         in_chans: must be 3.
+
+    Raises:
+        ValueError: it is not.
     """
 
     def __init__(self, name: str, num_classes: int = 10, in_chans: int = 3) -> None:
@@ -62,7 +65,7 @@ class WideResNetForTimm(nn.Module):
         return features
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Pooled features to logits, or the features themselves with `pre_logits`."""
+        """(N, num_features) to (N, num_classes) logits, or the features with `pre_logits`."""
         logits: Tensor = features if pre_logits else self.head(features)
         return logits
 

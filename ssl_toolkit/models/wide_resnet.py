@@ -32,6 +32,9 @@ class WideResNet(Backbone):
         width: factor of the channels, at least 1.
         batchnorm_momentum: share of a new batch in the running statistics, in (0, 1]; 0.001 as in
             the papers.
+
+    Raises:
+        PluginError: there is no such depth or width.
     """
 
     def __init__(self, depth: int, width: int, batchnorm_momentum: float = 0.001) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ssl_toolkit.config.comparison import differences, flatten, shared_keys
+from ssl_toolkit.config.shared import differences, flatten, shared_keys
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.results.comparison import Member

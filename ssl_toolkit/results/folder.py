@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparison import flatten
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
+from ssl_toolkit.config.shared import flatten
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError, DataError, ModelError

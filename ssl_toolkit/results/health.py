@@ -1,8 +1,9 @@
 """Alarms in words where training goes wrong, from the rows of metrics alone.
 
 Only rows of evaluations count. *For long* means in each of them over at least a fifth of the
-steps, and in at least three. What is no alarm: that the supervised term falls to a thousandth of
-the others once the few labels are learned, as it does in good runs; and a term of weight zero.
+steps, and in at least three; a collapse is told sooner, as every step after it is lost. What is no
+alarm: that the supervised term falls to a thousandth of the others once the few labels are
+learned, as it does in good runs; and a term of weight zero.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ SHARE, SHIFT = 0.6, 0.3
 long tail has a large class by right."""
 FEW = 0.05
 """Below this coverage the few pseudo labels may well be of one easy class."""
+RUSH, RUSH_SHARE, RUSH_SHIFT = 0.25, 0.5, 0.45
+"""At this coverage, a share and a shift beyond these in two evaluations in a row are enough."""
 LARGE, SMALL = 1e3, 1e-6
 """A weighted term over the supervised one: beyond these it is out of proportion."""
 LEARNED = 0.1
 """A supervised term (a cross-entropy in nats) below this has been learned."""
-FALL = 0.1
-"""Accuracy lost against the best, in two evaluations in a row, is a collapse."""
+FALL, PLUNGE = 0.1, 0.25
+"""Accuracy lost against the best: so much in two evaluations in a row, or in one, is a collapse."""
 
 _ACCURACIES = {
     "validation.accuracy": "validation accuracy",
@@ -57,13 +60,29 @@ def alarms(rows: Sequence[Row], *, steps: int) -> list[str]:
         A sentence each: what was seen, since which step, and what to try.
     """
     evaluations = [row for row in rows if is_evaluation(row)]
-    told: list[tuple[float, str]] = []
+    told = _collapses(evaluations, steps)
     for holds, tell in _conditions(evaluations):
         stretch = _first_long(evaluations, holds, LONG * steps)
         if stretch:
             told.append((stretch[-1]["step"], tell(stretch)))
-    told += _collapses(evaluations)
     return [text for _, text in sorted(told, key=lambda alarm: alarm[0])]
+
+
+def collapse(rows: Sequence[Row], *, steps: int) -> str:
+    """The first of the `alarms` after which training is lost; empty while there is none."""
+    told = _collapses([row for row in rows if is_evaluation(row)], steps)
+    return min(told, key=lambda alarm: alarm[0])[1] if told else ""
+
+
+def _collapses(rows: Sequence[Row], steps: int) -> list[tuple[float, str]]:
+    reign = _first_long(rows, _one_class_reigns, LONG * steps)
+    rush = next((list(two) for two in pairwise(rows) if all(map(_one_class_rushes, two))), None)
+    stretches = [stretch for stretch in (rush, reign) if stretch]
+    told = _falls(rows)
+    if stretches:
+        first = min(stretches, key=lambda stretch: stretch[-1]["step"])
+        told.append((first[-1]["step"], _tell_reign(first)))
+    return told
 
 
 def _first_long(
@@ -85,7 +104,6 @@ Condition = tuple[Callable[[Row], bool], Callable[[Sequence[Row]], str]]
 def _conditions(rows: Sequence[Row]) -> list[Condition]:
     found: list[Condition] = [
         (lambda row: row.get("train.coverage", 1.0) < COVERAGE, _nothing_passes),
-        (_one_class_reigns, _tell_reign),
     ]
     names = dict.fromkeys(
         key.removeprefix(_WEIGHTED)
@@ -114,13 +132,42 @@ def _one_class_reigns(row: Row) -> bool:
     )
 
 
+def _one_class_rushes(row: Row) -> bool:
+    return row.get("train.largest_class_share", 0.0) > RUSH_SHARE and _labels_shift(row)
+
+
+def _labels_shift(row: Row) -> bool:
+    return (
+        row.get("train.coverage", 1.0) >= RUSH
+        and row.get("train.pseudo_label_shift", 0.0) > RUSH_SHIFT
+    )
+
+
 def _tell_reign(rows: Sequence[Row]) -> str:
     least = min(row["train.largest_class_share"] for row in rows)
     shift = min(row["train.pseudo_label_shift"] for row in rows)
     return (
         f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more, and their "
-        f"distribution was {shift:.2f} or more away from that of the labels (0 to 1); try more "
-        "labels of each class, a higher confidence_threshold or a lower --lr"
+        f"distribution was {shift:.2f} or more away from that of the labels (0 to 1); "
+        f"{_way_out(rows[-1])}"
+    )
+
+
+def _way_out(row: Row) -> str:
+    """The likely cause, the heaviest term but the supervised one, and what to change."""
+    others = "more labels of each class, a higher confidence_threshold or a lower --lr"
+    weighted = {
+        key.removeprefix(_WEIGHTED): value
+        for key, value in row.items()
+        if key.startswith(_WEIGHTED) and key != _SUPERVISED and value > 0
+    }
+    if not weighted:
+        return f"try {others}"
+    heaviest = max(weighted, key=lambda name: weighted[name])
+    return (
+        f"the heaviest loss term was {heaviest!r} (weighted {weighted[heaviest]:.2g}, the "
+        f"supervised one {row.get(_SUPERVISED, 0.0):.2g}): wrong pseudo labels confirm "
+        f"themselves through it; try a lower {heaviest}_weight, then {others}"
     )
 
 
@@ -166,23 +213,27 @@ def _vanishes(name: str) -> Condition:
     return holds, tell
 
 
-def _collapses(rows: Sequence[Row]) -> list[tuple[float, str]]:
-    """The first fall of each accuracy that the next evaluation confirms."""
+def _falls(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """The first fall of each accuracy that is sure.
+
+    It is deep, or the pseudo labels have shifted as well, or the next evaluation confirms it.
+    """
     found = []
     for key, name in _ACCURACIES.items():
-        own = [row for row in rows if key in row]
         best: Row = {key: -1.0}
-        for row, following in pairwise(own):
+        low: list[Row] = []
+        for row in (row for row in rows if key in row):
             if row[key] > best[key]:
                 best = row
-            elif max(row[key], following[key]) < best[key] - FALL:
+            low = [*low, row] if row[key] < best[key] - FALL else []
+            sure = row[key] < best[key] - PLUNGE or _labels_shift(row)
+            if len(low) == 2 or (low and sure):
+                to = " and ".join(f"{r[key]:.4f} at step {r['step']:.0f}" for r in low)
                 text = (
-                    f"the {name} fell from {best[key]:.4f} at step {best['step']:.0f} to "
-                    f"{row[key]:.4f} at step {row['step']:.0f} and {following[key]:.4f} at step "
-                    f"{following['step']:.0f}; try a lower --lr, a lower weight of the "
-                    "unsupervised loss or --set optimizer.clip_norm=5"
+                    f"the {name} fell from {best[key]:.4f} at step {best['step']:.0f} to {to}; "
+                    f"{_way_out(row)}"
                 )
-                found.append((following["step"], text))
+                found.append((row["step"], text))
                 break
     return found
 

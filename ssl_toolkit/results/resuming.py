@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparison import flatten
 from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.shared import flatten
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.ranks import Ranks, joined, under_launcher

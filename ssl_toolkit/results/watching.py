@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,10 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ssl_toolkit.interfaces import Unit
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import RunFolder
+from ssl_toolkit.results.metrics_table import last_step
 
 _EVERY = 1.0
-_TAIL = 8192
-"""Bytes at the end of a log that hold its last row."""
 
 
 class Watch:
@@ -62,25 +58,11 @@ class Watch:
 
     def _follow(self) -> None:
         while not self._ended.wait(_EVERY):
-            at = [(unit, last_step(unit.folder), steps) for unit, steps in self._units]
+            at = [
+                (unit, last_step(RunFolder(unit.folder).metrics), steps)
+                for unit, steps in self._units
+            ]
             busy = [f"{unit.name}: {step}/{steps}" for unit, step, steps in at if 0 < step < steps]
             self._progress.update(
                 self._task, completed=sum(step for _, step, _ in at), description="; ".join(busy)
             )
-
-
-def last_step(folder: Path) -> int:
-    """The step of the last whole row of a run's metrics; 0 where there is none."""
-    try:
-        with RunFolder(folder).metrics.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        return 0
-    for line in reversed(lines):
-        try:
-            return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return 0

@@ -138,7 +138,7 @@ def _own(rows: Tensor, batch: Batch, views: int, ctx: Context) -> Tensor:
     if len(rows) == count:
         return rows
     labelled, unlabelled = rows.tensor_split([len(rows) * len(batch.labels) // count])
-    unlabelled = ctx.share(unlabelled.unflatten(0, (views, -1)), dim=1)
+    unlabelled = ctx.share(unlabelled.reshape(views, -1, *rows.shape[1:]), dim=1)
     return torch.cat([ctx.share(labelled), unlabelled.flatten(0, 1)])
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ssl_toolkit.config.comparison import flatten
+from ssl_toolkit.config.shared import flatten
 from ssl_toolkit.interfaces import LoggedRun, Logger
 from ssl_toolkit.results.loggers import final_scores
 

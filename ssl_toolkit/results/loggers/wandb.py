@@ -25,6 +25,9 @@ class WandB(Logger):
     Project, entity and mode are those of ``WANDB_PROJECT`` (else ``ssl-toolkit``),
     ``WANDB_ENTITY`` and ``WANDB_MODE``. Without a mode it is on line after ``wandb login``, and
     off line otherwise. It never asks.
+
+    Raises:
+        PluginError: it has to be on line, and there is no login.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("wandb",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.results.comparison import Comparison, Member, Row
 from ssl_toolkit.results.folder import RunFolder
+from ssl_toolkit.results.metrics_table import last_step, metric_rows
 
 POINTS = 200
 """Most points of a curve."""
 
-_TAIL = 1 << 16
 _OTHER = ("step", "lr", "seconds", "images_per_second")
 
 Values = Mapping[str, float]
@@ -48,35 +47,13 @@ class Thinned:
 
 
 def read_metrics(path: Path) -> Iterator[Values]:
-    """The rows of ``metrics.jsonl`` in order, up to the first that a kill cut short.
-
-    Values that are no finite numbers are left out; a missing file has no rows.
-    """
-    try:
-        file = path.open(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    with file:
-        for line in file:
-            row = _numbers(line)
-            if "step" not in row:
-                return
-            yield row
-
-
-def last_step(path: Path) -> int:
-    """The step of the last whole row, 0 without one; reads the end of the file only."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return 0
-    for line in reversed(lines):
-        row = _numbers(line)
-        if "step" in row:
-            return int(row["step"])
-    return 0
+    """The rows of ``metrics.jsonl`` as `metric_rows`, without values that are no finite numbers."""
+    for row in metric_rows(path):
+        yield {
+            name: value
+            for name, value in row.items()
+            if type(value) in (int, float) and math.isfinite(value)
+        }
 
 
 def shown_members(row: Row) -> tuple[Member, ...]:
@@ -135,17 +112,3 @@ def _join(runs: Sequence[Thinned]) -> Curve:
     high = np.where(there, values, -np.inf).max(axis=0)[kept]
     steps = np.stack([run.steps for run in runs]).max(axis=0)[kept]
     return Curve(steps, mean, low, high, len(runs))
-
-
-def _numbers(line: str) -> dict[str, float]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return {}
-    if not isinstance(row, dict):
-        return {}
-    return {
-        name: value
-        for name, value in row.items()
-        if type(value) in (int, float) and math.isfinite(value)
-    }

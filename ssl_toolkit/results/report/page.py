@@ -10,14 +10,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ssl_toolkit.files import write_atomically
-from ssl_toolkit.results import report_classes as by_class
-from ssl_toolkit.results import report_curves as over_steps
-from ssl_toolkit.results import report_results as of_runs
-from ssl_toolkit.results.charts import MOST_NAMED, swatch
 from ssl_toolkit.results.comparable import own_settings
 from ssl_toolkit.results.comparison import Comparison, Member
+from ssl_toolkit.results.report import classes as by_class
+from ssl_toolkit.results.report import curves as over_steps
+from ssl_toolkit.results.report import results as of_runs
+from ssl_toolkit.results.report.charts import MOST_NAMED, swatch
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.results.cells import NOTHING
-from ssl_toolkit.results.charts import dot_plot, number, percent
 from ssl_toolkit.results.comparison import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.results.report.charts import dot_plot, number, percent
 
 _SCORES = (
     ("test.accuracy", "test accuracy, %", True),

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from ssl_toolkit.results.charts import Line, line_chart, number
 from ssl_toolkit.results.comparison import Comparison, Member
-from ssl_toolkit.results.curves import (
+from ssl_toolkit.results.folder import RunFolder
+from ssl_toolkit.results.health import alarms
+from ssl_toolkit.results.report.charts import Line, line_chart, number
+from ssl_toolkit.results.report.results import Table, is_single
+from ssl_toolkit.results.report.series import (
     Curve,
     Values,
     grid_end,
@@ -19,9 +22,6 @@ from ssl_toolkit.results.curves import (
     shown_members,
     thin,
 )
-from ssl_toolkit.results.folder import RunFolder
-from ssl_toolkit.results.health import alarms
-from ssl_toolkit.results.report_results import Table, is_single
 
 _STEPS_IN_TABLE = 20
 

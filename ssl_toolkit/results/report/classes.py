@@ -16,10 +16,10 @@ from PIL import Image
 
 from ssl_toolkit.engine.metrics import confusion_matrix
 from ssl_toolkit.results.cells import NOTHING
-from ssl_toolkit.results.charts import percent
 from ssl_toolkit.results.comparison import Comparison, Row
 from ssl_toolkit.results.folder import RunFolder
-from ssl_toolkit.results.report_results import Table
+from ssl_toolkit.results.report.charts import percent
+from ssl_toolkit.results.report.results import Table
 
 MOST_IN_MATRIX = 30
 """Classes up to which a confusion matrix is shown; beyond, the most confused pairs."""

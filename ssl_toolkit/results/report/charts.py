@@ -15,7 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ssl_toolkit.results.comparison import Spread
-from ssl_toolkit.results.curves import Curve
+from ssl_toolkit.results.report.series import Curve
 
 MOST_NAMED = 8
 """Rows up to which lines carry their names and bands; beyond, the legend has to do."""

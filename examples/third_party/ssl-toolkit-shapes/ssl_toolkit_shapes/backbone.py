@@ -1,0 +1,56 @@
+"""Four convolutions, the usual network of few-shot learning."""
+
+from __future__ import annotations
+
+from typing import Self, final
+
+from torch import Tensor, nn
+
+from ssl_toolkit import Backbone, ModelError
+
+
+@final
+class Conv4(Backbone):
+    """Four blocks of 3 x 3 convolution, BatchNorm, ReLU and pooling by 2, then a mean over places.
+
+    The embedding network of Snell et al. (Prototypical Networks, NeurIPS 2017, section 3.1), who
+    keep the places. Any image size fits: a last odd row or column is pooled alone.
+
+    Args:
+        width: channels of every block, which is the length of the features.
+    """
+
+    api_version = (1, 0)
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.feature_dim = width
+        self.blocks = nn.Sequential(
+            *(_block(inputs, width) for inputs in (3, width, width, width)),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+
+    @classmethod
+    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+        """Make the network of a name: ``conv4_32`` has 32 channels.
+
+        Raises:
+            ModelError: published weights are asked for; there are none.
+        """
+        if pretrained:
+            raise ModelError(f"backbone {name!r} has no published weights; leave --pretrained out")
+        return cls(int(name.rpartition("_")[2]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) normalised images to (N, width) features."""
+        features: Tensor = self.blocks(images)
+        return features
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    # A bias would be taken away by the normalisation.
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    # Rounded up: an image of 8 pixels is a single place before the last pooling.
+    pooling = nn.MaxPool2d(2, ceil_mode=True)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), pooling)

@@ -1,0 +1,66 @@
+"""The version of the contract with plugins, and how parts of it are retired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ssl_toolkit import __version__
+
+API_VERSION = (1, 0)
+"""Major and minor number of what plugins implement and use: the names that ``ssl_toolkit`` and
+``ssl_toolkit.ops`` export. The major number grows when a plugin may have to change, the minor one
+when something is added. A class says what it was made for as ``api_version = (1, 0)``."""
+
+T = TypeVar("T", bound=Callable[..., object])
+
+
+def api_mismatch(plugin: object) -> str:
+    """Why a plugin that was made for another API can't be used, in part of a line.
+
+    Args:
+        plugin: a class; one without ``api_version`` is taken as made for this API.
+
+    Returns:
+        The reason; empty when its major number is ours and its minor one not above ours.
+    """
+    made_for = getattr(plugin, "api_version", API_VERSION)
+    match made_for:
+        case (int(major), int(minor)):
+            if major == API_VERSION[0] and minor <= API_VERSION[1]:
+                return ""
+            way_out = "the plugin" if major < API_VERSION[0] else "ssl-toolkit"
+            return f"made for plugin API {major}.{minor}, {this_api()}; upgrade {way_out}"
+        case _:
+            return f"its api_version is {made_for!r}; write {API_VERSION} for (major, minor)"
+
+
+def this_api() -> str:
+    """The versions of package and API, in part of a line."""
+    return f"and ssl-toolkit {__version__} has {'.'.join(map(str, API_VERSION))}"
+
+
+def deprecated(since: str, instead: str) -> Callable[[T], T]:
+    """Decorator of a public function or class that will go: each use warns.
+
+    It warns during one minor version of ssl-toolkit and is removed in the next; a test fails when
+    it is still there.
+
+    Args:
+        since: the version that deprecates it, such as ``0.2``.
+        instead: what to do, such as ``use mixup``.
+
+    >>> deprecated("0.2", "use sum")(max)([1, 2])  # doctest: +SKIP
+    DeprecationWarning: max is deprecated since ssl-toolkit 0.2 and gone in 0.3; use sum
+    """
+    from typing_extensions import deprecated as mark
+
+    major, minor, *_ = map(int, since.split("."))
+
+    def decorate(target: T) -> T:
+        name = target.__qualname__
+        gone = f"{major}.{minor + 1}"
+        text = f"{name} is deprecated since ssl-toolkit {since} and gone in {gone}; {instead}"
+        return mark(text)(target)
+
+    return decorate

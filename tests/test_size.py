@@ -1,0 +1,60 @@
+"""The code stays as small as docs/design.md says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from code_size import CORE, ROOT, size_of, sizes
+
+TRAINING = ("interfaces", "single files", "config", "engine", "augment", "models")
+ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9,]+) \| ", re.MULTILINE)
+
+
+def limits() -> dict[str, int]:
+    """The table of the section on size."""
+    section = (ROOT / "docs" / "design.md").read_text("utf-8").split("## Size")[1].split("\n## ")[0]
+    return {part: int(limit.replace(",", "")) for part, limit in ROW.findall(section)}
+
+
+LIMITS = limits()
+
+
+def test_a_line_of_code_holds_a_token() -> None:
+    size = size_of(
+        '"""Two\nlines."""\n\n# why\nx = (\n    1\n)  # told\n\n\ndef f():\n    "Doc."\n'
+    )
+    assert (size["lines"], size["code"], size["docstrings"], size["statements"]) == (11, 4, 3, 4)
+
+
+def test_every_part_has_a_limit() -> None:
+    folders = {path.parent.name for path in CORE.glob("*/__init__.py")}
+    assert LIMITS.keys() == folders | {"single files", "plugins"}
+
+
+@pytest.mark.parametrize("part", LIMITS)
+def test_a_part_is_below_its_limit(part: str) -> None:
+    code = sizes()[part]["code"]
+    assert code <= LIMITS[part], "make it shorter, or raise the limit and say why in the table"
+    assert code > 0.8 * LIMITS[part], "lower the limit"
+
+
+def test_what_trains_is_below_6000_lines() -> None:
+    found = sizes()
+    assert sum(found[part]["code"] for part in TRAINING) < 6000
+
+
+def test_files_are_short() -> None:
+    files = {
+        path: len(path.read_text("utf-8").splitlines())
+        for folder in (CORE, ROOT / "plugins")
+        for path in folder.rglob("*.py")
+    }
+    assert {path.name for path, lines in files.items() if lines > 400} == set()
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "plugins").iterdir()), ids=lambda path: path.name)
+def test_an_algorithm_is_short(folder: Path) -> None:
+    for path in folder.rglob("*.py"):
+        assert len(path.read_text("utf-8").splitlines()) < 200, path.name
