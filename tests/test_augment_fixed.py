@@ -26,7 +26,7 @@ def texture(count, size=32):
 
 def test_neutral_draws_give_the_image_back():
     torch.testing.assert_close(
-        Fixed().transform(texture(4), neutral(4)), texture(4), rtol=0, atol=1e-6
+        Fixed().transform(texture(4), neutral(4)), texture(4), rtol=0, atol=1e-5
     )
 
 
@@ -43,7 +43,7 @@ def test_each_image_has_its_own_gate(step, probability):
     images = texture(count)
     difference = (Fixed().transform(images, draws) - images).abs().amax((1, 2, 3))
     assert (difference[1::2] > 0.05).all()
-    assert (difference[::2] < 1e-6).all()
+    assert (difference[::2] < 1e-5).all()
 
 
 def test_ranges_are_those_of_the_table():
@@ -74,7 +74,7 @@ def test_contrast_multiplies_and_clamps():
     draws["contrast.contrast_factor"] = torch.tensor([0.75, 1.5])
     images = texture(2)
     expected = (images * torch.tensor([0.75, 1.5]).view(2, 1, 1, 1)).clamp(0, 1)
-    torch.testing.assert_close(Fixed().transform(images, draws), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(Fixed().transform(images, draws), expected, rtol=0, atol=1e-5)
 
 
 def test_the_steps_come_in_the_order_of_the_table():
@@ -102,3 +102,17 @@ def test_draws_cover_the_changed_size():
     generator = torch.Generator().manual_seed(0)
     for size in (32, 84, 32, 20):
         assert augmenter(texture(3, size), generator).shape == (3, 3, size, size)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (84, 84), (24, 40), (3, 5), (2, 2), (1, 1)])
+def test_own_transforms_give_kornia_s_pixels(size):
+    generator = torch.Generator().manual_seed(4)
+    images = torch.rand(150, 3, *size, generator=generator)
+    draws = Fixed().draw(150, *size, generator)
+    kept = {key: value.clone() for key, value in draws.items()}
+    expected = Fixed(Fixed.Config(transforms="kornia")).transform(images, draws)
+    ours = Fixed(Fixed.Config(transforms="own")).transform(images, draws)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-5)
+    assert all(torch.equal(kept[key], draws[key]) for key in draws)
+    gates = [draws[f"{step}.batch_prob"] for step in ("mirror", "blur", "erase", "affine")]
+    assert len(torch.stack(gates, dim=1).unique(dim=0)) > 10, "few combinations were seen"

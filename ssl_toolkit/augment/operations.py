@@ -179,8 +179,9 @@ def cutout_(images: Tensor, boxes: Tensor) -> Tensor:
     y = torch.arange(images.shape[-2], device=images.device)
     x = torch.arange(images.shape[-1], device=images.device)
     rows, columns = (y >= top) & (y < bottom), (x >= left) & (x < right)
-    cut = (rows[:, None, :, None] & columns[:, None, None, :]).to(images.dtype)
-    # Arithmetic with 0 and 1 is exact, and several times as fast as masked_fill_ on a CPU.
+    # Arithmetic with 0 and 1 is exact, and twice as fast as masks and masked_fill_ on a CPU.
+    rows, columns = rows.to(images.dtype), columns.to(images.dtype)
+    cut = rows[:, None, :, None] * columns[:, None, None, :]
     return images.mul_(1 - cut).add_(cut, alpha=0.5)
 
 

@@ -23,7 +23,7 @@ class NoAugmentation(Augmenter):
         return {}
 
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
-        """Return the images themselves, not a copy."""
+        """Return the images (N, 3, H, W) themselves, not a copy."""
         return images
 
 

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Steps on a GPU beside their floor, at the papers' sizes; made to take less than 10 minutes.
+#
+#     bash benchmarks/gpu.sh [ROUNDS] > gpu.txt
+#
+# It prints, for each algorithm with WRN-28-2 at B = 64 in fp32 and bf16, for WRN-28-8, and for
+# ResNet-50 at 84 and 224 px: the ratio of our step to the floor (wall time until the device is
+# done), kernels and host time of a step, the shares of its parts by host time, and the work done
+# beside what a matrix product reaches on the same card.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+rounds=${1:-20}
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+failed=0
+
+measure() {
+    echo "--- $*"
+    timeout 120 python benchmarks/step.py --device cuda --rounds "$rounds" --shares 5 "$@" || failed=1
+}
+
+for precision in fp32 bf16; do
+    for algorithm in simple mixmatch mixmatch_enhanced fixmatch supervised; do
+        measure --algo "$algorithm" --batch 64 --precision "$precision"
+    done
+done
+measure --algo simple --backbone wrn_28_8 --batch 64 --precision bf16
+measure --algo simple --backbone resnet50 --image-size 84 --batch 16 --precision bf16
+measure --algo simple --backbone resnet50 --image-size 224 --batch 16 --precision bf16
+exit "$failed"
