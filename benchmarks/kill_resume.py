@@ -168,7 +168,10 @@ def _differing(one: Path, other: Path) -> Iterator[str]:
         if set(left) != set(right) or not all(np.array_equal(left[k], right[k]) for k in left):
             yield "predictions.npz"
     for name in ("last.pt", "best.pt"):
-        states = [torch.load(run / "checkpoints" / name, weights_only=True) for run in (one, other)]
+        paths = [run / "checkpoints" / name for run in (one, other)]
+        if not any(path.exists() for path in paths):  # no validation, no best one
+            continue
+        states = [torch.load(path, weights_only=True) for path in paths]
         yield from (f"{name}: {place}" for place in _unequal(*states))
 
 

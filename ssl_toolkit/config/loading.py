@@ -25,6 +25,7 @@ NOT_COMPARED = frozenset(
         "output",
         "workers",
         "time_limit",
+        "on_collapse",
         "log_every",
         "save_every",
         "keep",
@@ -121,7 +122,14 @@ def given_flags(flags: Mapping[str, Any]) -> Tree:
 
 
 def validate(layers: Sequence[Layer]) -> RunConfig:
-    """Merge layers, later ones winning, and validate the whole (see `load_config`)."""
+    """Merge layers, later ones winning, and validate the whole.
+
+    Args:
+        layers: trees of keys with their origins.
+
+    Raises:
+        UserError: lists every fault, as `load_config` does.
+    """
     given = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
     algo = str(next(given, Settings.model_fields["algo"].default))
     section = _bare(algo)

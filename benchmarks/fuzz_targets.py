@@ -1,0 +1,223 @@
+"""What reads files, given bytes to read; and the rule that only documented exceptions come out."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import Image
+
+from ssl_toolkit import ToolkitError
+from ssl_toolkit.config.loading import load_config
+from ssl_toolkit.data.examined import Examined, examine_pictures
+from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
+from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.results.model import load_model
+
+Use = Callable[[Path, Any], str]
+"""Does something with what was drawn in a folder that it has for itself; says how it ended."""
+
+
+def ended(use: Use, folder: Path, drawn: Any) -> str:
+    """How it ended: what `use` says, or that it was refused with a message that says why.
+
+    Raises:
+        Exception: what no input may bring about.
+    """
+    try:
+        return use(folder, drawn)
+    except ToolkitError as error:
+        refused = error
+    assert refused.messages, "no message"
+    assert all(message.strip() for message in refused.messages), "an empty message"
+    return f"refused ({type(refused).__name__})"
+
+
+# --- configuration files ------------------------------------------------------------------------
+
+CONFIG = {
+    "algo": "simple", "steps": 10, "lr": 0.01, "ema": {"decay": 0.9}, "optimizer": {"name": "sgd"},
+    "simple": {"similarity_threshold": 0.9}, "augment": {"strong": "randaugment"},
+    "classes": ["a", "b"], "labels_per_class": 4, "profile": "paper",
+}  # fmt: skip
+CONFIG_BYTES = yaml.safe_dump(CONFIG).encode()
+
+
+def configure(folder: Path, content: bytes) -> str:
+    path = folder / "config.yaml"
+    path.write_bytes(content)
+    load_config([path])
+    return "accepted"
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def _pictures() -> dict[str, bytes]:
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 12, 3)).astype(np.uint8)
+    made = {}
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, kind)
+        made[kind] = buffer.getvalue()
+    return made
+
+
+PICTURES = _pictures()
+
+
+def look(folder: Path, content: bytes) -> str:
+    path = folder / "picture.png"
+    path.write_bytes(content)
+    (answer,) = examine_pictures([path], 8)
+    if isinstance(answer, Examined):
+        assert answer.pixels.shape == (8, 8, 3)
+        return "read"
+    assert "\n" not in answer
+    return "refused with a reason"
+
+
+# --- lists of pictures --------------------------------------------------------------------------
+
+LISTS = {
+    ".csv": "path,label,split\np/0.png,a,\np/1.png,b,\np/2.png,,unlabelled\np/3.png,a,test\n",
+    ".tsv": "path\tlabel\np/0.png\ta\np/1.png\tb\n",
+    ".jsonl": '{"path": "p/0.png", "label": "a"}\n{"path": "p/1.png", "label": 3}\n',
+    ".txt": "p/0.png a\np/1.png b\np/2.png -1\n",
+}
+
+
+def read_list(folder: Path, drawn: tuple[str, bytes]) -> str:
+    suffix, content = drawn
+    pictures = folder / "p"
+    if not pictures.exists():
+        pictures.mkdir()
+        for place in range(4):
+            (pictures / f"{place}.png").write_bytes(PICTURES["PNG"])
+    path = folder / f"list{suffix}"
+    path.write_bytes(content)
+    _check_keys(read_data(path).keys)
+    return "accepted"
+
+
+def _check_keys(keys: Any) -> None:
+    outside = [key for key in keys if ".." in Path(key).parts or key.startswith("/")]
+    assert not outside, outside
+
+
+# --- shards -------------------------------------------------------------------------------------
+
+_BLOCK = tarfile.BLOCKSIZE
+
+
+def _shard() -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        members = [("a/0.png", PICTURES["PNG"]), ("a/0.cls", b"cat"), ("1.jpg", PICTURES["JPEG"]),
+                   ("1.json", b'{"label": 3}'), ("2.png", PICTURES["PNG"]), ("2.txt", b"dog"),
+                   ("ü.png", PICTURES["PNG"])]  # fmt: skip
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return written.getvalue().rstrip(b"\0") + bytes(2 * _BLOCK)
+
+
+SHARD = _shard()
+
+
+def with_sums(content: bytes) -> bytes:
+    """A tar file whose headers carry the right sums, so that what they say is looked at."""
+    blocks = [bytearray(content[at : at + _BLOCK]) for at in range(0, len(content), _BLOCK)]
+    for block in blocks:
+        if b"ustar" in block[250:270]:
+            block[148:156] = b"%06o\0 " % (sum(block[:148]) + 8 * 32 + sum(block[156:]))
+    return b"".join(blocks)
+
+
+def read_shard(folder: Path, drawn: tuple[bool, bytes]) -> str:
+    summed, content = drawn
+    path = folder / "shard.tar"
+    path.write_bytes(with_sums(content) if summed else content)
+    # Two files of one length within one tick of the clock are one file to the index of shards.
+    ticks = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
+    os.utime(path, ns=(ticks, ticks))
+    table = read_data(path, on_bad_image="skip")
+    _check_keys(table.keys)
+    pixels = table.read(np.arange(len(table.keys)), 8)
+    assert pixels.shape == (len(table.keys), 8, 8, 3)
+    return "read"
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+_CHECKPOINT: dict[str, Any] = {}
+_FILE = bytearray()
+
+
+def checkpoint() -> dict[str, Any]:
+    """What a small checkpoint holds; made once."""
+    if not _CHECKPOINT:
+        classifier, _ = build_classifier(
+            "wrn_10_1", 2, image_size=8, dataset_mean=(0.5,) * 3, dataset_std=(0.5,) * 3, seed=0
+        )
+        _CHECKPOINT.update(
+            {"step": 3, "backbone": "wrn_10_1", "classes": ["a", "b"], "image_size": 8,
+             "model": classifier.state_dict(), "ema": None}
+        )  # fmt: skip
+    return _CHECKPOINT
+
+
+def checkpoint_bytes(folder: Path) -> bytes:
+    """The same as a file, without its checksum; made once."""
+    if not _FILE:
+        path = folder / "whole.pt"
+        save_checkpoint(path, checkpoint())
+        _FILE.extend(path.read_bytes()[:-71])
+    return bytes(_FILE)
+
+
+def pickled(folder: Path) -> bytes:
+    """The pickle in it, which names the tensors that lie beside it."""
+    with zipfile.ZipFile(io.BytesIO(checkpoint_bytes(folder))) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
+        return archive.read(name)
+
+
+def with_pickle(folder: Path, content: bytes) -> bytes:
+    """The checkpoint with another pickle in it, whole else."""
+    written = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(checkpoint_bytes(folder))) as old,
+        zipfile.ZipFile(written, "w") as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, content if name.endswith("data.pkl") else old.read(name))
+    return written.getvalue()
+
+
+def load_content(folder: Path, content: dict[str, Any]) -> str:
+    save_checkpoint(folder / "checkpoints" / "last.pt", content)
+    load_model(folder, "cpu")
+    return "loaded"
+
+
+def load_bytes(folder: Path, drawn: tuple[bool, bytes]) -> str:
+    sealed, content = drawn
+    path = folder / "checkpoints" / "last.pt"
+    path.parent.mkdir(exist_ok=True)
+    seal = hashlib.sha256(content).hexdigest().encode() if sealed else b"0" * 64
+    path.write_bytes(content + b"sha256=" + seal)
+    if "model" not in load_newest(path)[0]:
+        return "loaded without weights"
+    load_model(folder, "cpu")
+    return "loaded"
