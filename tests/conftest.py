@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 # Before torch is imported: pytest-xdist runs one test a core.
@@ -15,15 +14,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from case_folders import case_folders  # noqa: F401
+from in_process import Command
 
 
 @pytest.fixture(autouse=True, scope="session")
 def picture_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep decoded pictures out of the home folder; the commands in processes of their own too."""
     os.environ["SSL_TOOLKIT_CACHE"] = str(tmp_path_factory.mktemp("caches"))
-
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The command line in this process: the same answers as the `command` fixture, at no start-up."""
 
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from subprocess import CompletedProcess
@@ -7,6 +8,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from ssl_toolkit.commands import main
+
+Command = Callable[..., CompletedProcess[str]]
 
 
 def call(*arguments: object) -> CompletedProcess[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from ssl_toolkit_fixmatch import FixMatch
+from ssl_toolkit_fixmatch import FixMatch, fixmatch_loss
 from ssl_toolkit_mixmatch import MixMatch, MixMatchEnhanced
-from ssl_toolkit_mixmatch.algorithm import _beta
+from ssl_toolkit_mixmatch.mixture import _beta
 from ssl_toolkit_simple import SimPLE
 from ssl_toolkit_supervised import FullySupervised
+from torch.nn import functional as F
 from toy_context import CLASSES, FakeContext, build, make_batch, objective, run
 
 from ssl_toolkit import Algorithm
@@ -50,6 +53,23 @@ def test_simple_matches_a_plain_loop() -> None:
     expected = supervised + 37.5 * unsupervised + 25 * pair / 66
     assert output.losses["pair"].value > 0
     torch.testing.assert_close(objective(output), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [
+        ({}, 150 / CLASSES),
+        ({"unsupervised_weight": 10}, 20 / CLASSES),
+        ({"pair_weight": 0}, 0),
+        ({"pair_weight": 75}, 75),
+        (SimPLE.Config.reference, 75),
+    ],
+)
+def test_the_weight_of_pairs_falls_with_the_number_of_classes(
+    options: dict[str, Any], weight: float
+) -> None:
+    output, _ = run(SimPLE, FakeContext(step=100), **options)
+    assert output.losses["pair"].weight == pytest.approx(weight)
 
 
 def test_simple_with_cross_entropy() -> None:
@@ -197,3 +217,34 @@ def test_fully_supervised_needs_the_hidden_labels() -> None:
     batch = make_batch(build(SimPLE))
     with pytest.raises(ValueError, match="unlabelled_labels"):
         algorithm.step(batch, FakeContext())
+
+
+def test_fixmatch_may_guess_in_a_forward_of_its_own() -> None:
+    algorithm = build(FixMatch, confidence_threshold=0.34, weak_in_graph=False)
+    batch = make_batch(algorithm)
+    ctx = FakeContext()
+    output = algorithm.step(batch, ctx)
+    assert ctx.calls == [("forward", 28, False), ("forward", 32, True)]
+    norm = FakeContext().live.norm
+    live = FakeContext().live.train()
+    weak = live(batch.unlabelled_weak[0]).logits.detach()
+    together = live(torch.cat([batch.labelled_weak[0], batch.unlabelled_strong[0]])).logits
+    labelled, strong = together.split([4, 28])
+    expected = F.cross_entropy(labelled, batch.labels)
+    expected = expected + fixmatch_loss(weak, strong, 0.34)[0]
+    torch.testing.assert_close(objective(output), expected)
+    assert int(ctx.live.norm.num_batches_tracked) == int(norm.num_batches_tracked) + 1
+    assert output.guess is not None
+    torch.testing.assert_close(output.guess.probs, weak.softmax(dim=-1))
+
+
+def test_fixmatch_s_two_ways_are_one_without_batchnorm() -> None:
+    values, gradients = [], []
+    for weak_in_graph in (True, False):
+        ctx = FakeContext(normalised=False)
+        output, _ = run(FixMatch, ctx, confidence_threshold=0.0, weak_in_graph=weak_in_graph)
+        objective(output).backward()
+        values.append(objective(output).detach())
+        gradients.append(ctx.live.conv.weight.grad)
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command
-from in_process import call, refusal
+from in_process import Command, call, refusal
 
 from ssl_toolkit import registry
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Command
-from in_process import call, refusal
+from in_process import Command, call, refusal
 from torch import nn
 
 from ssl_toolkit import Backbone, register_backbone

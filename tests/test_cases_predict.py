@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Command
-from in_process import call, refusal
+from in_process import Command, call, refusal
 from PIL import Image
 
 RUN = (

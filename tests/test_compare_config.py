@@ -12,11 +12,10 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import (
     ComparisonConfig,
     allowed_keys,
-    differences,
     load_comparison,
     parse_budget,
-    shared_keys,
 )
+from ssl_toolkit.config.shared import differences, shared_keys
 
 
 def load(*sweeps: str, sets: tuple[str, ...] = (), **flags: Any) -> ComparisonConfig:
@@ -103,7 +102,7 @@ seeds: [3]
     comparison = from_file(tmp_path / "c.yaml", text)
     assert names(comparison) == ["supervised", "plain", "no pairs", "short for it"]
     weights = [row.config.tree()["simple"]["pair_weight"] for row in comparison.rows[1:]]
-    assert weights == [75, 0, 1]
+    assert weights == [None, 0, 1]
     assert [row.slug for row in comparison.rows][2] == "no_pairs"
 
 

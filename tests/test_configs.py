@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.comparison import allowed_keys, differences, load_comparison, shared_keys
+from ssl_toolkit.config.comparison import allowed_keys, load_comparison
 from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.config.locations import configs_dir, find_config
+from ssl_toolkit.config.shared import differences, shared_keys
 from ssl_toolkit.engine.experiment import resolve_config
 
 ALL = sorted(configs_dir().rglob("*.yaml"))
@@ -98,7 +99,9 @@ def test_a_paper_file_leaves_the_reference_profile_its_say(path: Path) -> None:
     """A value that the file fixes would hide what `--profile reference` sets."""
     config = load_config([path], {"profile": "reference"})
     algorithm = type(config.algorithm)
-    kept = {"rampup_steps"} | ({"rampup_fraction"} if algorithm.reference else set())
+    kept = {"rampup_steps", "strong_views", "pair_weight"} | (
+        {"rampup_fraction"} if algorithm.reference else set()
+    )
     for key, value in algorithm.reference.items():
         if key not in kept:
             assert getattr(config.algorithm, key) == value

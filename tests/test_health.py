@@ -12,7 +12,7 @@ import pytest
 from in_process import call
 
 from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.health import alarms
+from ssl_toolkit.results.health import alarms, collapse
 
 STEPS = 1000
 EVERY = 50
@@ -92,15 +92,49 @@ def test_an_algorithm_without_pseudo_labels_has_no_such_alarm() -> None:
 
 def test_one_class_takes_most_pseudo_labels() -> None:
     change = within(400, 600, largest_class_share=0.61, pseudo_label_shift=0.31)
-    only(run(change), "from step 400 to 600", "61%", "0.31")
+    text = only(run(change), "from step 400 to 600", "61%", "0.31")
+    assert "'pair'" in text  # the heaviest term is the likely cause
+    assert "lower pair_weight" in text
     for values in (
         {"largest_class_share": 0.6, "pseudo_label_shift": 0.31},
         {"largest_class_share": 0.61, "pseudo_label_shift": 0.3},  # a long tail: large by right
         {"largest_class_share": 0.95, "pseudo_label_shift": 0.9, "coverage": 0.04},  # a few only
     ):
         assert alarms(run(within(400, 600, **values)), steps=STEPS) == []
-    assert alarms(run(within(400, 590, largest_class_share=1.0, pseudo_label_shift=0.9)),
+    assert alarms(run(within(400, 590, largest_class_share=1.0, pseudo_label_shift=0.44)),
                   steps=STEPS) == []  # fmt: skip
+
+
+def test_one_class_takes_over_at_once() -> None:
+    values = {"largest_class_share": 0.51, "pseudo_label_shift": 0.46, "coverage": 0.25}
+    only(run(within(200, 250, **values)), "from step 200 to 250", "51%", "0.46")
+    for change in (
+        within(200, 200, **values),  # one evaluation alone
+        within(200, 250, **values | {"largest_class_share": 0.5}),
+        within(200, 250, **values | {"pseudo_label_shift": 0.45}),
+        within(200, 250, **values | {"coverage": 0.24}),  # early, when few labels pass
+    ):
+        assert alarms(run(change), steps=STEPS) == []
+    lasting = run(within(200, 1000, **values | {"largest_class_share": 0.9}))
+    only(lasting, "from step 200 to 250")  # and not again because it lasts
+
+
+def test_a_collapse_is_the_alarm_after_which_training_is_lost() -> None:
+    quiet = run(within(200, 600, coverage=0.0, weighted__pair=1e-9))
+    assert alarms(quiet, steps=STEPS)
+    assert collapse(quiet, steps=STEPS) == ""
+    rush = run(within(200, 250, largest_class_share=0.9, pseudo_label_shift=0.8, coverage=0.9))
+    assert [collapse(rush, steps=STEPS)] == alarms(rush, steps=STEPS)
+    fallen = run(lambda step: {"validation.accuracy": 0.1} if step >= 700 else {})
+    assert [collapse(fallen, steps=STEPS)] == alarms(fallen, steps=STEPS)
+
+
+def test_a_supervised_run_is_told_nothing_of_other_terms() -> None:
+    rows = [
+        {k: v for k, v in row.items() if "unsupervised" not in k and "pair" not in k}
+        for row in run(lambda step: {"validation.accuracy": 0.1} if step >= 700 else {})
+    ]
+    assert "try more labels of each class" in only(rows, "fell from")
 
 
 @pytest.mark.parametrize("name", ["unsupervised", "pair"])
@@ -140,7 +174,11 @@ def test_accuracy_collapses() -> None:
     text = only(run(fall(600, 650, to=best - 0.101)), f"{best:.4f} at step 550", "650")
     assert "validation accuracy" in text
     assert alarms(run(fall(600, 650, to=best - 0.099)), steps=STEPS) == []
-    assert alarms(run(fall(600, to=0.0)), steps=STEPS) == []  # one evaluation alone
+    assert alarms(run(fall(600, to=best - 0.249)), steps=STEPS) == []  # one evaluation alone
+    only(run(fall(600, to=best - 0.251)), "at step 600;")  # so deep that it is enough
+    shifted = within(600, 600, pseudo_label_shift=0.46)
+    both = run(lambda step: fall(600, to=best - 0.101)(step) | shifted(step))
+    only(both, "at step 600;")  # two signs at once
     labelled = [
         {k.replace("validation", "train.labelled"): v for k, v in row.items()}
         for row in run(fall(600, 650, to=best - 0.101))
@@ -199,3 +237,29 @@ def test_a_run_warns_and_its_summary_says_so(tmp_path: Path) -> None:
     warnings = [line for line in io.StringIO(result.stdout) if line.startswith("warning: from")]
     assert warnings == [f"warning: {alarm}\n"]
     assert f"warning: {alarm}\n" in (output / "log.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("what", ["stop", "warn"])
+def test_a_collapse_stops_a_run_where_that_is_asked_and_resuming_goes_past_it(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def collapse_at_two(rows: list[dict[str, float]], *, steps: int) -> str:
+        return "lost" if any(row["step"] >= 2 for row in rows) else ""
+
+    monkeypatch.setattr("ssl_toolkit.results.console.collapse", collapse_at_two)
+    output = tmp_path / "run"
+    result = call(
+        "run", "--algo", "supervised", "--dataset", "digits", "--backbone", "wrn_10_1", "--steps",
+        "4", "--eval-every", "1", "--batch-size", "8", "--device", "cpu", "--output", output,
+        "--quiet", "--on-collapse", what,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    summary = json.loads((output / "summary.json").read_text("utf-8"))
+    if what == "warn":
+        assert (summary["status"], summary["steps"]) == ("completed", 4)
+        return
+    assert (summary["status"], summary["steps"]) == ("interrupted", 2)
+    assert summary["reason"] == "a collapse of training (--on-collapse stop)"
+    assert call("resume", output, "--quiet").returncode == 0
+    summary = json.loads((output / "summary.json").read_text("utf-8"))
+    assert (summary["status"], summary["steps"]) == ("completed", 4)

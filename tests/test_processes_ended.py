@@ -17,27 +17,30 @@ from test_kill_resume import kill_resume
 from test_signals import Started, limit, rows, status_of
 
 ARGUMENTS = ("--algo", "fixmatch", "--set", "fixmatch.unlabelled_ratio=2", "--dataset", "digits",
-             "--device", "cpu", "--batch-size", "8", "--steps", "60", "--eval-every", "20",
+             "--device", "cpu", "--batch-size", "8", "--steps", "120", "--eval-every", "40",
              "--log-every", "1", "--save-every", "10", "--quiet")  # fmt: skip
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
-def ranks_of(run: Path) -> dict[int, int]:
-    """Process numbers by rank of those that work on a run."""
+def ranks_of(parent: int) -> dict[int, int]:
+    """Process numbers by rank of those that a process has started."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
-            if not entry.name.isdigit() or b"ssl_toolkit" not in (entry / "cmdline").read_bytes():
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) != parent:
                 continue
             variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # it ended just now
+        except (OSError, NotADirectoryError, IndexError):  # no process, or it ended just now
             continue
-        if f"WORK={run}".encode() in variables:
-            own = [v for v in variables if v.startswith(b"RANK=")]
-            if own:
-                found[int(own[0][5:])] = int(entry.name)
+        own = [v for v in variables if v.startswith(b"RANK=")]
+        if own:
+            found[int(own[0][5:])] = int(entry.name)
     return found
+
+
+def gone(processes: dict[int, int]) -> bool:
+    return not any(Path("/proc", str(number)).exists() for number in processes.values())
 
 
 @pytest.fixture(scope="module")
@@ -56,35 +59,34 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs[0]
 
 
-def started(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Started:
-    monkeypatch.setenv("WORK", str(folder))
-    return Started(folder, *arguments)
-
-
 def test_a_killed_process_ends_the_others_and_the_run_comes_to_the_same_end(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    first = started(tmp_path, monkeypatch, "run", *ARGUMENTS, "--devices", 2, "--output", run)
+    first = Started(tmp_path, "run", *ARGUMENTS, "--devices", 2, "--output", run)
     first.wait_for(lambda: rows(run) > 12)
-    os.kill(ranks_of(tmp_path)[1], signal.SIGKILL)
+    ranks = ranks_of(first.process.pid)
+    assert ranks.keys() == {0, 1}
+    os.kill(ranks[1], signal.SIGKILL)
     began = time.monotonic()
     first.process.join(120)
     assert time.monotonic() - began < 60
     text = first.check(1)
     assert "process 1 of 2 was ended by SIGKILL; the last checkpoint is kept" in text
     assert f"ssl-toolkit resume {run}" in text
-    assert ranks_of(tmp_path) == {}
+    assert gone(ranks)
 
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(run, elsewhere)
 
-    second = started(tmp_path, monkeypatch, "resume", run, "--quiet")
+    second = Started(tmp_path, "resume", run, "--quiet")
     second.wait_for(lambda: rows(run) > 30)
+    ranks = ranks_of(second.process.pid)
+    assert len(ranks) == 2
     assert second.signal(signal.SIGTERM) < limit()
     second.check(143)
     assert status_of(run) == "interrupted"
-    assert ranks_of(tmp_path) == {}
+    assert gone(ranks)
 
     assert call("resume", run, "--quiet").returncode == 0
     assert kill_resume.differences(whole, run) == []
@@ -98,11 +100,8 @@ def test_a_killed_process_ends_the_others_and_the_run_comes_to_the_same_end(
     assert status_of(elsewhere) == "completed"
 
 
-def test_torchrun_starts_again_by_itself(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_starts_again_by_itself(whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    monkeypatch.setenv("WORK", str(tmp_path))
     with (tmp_path / "log.txt").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
@@ -116,7 +115,7 @@ def test_torchrun_starts_again_by_itself(
             assert process.poll() is None, (tmp_path / "log.txt").read_text()
             assert time.monotonic() < end
             time.sleep(0.02)
-        os.kill(ranks_of(tmp_path)[0], signal.SIGKILL)
+        os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
         assert process.wait(120) == 0, (tmp_path / "log.txt").read_text()
     finally:
         process.kill()

@@ -64,6 +64,7 @@ def test_a_command_to_paste_is_one_line_that_sets_everything_up(marker: str, end
         "docs/own-pictures.md",
         "docs/python.md",
         "docs/results.md",
+        "docs/stability-of-training.md",
     ],
 )
 def test_the_links_of_a_document_lead_somewhere(document: str) -> None:

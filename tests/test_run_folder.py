@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Command
-from in_process import call, refusal
+from in_process import Command, call, refusal
 
 import ssl_toolkit
 

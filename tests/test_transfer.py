@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from conftest import Command
+from in_process import Command
 
 from ssl_toolkit.config import yaml
 

@@ -59,7 +59,12 @@ class Faults:
             return None
 
     def stop(self) -> None:
-        """Raise what was found."""
+        """Raise what was found, if anything.
+
+        Raises:
+            ConfigError: lists it, one message for each fault.
+            PluginError: only plugins are at fault.
+        """
         messages = list(dict.fromkeys(self.messages))
         if messages:
             raise ConfigError(messages + self.plugin_messages)

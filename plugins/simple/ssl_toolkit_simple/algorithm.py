@@ -41,6 +41,8 @@ class SimPLE(Algorithm):
         """Options of SimPLE."""
 
         reference: ClassVar[dict[str, Any]] = {
+            "strong_views": 7,
+            "pair_weight": 75.0,
             "confidence_weighted": False,
             "rampup_steps": 0,
             "interleaved": True,
@@ -53,10 +55,10 @@ class SimPLE(Algorithm):
             2, ge=1, help="weak views that a pseudo label is guessed from (K)", source="authors"
         )
         strong_views: int = option(
-            7,
+            2,
             ge=1,
             help="strong views of each unlabelled image (K_strong, the K of the paper's tables)",
-            source="paper, CIFAR-10 and SVHN; CIFAR-100 and Mini-ImageNet use 4 and 7 or 2",
+            source="this project, for time; paper: 7 (CIFAR-10, SVHN), 4 (CIFAR-100), 7 or 2",
         )
         confidence_threshold: float = option(
             0.95, ge=0, le=1, help="a pseudo label counts if strictly above it", source="paper"
@@ -67,8 +69,11 @@ class SimPLE(Algorithm):
         unsupervised_weight: float = option(
             75.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, CIFAR-10"
         )
-        pair_weight: float = option(
-            75.0, ge=0, help="weight of the Pair Loss; 0 for none", source="paper, CIFAR-10"
+        pair_weight: float | None = option(
+            None,
+            ge=0,
+            help="weight of the Pair Loss; 0 for none; null: 2 unsupervised_weight / classes",
+            source="this project, docs/stability-of-training; paper: unsupervised_weight",
         )
         rampup_fraction: float = option(
             0.3,
@@ -101,6 +106,10 @@ class SimPLE(Algorithm):
             help="interleave into batches of B and forward each on its own",
             source="False: one pass, faster, BatchNorm sees the whole mixture; authors: True",
         )
+        gather_pairs: bool = option(
+            False,
+            help="pair across the whole batch where several processes share it, not within parts",
+        )
         unlabelled_ratio: int = option(
             1, ge=1, help="unlabelled images for each labelled one", source="paper"
         )
@@ -129,15 +138,18 @@ class SimPLE(Algorithm):
         thresholds = c.confidence_threshold, c.similarity_threshold
         supervised = F.cross_entropy(labelled.float(), batch.labels)
         unsupervised = self._unsupervised(unlabelled, targets)
-        pair = pair_loss(unlabelled, targets, *thresholds, c.pair_distance, c.confidence_weighted)
+        paired = unlabelled, targets
+        if c.gather_pairs:
+            paired = ctx.gather(unlabelled), ctx.gather(targets)
+        pair = pair_loss(*paired, *thresholds, c.pair_distance, c.confidence_weighted)
 
         ramp = linear_rampup(ctx.step, self._ramp_length(ctx))
-        confidence, similarity, both = pair_statistics(targets, *thresholds)
+        confidence, similarity, both = pair_statistics(paired[1], *thresholds)
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, ramp * c.unsupervised_weight),
-                "pair": Loss(pair, ramp * c.pair_weight),
+                "pair": Loss(pair, ramp * self._pair_weight(guess.shape[-1])),
             },
             guess=Guess(guess, guess.amax(dim=-1) > c.confidence_threshold),
             pairs=pair_masks(guess, *thresholds),
@@ -170,6 +182,13 @@ class SimPLE(Algorithm):
         if self.config.unsupervised_loss == "l2":
             return l2_consistency(logits, targets, threshold)
         return (soft_cross_entropy(logits, targets) * (targets.amax(dim=-1) > threshold)).mean()
+
+    def _pair_weight(self, classes: int) -> float:
+        # L_U is divided by the number of classes. So must L_P be: its pull on a picture grows with
+        # the share of the pictures in the same class, up to all of them.
+        if self.config.pair_weight is None:
+            return 2 * self.config.unsupervised_weight / classes
+        return self.config.pair_weight
 
     def _ramp_length(self, ctx: Context) -> float:
         steps = self.config.rampup_steps

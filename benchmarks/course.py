@@ -1,0 +1,103 @@
+"""How runs went, over their steps, as one picture: SVG of the curves in ``metrics.jsonl``.
+
+    python benchmarks/course.py OUTPUT.svg NAME=RUN [NAME=RUN ...]
+
+A panel for each of validation accuracy, coverage, accuracy of the used pseudo labels, largest
+class's share of them, and the shares of pairs that pass by confidence, by similarity and by both;
+in each a line for every run. The numbers stand beside it in OUTPUT.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+PANELS = {
+    "validation.accuracy": "validation accuracy",
+    "train.coverage": "coverage",
+    "train.pseudo_label_accuracy": "accuracy of used pseudo labels",
+    "train.largest_class_share": "share of the largest class",
+    "train.pair_confidence": "pairs confident",
+    "train.pair_similarity": "pairs similar",
+    "train.pair_both": "pairs that count",
+}
+COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
+COLUMNS, WIDTH, HEIGHT, MARGIN, GAP = 4, 200, 120, 40, 44
+
+
+def read(run: Path) -> list[dict[str, float]]:
+    """The evaluations of a run, those columns that are drawn."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").open(encoding="utf-8")]
+    names = ("step", *PANELS)
+    evaluations = [row for row in rows if "validation.accuracy" in row]
+    return [{name: row[name] for name in names if name in row} for row in evaluations]
+
+
+def draw(runs: dict[str, list[dict[str, float]]]) -> str:
+    """The picture."""
+    rows = -(-len(PANELS) // COLUMNS)
+    size = f"{MARGIN + COLUMNS * (WIDTH + GAP)} {MARGIN + rows * (HEIGHT + GAP)}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
+        'font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for i, (name, colour) in enumerate(zip(runs, COLOURS, strict=False)):
+        parts.append(f'<text x="{MARGIN + 240 * i}" y="16" fill="{colour}">— {escape(name)}</text>')
+    last = max(row["step"] for rows_ in runs.values() for row in rows_)
+    for i, (key, title) in enumerate(PANELS.items()):
+        x = MARGIN + i % COLUMNS * (WIDTH + GAP)
+        y = MARGIN + i // COLUMNS * (HEIGHT + GAP)
+        parts += _frame(x, y, title, last)
+        for rows_, colour in zip(runs.values(), COLOURS, strict=False):
+            points = " ".join(
+                f"{x + WIDTH * row['step'] / last:.1f},{y + HEIGHT * (1 - row[key]):.1f}"
+                for row in rows_
+                if key in row
+            )
+            parts.append(
+                f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+            )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _frame(x: int, y: int, title: str, last: float) -> list[str]:
+    below = y + HEIGHT + 13
+    parts = [f'<text x="{x}" y="{y - 6}">{escape(title)}</text>']
+    for share in (0.0, 0.5, 1.0):
+        height = y + HEIGHT * (1 - share)
+        parts += [
+            f'<path d="M{x} {height}h{WIDTH}" stroke="#ddd"/>',
+            f'<text x="{x - 5}" y="{height + 4}" text-anchor="end">{share:g}</text>',
+        ]
+    parts += [
+        f'<text x="{x}" y="{below}">0</text>',
+        f'<text x="{x + WIDTH}" y="{below}" text-anchor="end">step {last:.0f}</text>',
+    ]
+    return parts
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the picture and its numbers."""
+    if len(arguments) < 2 or any("=" not in given for given in arguments[1:]):
+        raise SystemExit("usage: course.py OUTPUT.svg NAME=RUN [NAME=RUN ...]")
+    output = Path(arguments[0])
+    runs = {
+        name: read(Path(run)) for name, _, run in (given.partition("=") for given in arguments[1:])
+    }
+    output.write_text(draw(runs), encoding="utf-8")
+    with output.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, ["run", "step", *PANELS], lineterminator="\n")
+        table.writeheader()
+        for name, rows in runs.items():
+            for row in rows:
+                rounded = {key: f"{value:.6g}" for key, value in row.items()}
+                table.writerow({"run": name} | rounded)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
