@@ -64,6 +64,7 @@ def started(host: str, address: str, meeting: str, run: Path, log: Path) -> subp
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_hosts_come_to_what_two_processes_of_one_come_to(
     hosts: dict[str, str], tmp_path: Path
 ) -> None:
