@@ -74,7 +74,8 @@ def test_another_process_holds_it_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["elsewhere", socket.gethostname()])
 def test_where_the_system_has_locks_they_decide(tmp_path: Path, host: str) -> None:
     write_lock(tmp_path, 1, host)
-    hold(tmp_path).release()
+    with hold(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
 
 
 @pytest.mark.usefixtures("without_flock")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,11 @@ class RunConfig:
         shared = {k: v for k, v in self.tree().items() if k not in {*NOT_COMPARED, self.section}}
         text = json.dumps(shared, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def plain_tree(keys: Mapping[str, Any]) -> Tree:
+    """Keys that are given in Python, with paths as text."""
+    return {key: str(v) if isinstance(v, os.PathLike) else v for key, v in keys.items()}
 
 
 def load_config(

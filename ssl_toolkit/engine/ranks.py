@@ -58,8 +58,8 @@ class Ranks:
         self.size = size
         self.local_rank = local_rank
         self.local_size = local_size
-        self._heard = True
-        """Whether the others do not wait for a word of the first one right now."""
+        self._waiting = False
+        """Whether the others wait for a word of the first process right now."""
 
     @property
     def leads(self) -> bool:
@@ -126,7 +126,7 @@ class Ranks:
             content = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
             dist.broadcast(torch.tensor(len(content)), 0)
             dist.broadcast(content, 0)
-        self._heard = False
+        self._waiting = True
 
     def hear(self) -> Message:
         """What the first process says next.
@@ -146,7 +146,7 @@ class Ranks:
     @contextmanager
     def leading(self) -> Iterator[None]:
         """Inside the block the others wait to hear; an error of the first process reaches them."""
-        self._heard = False
+        self._waiting = True
         try:
             with self.watched():
                 yield
@@ -162,10 +162,10 @@ class Ranks:
         Raises:
             TrainingError: another process ended.
         """
-        self._heard = True
+        self._waiting = False
         with self.watched():
             yield
-        self._heard = False
+        self._waiting = True
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -179,13 +179,13 @@ class Ranks:
         except RuntimeError as error:
             if self.size == 1 or not _is_loss(error):
                 raise
-            self._heard = True  # there may be nobody to hear
+            self._waiting = False  # there may be nobody to hear
             raise _told(TrainingError(LOST), self.rank > 0) from error
 
     @property
     def waits(self) -> bool:
         """Whether the others wait for a word of the first process."""
-        return self.size > 1 and not self._heard
+        return self.size > 1 and self._waiting
 
     def all_do(self, make: Callable[[], T]) -> T:
         """What `make` gives in each process, once it has succeeded in all.
@@ -198,7 +198,7 @@ class Ranks:
         """
         if self.size == 1:
             return make()
-        self._heard = True
+        self._waiting = False
         made, failure = None, None
         for first in (True, False):
             if (self.local_rank == 0) == first:
@@ -206,14 +206,14 @@ class Ranks:
                     made = make()
                 except UserError as error:
                     failure = error
-            dist.barrier()
+            self.total(torch.zeros(1))  # all arrive; on the CPU, for no GPU is chosen yet
         faults = self._texts("" if failure is None else str(failure))
         if failure is not None:
             raise _told(failure, bool(self.rank and faults[0]))
         for rank, fault in enumerate(faults):
             if fault:
                 raise _told(UserError(f"process {rank}: {fault}"), self.rank > 0)
-        self._heard = False
+        self._waiting = True
         return made  # type: ignore[return-value]
 
     def _texts(self, text: str) -> list[str]:

@@ -170,21 +170,20 @@ class Trainer:
                 views, draws, labels = self.batches.probe(augmenter, number)
                 augmenter.feedback(draws, self._live_probabilities(views), labels)
         batch = self.batches.draw(number)
-        with self._gradients_kept(number, accumulate):
+        if self.ranks.size > 1:  # draws of dropout and the like differ as the images do
+            seed_torch(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
+        last = (number + 1) % accumulate == 0
+        with nullcontext() if last else self._gradients_kept():
             with self.autocast():
                 total, output = self._objective(batch, self._context(number))
             self.scaler.scale(total / accumulate).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
         self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabelled_indices))
 
-    def _gradients_kept(self, number: int, accumulate: int) -> AbstractContextManager[object]:
-        """Processes exchange the gradients of a step's last batch, which holds those before."""
-        if self.ranks.size == 1:
-            return nullcontext()
-        # Dropout and the like: their draws differ from process to process, as the images do.
-        seed_torch(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
-        last = (number + 1) % accumulate == 0
-        return nullcontext() if last else self._objective.no_sync()  # type: ignore[operator]
+    def _gradients_kept(self) -> AbstractContextManager[object]:
+        """Processes exchange the sum of a step's gradients with its last batch, not each."""
+        kept = self._objective.no_sync if self.ranks.size > 1 else nullcontext
+        return kept()  # type: ignore[operator]
 
     def _update(self) -> None:
         if not self.scaler.is_enabled():  # a scaler looks itself, and leaves such a step out

@@ -13,7 +13,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
-from ssl_toolkit.config.loading import check_options
+from ssl_toolkit.config.loading import check_options, plain_tree
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.resolve import DEFAULT_DATASET
@@ -80,8 +80,7 @@ def compare(
     elif isinstance(config, ComparisonConfig):
         comparison = config
     else:
-        tree = {k: str(v) if isinstance(v, os.PathLike) else v for k, v in config.items()}
-        comparison = load_comparison(flags=tree)
+        comparison = load_comparison(flags=plain_tree(config))
     console = console or Console(quiet=True)
     folder = _folder(comparison)
     launcher = _launcher(comparison)

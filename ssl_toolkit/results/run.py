@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
+from ssl_toolkit.config.loading import Layer, RunConfig, load_config, plain_tree, validate
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.data.split_file import save_split
 from ssl_toolkit.engine.experiment import Experiment, resolve_config
@@ -60,8 +60,7 @@ def train(
     if isinstance(config, str | os.PathLike):
         config = load_config([find_config(os.fspath(config))])
     elif not isinstance(config, RunConfig):
-        tree = {k: str(v) if isinstance(v, os.PathLike) else v for k, v in config.items()}
-        config = validate([Layer("configuration", tree)])
+        config = validate([Layer("configuration", plain_tree(config))])
     console = console or Console(quiet=True)
     if config.settings.devices > 1 and not under_launcher():
         order = {"config": config.tree(), "overwrite": overwrite, "proceed": proceed}
