@@ -3,7 +3,8 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/parts.py [--rounds 20] [--threads 2]
 
 - the average (WRN-28-2, buffers included) against one `foreach` lerp and copy of the same tensors,
-  and against a loop over the state dict;
+  and against a loop over both state dicts as they are taken at each update, the way of FixMatch's
+  well-known port and of timm's ModelEmaV2;
 - evaluation of 128 pictures of 32 px (wrn_28_2, 64 a batch) against the bare forward of the same
   batches, ready as floats;
 - CPU time of a step of MixMatch (wrn_10_1) at 16 to 128 labelled images: the slope of log time over
@@ -61,7 +62,6 @@ def average_ways(model: nn.Module) -> Ways:
     ema = EMA(model, 0.999)
     averages, lives = list(ema.module.parameters()), list(model.parameters())
     copies, buffers = list(ema.module.buffers()), list(model.buffers())
-    averaged, live = ema.module.state_dict(), model.state_dict()
     parameters = {name for name, _ in model.named_parameters()}
 
     @torch.no_grad()
@@ -71,7 +71,8 @@ def average_ways(model: nn.Module) -> Ways:
 
     @torch.no_grad()
     def loop() -> None:
-        for name, value in live.items():
+        averaged = ema.module.state_dict()
+        for name, value in model.state_dict().items():
             if name in parameters:
                 averaged[name].copy_(averaged[name] * 0.999 + value * 0.001)
             else:

@@ -452,12 +452,24 @@ def test_devices_that_are_not_there_are_refused() -> None:
 
 def test_precision_that_does_not_pay_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
-    assert choose_precision("fp32", cpu) == ("fp32", "")
+    assert choose_precision("fp32", cpu) == choose_precision("auto", cpu) == ("fp32", "")
     precision, warning = choose_precision("fp16", cpu)
     assert precision == "fp32"
     assert "fp16" in warning
     monkeypatch.setattr("ssl_toolkit.engine.devices.native_bfloat16", lambda: True)
     assert choose_precision("bf16", cpu) == ("bf16", "")
+
+
+@pytest.mark.parametrize(("native", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_a_gpu_trains_in_bfloat16_where_it_has_it(
+    native: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def supported(including_emulation: bool = True) -> bool:
+        return native or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert choose_precision("auto", torch.device("cuda", 0)) == (chosen, "")
+    assert choose_precision("fp32", torch.device("cuda", 0)) == ("fp32", "")
 
 
 @pytest.mark.parametrize("algo", ["simple", "mixmatch", "mixmatch_enhanced", "fixmatch"])

@@ -265,7 +265,7 @@ def test_runs_without_a_test_part_are_told(tmp_path: Path) -> None:
 
 def test_differing_machines_are_told(tmp_path: Path) -> None:
     found = two_rows(tmp_path)
-    edit(tmp_path / "other1" / "record.json", torch_threads=2, platform="Mac")
+    edit(tmp_path / "other1" / "record.json", torch_threads=2, platform="Mac", precision="bf16")
     for seed in (0, 1):
         edit(tmp_path / f"other{seed}" / "record.json", versions={"torch": "3"}, device="cuda:0")
     notes = gathered(found).notes
@@ -274,6 +274,7 @@ def test_differing_machines_are_told(tmp_path: Path) -> None:
         "cpu (1 threads) in plain; cuda:0 in other"
     ) in notes
     assert any("CPU threads differ: 1 in plain, other (seed 0); 2 in other (se" in n for n in notes)
+    assert any("precisions differ" in n and "bf16 in other (seed 1)" in n for n in notes)
     assert "platforms differ: Linux in plain, other (seed 0); Mac in other (seed 1)" in notes
     assert "versions of torch differ: 2.14.1 in plain; 3 in other" in notes
     assert "versions of python differ: 3.11.7 in plain; unknown in other" in notes

@@ -41,39 +41,39 @@ def equalize(images: Tensor, values: Tensor) -> Tensor:
     level) stays as it is.
     """
     levels = _levels(images).flatten(2).long()
-    histogram = levels.new_zeros(*levels.shape[:2], 256)
-    histogram.scatter_add_(2, levels, levels.new_ones(()).expand_as(levels))
+    histogram = levels.new_zeros(*levels.shape[:2], 256, dtype=torch.int32)
+    histogram.scatter_add_(2, levels, histogram.new_ones(()).expand_as(levels))
     highest = histogram.gather(2, levels.amax(2, keepdim=True))
     step = (levels.shape[2] - highest) // 255
-    below = histogram.cumsum(2) - histogram
+    below = histogram.cumsum(2, dtype=torch.int32) - histogram
     table = ((below + step // 2) // step.clamp(min=1)).clamp(max=255).to(images.dtype) / 255
     return torch.where(step[..., None] > 0, table.gather(2, levels).view_as(images), images)
 
 
 def brightness(images: Tensor, values: Tensor) -> Tensor:
     """Blend with black: 0 gives black, 1 the image."""
-    return (images * _each(values)).clamp(0, 1)
+    return (images * _each(values)).clamp_(0, 1)
 
 
 def colour(images: Tensor, values: Tensor) -> Tensor:
     """Blend with the grey image: 0 gives grey, 1 the image."""
-    return torch.lerp(_grey(images), images, _each(values)).clamp(0, 1)
+    return torch.lerp(_grey(images), images, _each(values)).clamp_(0, 1)
 
 
 def contrast(images: Tensor, values: Tensor) -> Tensor:
     """Blend with the mean grey of the image: 0 gives a plain grey, 1 the image."""
     mean = _grey(images).mean((2, 3), keepdim=True)
-    return torch.lerp(mean, images, _each(values)).clamp(0, 1)
+    return torch.lerp(mean, images, _each(values)).clamp_(0, 1)
 
 
 def sharpness(images: Tensor, values: Tensor) -> Tensor:
     """Blend with PIL's SMOOTH filter (3x3, centre 5 of 13), which keeps the outermost pixels."""
     smooth = images.clone()
     if min(images.shape[-2:]) > 2:
-        rows = images[..., :-2, :] + images[..., 1:-1, :] + images[..., 2:, :]
-        box = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
-        smooth[..., 1:-1, 1:-1] = (box + 4 * images[..., 1:-1, 1:-1]) / 13
-    return torch.lerp(smooth, images, _each(values)).clamp(0, 1)
+        rows = (images[..., :-2, :] + images[..., 1:-1, :]).add_(images[..., 2:, :])
+        box = (rows[..., :-2] + rows[..., 1:-1]).add_(rows[..., 2:])
+        smooth[..., 1:-1, 1:-1].mul_(4).add_(box).div_(13)
+    return smooth.lerp_(images, _each(values)).clamp_(0, 1)
 
 
 def posterize(images: Tensor, values: Tensor) -> Tensor:

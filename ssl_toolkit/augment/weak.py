@@ -85,8 +85,8 @@ def draw_shift(
 def shift(images: Tensor, draws: Draws) -> Tensor:
     """Crop images (N, C, H, W) at the drawn offsets, reflecting at the border, then mirror.
 
-    The padded image never exists: rows are copied and columns gathered by reflected indices,
-    which are computed from the CPU draws and moved without a synchronisation.
+    The padded image never exists: pixels are gathered by reflected indices, which are computed from
+    the CPU draws and moved without a synchronisation.
 
     Returns:
         A new tensor of the same shape and dtype.
@@ -95,15 +95,12 @@ def shift(images: Tensor, draws: Draws) -> Tensor:
     rows = _reflected(draws["top"], height)
     columns = _reflected(draws["left"], width)
     columns = torch.where(draws["mirror"][:, None], columns.flip(1), columns)
-    planes = torch.arange(count * channels).view(count, channels, 1) * height
-    lines = (planes + rows[:, None]).flatten().to(images.device, non_blocking=True)
-    columns = columns.to(images.device, non_blocking=True)
-    cropped = images.reshape(-1, width).index_select(0, lines).view_as(images)
-    return cropped.gather(3, columns[:, None, None].expand_as(images))
+    pixels = (rows[:, :, None] * width + columns[:, None]).view(count, 1, height * width)
+    pixels = pixels.to(images.device, non_blocking=True)
+    return images.flatten(2).gather(2, pixels.expand(-1, channels, -1)).view_as(images)
 
 
 def _reflected(offset: Tensor, size: int) -> Tensor:
     """Indices (N, size) from each offset on, reflected into [0, size) without repeated border."""
-    period = max(2 * (size - 1), 1)
-    index = (offset[:, None] + torch.arange(size)).remainder(period)
-    return torch.minimum(index, period - index) if size > 1 else index
+    last = size - 1
+    return last - (last - (offset[:, None] + torch.arange(size)).abs()).abs()

@@ -41,7 +41,7 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--profile", "paper|reference", "The paper's formulas, or what its authors' code does."),
     ("--device", "NAME", "auto, cpu, cuda, cuda:N or mps (default: auto)."),
     ("--devices", "N", "Processes that share each batch, one a GPU (default: 1)."),
-    ("--precision", "fp32|bf16|fp16", "Arithmetic of the forward (default: fp32)."),
+    ("--precision", "auto|fp32|bf16|fp16", "Arithmetic of the forward (default: auto)."),
     ("--workers", "N", "Threads that read pictures."),
     ("--loggers", "A,B", "Where metrics go beside the run's files: tensorboard, wandb, mlflow."),
     ("--output", "DIR", "Folder of the run (default: runs/<algo>-<dataset>-s<seed>)."),

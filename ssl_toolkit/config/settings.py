@@ -198,7 +198,9 @@ class Settings(Options):
     seed: int = option(0, ge=0, lt=2**63, help="seed of everything random")
     device: str = option("auto", min_length=1, help="auto, cpu, cuda, cuda:N or mps")
     devices: int = option(1, ge=1, le=4096, help="processes that share each batch, one a GPU")
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help="arithmetic of the forward")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = option(
+        "auto", help="arithmetic of the forward; auto: bf16 on GPUs that have it, fp32 elsewhere"
+    )
     compile: bool = option(
         False, help="compile the forwards of a step, which takes minutes and pays in long runs"
     )

@@ -69,9 +69,14 @@ def describe(device: torch.device) -> str:
 def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
     """The precision that will be used, and a warning where that is not the one asked for.
 
-    A CPU without native bfloat16 is twice as slow under autocast (measured), and fp16 is for
-    CUDA; both go on in float32 there.
+    ``auto`` is bf16 on GPUs that compute in it themselves, fp32 elsewhere. A CPU without native
+    bfloat16 is twice as slow under autocast (measured), and fp16 is for CUDA; both go on in float32
+    there.
     """
+    if asked == "auto":
+        cuda = device.type == "cuda"
+        native = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if native else "fp32", ""
     if asked == "fp32" or device.type == "cuda" or (device.type == "mps" and asked == "bf16"):
         return asked, ""
     if asked == "bf16" and device.type == "cpu" and native_bfloat16():

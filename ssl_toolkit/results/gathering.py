@@ -212,7 +212,7 @@ def _environment(completed: Sequence[Member]) -> list[str]:
     """A note for each thing about the machine or the software that is not the same for all."""
     notes = []
     speeds = {"device": "devices", "torch_threads": "numbers of CPU threads"}
-    for key, name in (speeds | {"platform": "platforms"}).items():
+    for key, name in (speeds | {"precision": "precisions", "platform": "platforms"}).items():
         told = _differing(completed, {m.folder: (m.record or {}).get(key) for m in completed})
         if told and key in speeds:
             notes.append(f"seconds and images per second are not comparable, {name} differ: {told}")
