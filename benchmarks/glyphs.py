@@ -1,6 +1,6 @@
 """Pictures of letters and figures, A to Z and 0 to 9, in hundreds of typefaces of Debian's.
 
-    python benchmarks/glyphs.py OUTPUT [--cache DIR] [--size 16]
+    python benchmarks/glyphs.py OUTPUT [--cache DIR] [--size 16] [--classes ABC…]
 
 Needs ``apt-get``, ``dpkg-deb`` and a network the first time; no root. The packages named below are
 fetched by name into the cache and unpacked there. OUTPUT becomes a folder for ``--data``:
@@ -12,7 +12,7 @@ Typefaces, not pictures, are split: 70 % train, 10 % validation, 20 % test, by t
 name, so that a typeface stays where it is when others are added. Of a family one file is taken, its
 regular style where there is one. Families are told apart by the first word of their name, and one
 that looks the same as an earlier one (some are cuts of one design) is left out. So are fonts
-without all 36 glyphs, and symbols: those of which the mean pictures of the other typefaces name
+without all the glyphs, and symbols: those of which the mean pictures of the other typefaces name
 fewer than a quarter. Pictures depend on the packages' versions and on Pillow's FreeType alone.
 """
 
@@ -77,7 +77,7 @@ class Typeface:
     package: str
     version: str
     glyphs: np.ndarray
-    """(36, size, size) uint8, ink white on black."""
+    """(classes, size, size) uint8, ink white on black."""
 
 
 def fetch(cache: Path, packages: Sequence[str]) -> list[tuple[str, str, Path]]:
@@ -130,19 +130,21 @@ def draw(font: ImageFont.FreeTypeFont, character: str, size: int = SIZE) -> np.n
     return np.asarray(picture)
 
 
-def glyphs(font: ImageFont.FreeTypeFont, size: int = SIZE) -> np.ndarray | None:
-    """All 36 glyphs, (36, size, size) uint8; None if one is missing.
+def glyphs(
+    font: ImageFont.FreeTypeFont, size: int = SIZE, classes: str = CLASSES
+) -> np.ndarray | None:
+    """A glyph of each class, (classes, size, size) uint8; None if one is missing.
 
     A missing glyph is drawn as the font's box for unknown characters, the same for all, so two
     equal pictures tell it. Letters and figures that are one shape by design (O and 0) may be equal.
     """
-    drawn = [draw(font, character, size) for character in CLASSES]
+    drawn = [draw(font, character, size) for character in classes]
     pictures = [picture for picture in drawn if picture is not None]
-    if len(pictures) < len(CLASSES):
+    if len(pictures) < len(classes):
         return None
     distinct = {picture.tobytes() for picture in pictures}
     unknown = draw(font, "\U0010fffd", size)
-    if len(distinct) < len(CLASSES) - 2:
+    if len(distinct) < len(classes) - 2:
         return None
     if unknown is not None and unknown.tobytes() in distinct:
         return None
@@ -179,11 +181,13 @@ def files_by_family(folders: Iterable[tuple[str, str, Path]]) -> dict[str, tuple
     return kept
 
 
-def typefaces(files: dict[str, tuple[Path, str, str]], size: int = SIZE) -> list[Typeface]:
+def typefaces(
+    files: dict[str, tuple[Path, str, str]], size: int = SIZE, classes: str = CLASSES
+) -> list[Typeface]:
     """Those with all glyphs that are readable and look like none before."""
     complete = []
     for name, (path, package, version) in files.items():
-        pictures = glyphs(ImageFont.truetype(str(path), FACE), size)
+        pictures = glyphs(ImageFont.truetype(str(path), FACE), size, classes)
         if pictures is not None:
             complete.append(Typeface(name, path, package, version, pictures))
     stack = np.stack([typeface.glyphs for typeface in complete]).astype(np.float32) / 255
@@ -196,7 +200,7 @@ def typefaces(files: dict[str, tuple[Path, str, str]], size: int = SIZE) -> list
 
 
 def readable_share(stack: np.ndarray) -> np.ndarray:
-    """(F, 36, S, S) to (F,): share of each typeface's glyphs most like their class's mean picture.
+    """(F, C, S, S) to (F,): share of each typeface's C glyphs most like their class's mean picture.
 
     Likeness is correlation, so that thin strokes count as thick ones do; the mean is over the
     other typefaces.
@@ -206,7 +210,7 @@ def readable_share(stack: np.ndarray) -> np.ndarray:
     shares = []
     for own in flat:
         likeness = own @ _centred(total - own).T
-        shares.append((likeness.argmax(axis=1) == np.arange(len(CLASSES))).mean())
+        shares.append((likeness.argmax(axis=1) == np.arange(len(own))).mean())
     return np.array(shares)
 
 
@@ -222,10 +226,10 @@ def part(name: str) -> str:
     return next(part for part, end in PARTS if share < end)
 
 
-def write(found: Sequence[Typeface], output: Path) -> None:
+def write(found: Sequence[Typeface], output: Path, classes: str = CLASSES) -> None:
     """The pictures in folders of classes, and the list of what they were made from."""
     for typeface in found:
-        for character, picture in zip(CLASSES, typeface.glyphs, strict=True):
+        for character, picture in zip(classes, typeface.glyphs, strict=True):
             folder = output / part(typeface.name) / character
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(folder / f"{typeface.name}.png")
@@ -243,14 +247,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     default = Path.home() / ".cache" / "ssl-toolkit" / "fonts"
     parser.add_argument("--cache", type=Path, default=default, help="folder for the packages")
     parser.add_argument("--size", type=int, default=SIZE, help="side of a picture in pixels")
+    parser.add_argument("--classes", default=CLASSES, help="letters or figures to draw")
     given = parser.parse_args(arguments)
+    if not given.classes.isalnum() or len(set(given.classes)) < len(given.classes):
+        raise SystemExit(f"--classes {given.classes}: each letter or figure once, nothing else")
     if given.output.exists():
         raise SystemExit(f"{given.output}: exists; name a new folder")
-    found = typefaces(files_by_family(fetch(given.cache, PACKAGES.split())), given.size)
-    write(found, given.output)
+    files = files_by_family(fetch(given.cache, PACKAGES.split()))
+    found = typefaces(files, given.size, given.classes)
+    write(found, given.output, given.classes)
     counts = {name: sum(part(t.name) == name for t in found) for name, _ in PARTS}
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{len(found)} typefaces ({told}), {len(found) * len(CLASSES):,} pictures")
+    print(f"{len(found)} typefaces ({told}), {len(found) * len(given.classes):,} pictures")
     print(f"Pillow {PIL.__version__}, Python {sys.version.split()[0]}; see typefaces.csv")
 
 

@@ -58,8 +58,8 @@ def test_simple_matches_a_plain_loop() -> None:
 @pytest.mark.parametrize(
     ("options", "weight"),
     [
-        ({}, 150 / CLASSES),
-        ({"unsupervised_weight": 10}, 20 / CLASSES),
+        ({}, 37.5 / CLASSES),
+        ({"unsupervised_weight": 10}, 5 / CLASSES),
         ({"pair_weight": 0}, 0),
         ({"pair_weight": 75}, 75),
         (SimPLE.Config.reference, 75),

@@ -50,14 +50,13 @@ def test_a_glyph_fills_the_picture_but_for_a_margin() -> None:
     assert glyphs.draw(FONT, " ") is None
 
 
-def test_a_font_without_all_glyphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_font_without_all_glyphs_is_refused() -> None:
     drawn = glyphs.glyphs(FONT)
     assert drawn is not None
     assert drawn.shape == (36, SIZE, SIZE)
     assert len({picture.tobytes() for picture in drawn}) == 36
     for replaced in ("漢", " "):  # drawn as the box for unknown characters, or not at all
-        monkeypatch.setattr(glyphs, "CLASSES", CLASSES[:-1] + replaced)
-        assert glyphs.glyphs(FONT) is None
+        assert glyphs.glyphs(FONT, classes=CLASSES[:-1] + replaced) is None
 
 
 def test_of_a_family_the_plainest_file_is_taken(
@@ -97,7 +96,7 @@ def test_symbols_and_look_alikes_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     rolled = np.roll(stacks[first], 7, axis=0)  # good pictures of the wrong letters
     given = stacks | {"zz-copy": stacks[first], "zz-symbols": rolled}
     monkeypatch.setattr(ImageFont, "truetype", lambda path, size: path)
-    monkeypatch.setattr(glyphs, "glyphs", lambda path, size: given[path])
+    monkeypatch.setattr(glyphs, "glyphs", lambda path, size, classes: given[path])
     files = {name: (Path(name), "p", "1") for name in given}
     kept = [typeface.name for typeface in glyphs.typefaces(files)]
     assert kept[0] == first
@@ -168,3 +167,9 @@ def test_packages_are_fetched_once_and_a_failure_says_the_way_out(
     monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(SystemExit, match=r"Unable to locate package x.*apt-get update"):
         glyphs.fetch(tmp_path / "empty", ["x"])
+
+
+@pytest.mark.parametrize("classes", ["abca", "a/b", ""])
+def test_classes_must_be_letters_or_figures_once(classes: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="each letter or figure once"):
+        glyphs.main([str(tmp_path / "new"), "--classes", classes])

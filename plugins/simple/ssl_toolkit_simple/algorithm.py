@@ -72,7 +72,7 @@ class SimPLE(Algorithm):
         pair_weight: float | None = option(
             None,
             ge=0,
-            help="weight of the Pair Loss; 0 for none; null: 2 unsupervised_weight / classes",
+            help="weight of the Pair Loss; 0 for none; null: unsupervised_weight / (2 classes)",
             source="this project, docs/stability-of-training; paper: unsupervised_weight",
         )
         rampup_fraction: float = option(
@@ -184,10 +184,10 @@ class SimPLE(Algorithm):
         return (soft_cross_entropy(logits, targets) * (targets.amax(dim=-1) > threshold)).mean()
 
     def _pair_weight(self, classes: int) -> float:
-        # L_U is divided by the number of classes. So must L_P be: its pull on a picture grows with
-        # the share of the pictures in the same class, up to all of them.
+        # Of the mean over pictures, a picture's own label has lambda_U / C; its pairs have up to
+        # 2 lambda_P, in proportion to the share of the pictures that its class has. Equal at most:
         if self.config.pair_weight is None:
-            return 2 * self.config.unsupervised_weight / classes
+            return self.config.unsupervised_weight / (2 * classes)
         return self.config.pair_weight
 
     def _ramp_length(self, ctx: Context) -> float:
