@@ -26,7 +26,7 @@ from collections.abc import Callable
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle threads must not spin
 
 import torch
-from step import built, step_of, timed
+from step import built, ratio, step_of, timed
 from torch import nn
 
 from ssl_toolkit.engine.ema import EMA
@@ -46,12 +46,6 @@ def compared(ways: Ways, rounds: int) -> dict[str, list[tuple[float, float]]]:
             if number > 1:
                 times[name].append(measured)
     return times
-
-
-def ratio(times: dict[str, list[tuple[float, float]]], ours: str, other: str) -> str:
-    pairs = list(zip(times[ours], times[other], strict=True))
-    by_cpu, by_wall = (statistics.median(a[i] / b[i] for a, b in pairs) for i in (0, 1))
-    return f"{by_cpu:.2f} / {by_wall:.2f}"
 
 
 def repeated(way: Callable[[], object], times: int) -> Callable[[], object]:

@@ -7,10 +7,11 @@ forward and backward of all images that the algorithm trains on, with the plaine
 `foreach`, and the average by one `foreach` lerp and copy. Its network has torch's own layout. How
 many images it guesses and trains on is counted in a step of ours.
 
-`plain` is our step with that layout, `default` the step as a run makes it (channels last), and
-`compiled` that under ``--compile``. Each round makes one step of each, in a rotating order. A
-ratio is the median over the rounds of ours divided by the floor in the same round, by CPU time of
-the process and by wall time; on a machine with other work the former is the steadier.
+`plain` is our step with that layout, `default` the step as a run makes it (channels last),
+`compiled` that under ``--compile``, and `beside` that with the options of ``--beside``. Each round
+makes one step of each, in a rotating order. A ratio is the median over the rounds of ours divided
+by the floor in the same round, by CPU time of the process and by wall time; on a machine with other
+work the former is the steadier.
 
 Shares are measured in further steps of `default`, with clocks around its parts; a part inside
 another counts for itself alone. On a GPU (``--device cuda``) the wall time is until the device is
@@ -211,6 +212,13 @@ def timed(step: Callable[[], None]) -> tuple[float, float]:
     return host, time.perf_counter() - wall
 
 
+def ratio(times: dict[str, list[tuple[float, float]]], ours: str, other: str) -> str:
+    """Medians over the rounds, by CPU time and by wall time."""
+    pairs = list(zip(times[ours], times[other], strict=True))
+    by_cpu, by_wall = (statistics.median(a[i] / b[i] for a, b in pairs) for i in (0, 1))
+    return f"{by_cpu:.3f} / {by_wall:.3f}"
+
+
 def on_gpu(trainer: Trainer, seconds: float, guessed: int, trained: int) -> Iterator[str]:
     """Kernels and host time of a step, and its work beside what matrix products reach."""
     step, size = step_of(trainer), trainer.settings.image_size
@@ -245,6 +253,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--shares", type=int, default=10, metavar="STEPS")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--beside", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
 
@@ -261,6 +270,9 @@ def main() -> None:
         if told := compile_forwards(compiled):
             raise SystemExit(told)
         ways["compiled"] = step_of(compiled)
+    if arguments.beside:
+        own = argparse.Namespace(**vars(arguments) | {"set": arguments.set + arguments.beside})
+        ways["beside"] = step_of(built(own))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(arguments.rounds + 2):
         names = list(ways)
@@ -277,11 +289,9 @@ def main() -> None:
         cpu, wall = (1e3 * statistics.median(part) for part in zip(*measurements, strict=True))
         line = f"{name:9} {cpu:7.0f} ms CPU {wall:7.0f} ms wall"
         if name != "floor":
-            pairs = list(zip(measurements, times["floor"], strict=True))
-            ratios = [
-                statistics.median(ours[i] / floor[i] for ours, floor in pairs) for i in (0, 1)
-            ]
-            line += f"   {ratios[0]:.3f} / {ratios[1]:.3f} of the floor"
+            line += f"   {ratio(times, name, 'floor')} of the floor"
+        if name == "beside":
+            line += f", {ratio(times, name, 'default')} of `default`"
         print(line)
     if arguments.device != "cpu":
         seconds = statistics.median(wall for _, wall in times["default"])
