@@ -108,6 +108,7 @@ folder = pathlib.Path(sys.argv[1])
 units = [make_unit(folder / f"u{n}", SAVES) for n in range(2)]
 launcher = Ray(Ray.Config(jobs=1))
 handler = signal.getsignal(signal.SIGTERM)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
 with meanwhile(stopping := Stopping(launcher, units[:1])):
     ended = []
     for attempt in (1, 2, 3):
@@ -122,6 +123,7 @@ told = {
     "seconds": stopping.seconds,
     "connected": ray.is_initialized(),
     "handler": signal.getsignal(signal.SIGTERM) is handler,
+    "ignored": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
 }
 (folder / "told.json").write_text(json.dumps(told))
 """
@@ -133,7 +135,9 @@ def test_an_instance_of_its_own_stops_in_time_and_leaves_nothing(tmp_path: Path)
     )
     told = json.loads((tmp_path / "told.json").read_text())
     assert told.pop("seconds") < 10
-    assert told == {"ended": [["u0", 143]], "connected": False, "handler": True}
+    assert told == {
+        "ended": [["u0", 143]], "connected": False, "handler": True, "ignored": True
+    }  # fmt: skip
     assert (tmp_path / "u0" / "saved").exists()
     assert not (tmp_path / "u1" / "pid").exists()
     assert not alive(tmp_path / "u0")

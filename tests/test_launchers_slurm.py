@@ -107,11 +107,16 @@ def test_a_job_that_dies_is_told(tmp_path: Path) -> None:
     wait_for(lambda: not alive(unit.folder), 10)
 
 
-def test_stop_cancels_the_jobs_and_leaves_no_process(tmp_path: Path) -> None:
+def test_stop_cancels_the_jobs_of_a_background_job_and_leaves_no_process(tmp_path: Path) -> None:
     units = [make_unit(tmp_path / f"u{n}", SAVES) for n in range(2)]
     launcher = slurm(cluster="local")
-    with meanwhile(stopping := Stopping(launcher, units)):
-        ended = carry_out(launcher, units)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+    try:
+        with meanwhile(stopping := Stopping(launcher, units)):
+            ended = carry_out(launcher, units)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stopping.seconds < 10
     assert {name: end.status for name, end in ended.items()} == {"u0": 143, "u1": 143}
     assert all((unit.folder / "saved").exists() and not alive(unit.folder) for unit in units)

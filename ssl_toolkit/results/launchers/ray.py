@@ -14,7 +14,7 @@ from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.interfaces import Ended, Launcher, Unit
 from ssl_toolkit.results.launchers import require
-from ssl_toolkit.results.launchers.work import GRACE, Work
+from ssl_toolkit.results.launchers.work import GRACE, Work, interruptible_children
 
 OBJECT_STORE = 80_000_000
 """Bytes that a local instance sets aside for objects, Ray's least: a run hands back two values."""
@@ -101,13 +101,14 @@ def _connected(address: str | None) -> Iterator[None]:
         here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(
-            # None would also mean a cluster that a variable names.
-            address or "local",
-            log_to_driver=False,
-            configure_logging=False,
-            **here,
-        )
+        with interruptible_children():
+            ray.init(
+                # None would also mean a cluster that a variable names.
+                address or "local",
+                log_to_driver=False,
+                configure_logging=False,
+                **here,
+            )
     except Exception as error:  # a bare one where a node takes more than 30 s to start
         ray.shutdown()
         where = f"launcher_options.address={address}" if address else "launcher ray"

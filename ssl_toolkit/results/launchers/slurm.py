@@ -13,7 +13,13 @@ from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.interfaces import Ended, Launcher, Unit
 from ssl_toolkit.results.launchers import require
 from ssl_toolkit.results.launchers.slurm_job import Job
-from ssl_toolkit.results.launchers.work import GRACE, TICK, Work, is_free
+from ssl_toolkit.results.launchers.work import (
+    GRACE,
+    TICK,
+    Work,
+    interruptible_children,
+    is_free,
+)
 
 LOOK = 0.5
 """Seconds between two looks at the folder of the jobs."""
@@ -125,7 +131,7 @@ class Slurm(Launcher):
             slurm_additional_parameters={"requeue": True, **options.sbatch},
             **{key: value for key, value in given.items() if value is not None},
         )
-        with executor.batch():
+        with interruptible_children(), executor.batch():
             return [executor.submit(Job(Work.of(unit))) for unit in units]
 
 

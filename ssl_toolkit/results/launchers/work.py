@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,6 +116,23 @@ class Work:
         finally:
             end(process)
         return process.returncode, by_signal(process.returncode)
+
+
+@contextmanager
+def interruptible_children() -> Iterator[None]:
+    """Let processes that are started inside hear SIGINT, with which Ray and submitit cancel.
+
+    What a shell runs in the background ignores SIGINT, and so would all that it starts.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # a started program has the default
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
