@@ -184,8 +184,8 @@ class SimPLE(Algorithm):
         return (soft_cross_entropy(logits, targets) * (targets.amax(dim=-1) > threshold)).mean()
 
     def _pair_weight(self, classes: int) -> float:
-        # Of the mean over pictures, a picture's own label has lambda_U / C; its pairs have up to
-        # 2 lambda_P, in proportion to the share of the pictures that its class has. Equal at most:
+        # A picture's own pseudo label weighs lambda_U / C; its pairs 2 lambda_P times the share of
+        # the pictures that are in its class. So they are equal where one class has everything.
         if self.config.pair_weight is None:
             return self.config.unsupervised_weight / (2 * classes)
         return self.config.pair_weight

@@ -58,7 +58,8 @@ def pair_loss(
         targets = _at_least_float32(targets.detach())
         log_probs = _at_least_float32(logits).log_softmax(dim=-1)
 
-        similarity = F.threshold(_similarity(targets), similarity_threshold, 0, inplace=True)
+        similarity = _similarity(targets)
+        torch.threshold_(similarity, similarity_threshold, 0)  # phi_s
         confidence = targets.amax(dim=-1, keepdim=True)
         anchors = F.threshold(confidence, confidence_threshold, 0)  # phi_c
         if not confidence_weighted:
