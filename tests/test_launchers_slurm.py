@@ -22,7 +22,7 @@ cp "$1" "$CLUSTER/script"
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
 for n in $(seq 0 "$last"); do
     export SLURM_JOB_ID=9$n SLURM_ARRAY_JOB_ID=77 SLURM_ARRAY_TASK_ID=$n SLURM_PROCID=0
-    setsid sh "$1" > "$CLUSTER/output-$n" 2>&1 < /dev/null &
+    setsid sh "$CLUSTER/script" > "$CLUSTER/output-$n" 2>&1 < /dev/null &
     echo $! > "$CLUSTER/77_$n"
 done
 echo "Submitted batch job 77"
