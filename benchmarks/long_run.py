@@ -10,6 +10,7 @@ out. Printed is the most that was seen in each tenth of the run. Linux only.
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import subprocess
 import sys
@@ -26,8 +27,8 @@ def own_megabytes(pid: int) -> float:
 
 
 def last_step(metrics: Path) -> int:
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return int(lines[-1].partition('"step": ')[2].split(",")[0].rstrip("}")) if lines else 0
+    whole = metrics.read_text().rpartition("\n")[0] if metrics.exists() else ""
+    return int(json.loads(whole.rpartition("\n")[2])["step"]) if whole else 0
 
 
 def main() -> None:

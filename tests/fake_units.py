@@ -104,9 +104,11 @@ class Stopping:
         self._at = 0.0
 
     def __call__(self) -> None:
-        wait_for(lambda: all((unit.folder / "ready").exists() for unit in self._units))
-        self._at = time.monotonic()
-        self._launcher.stop()
+        try:
+            wait_for(lambda: all((unit.folder / "ready").exists() for unit in self._units))
+        finally:  # a launcher that nobody stops would wait for ever
+            self._at = time.monotonic()
+            self._launcher.stop()
 
     @property
     def seconds(self) -> float:
