@@ -7,11 +7,12 @@ forward and backward of all images that the algorithm trains on, with the plaine
 `foreach`, and the average by one `foreach` lerp and copy. Its network has torch's own layout. How
 many images it guesses and trains on is counted in a step of ours.
 
-`plain` is our step with that layout, `default` the step as a run makes it (channels last),
-`compiled` that under ``--compile``, and `beside` that with the options of ``--beside``. Each round
-makes one step of each, in a rotating order. A ratio is the median over the rounds of ours divided
-by the floor in the same round, by CPU time of the process and by wall time; on a machine with other
-work the former is the steadier.
+`plain` is our step with that layout, `default` the step as a run makes it (channels last, freed
+memory kept), `compiled` that under ``--compile``, and `beside` that with the options of
+``--beside``. Each is a process of its own, since the last two change what they share; they take
+turns, one step of each a round, in a rotating order. A ratio is the median over the rounds of ours
+divided by the floor in the same round, by CPU time of the process and by wall time; on a machine
+with other work the former is the steadier.
 
 Shares are measured in further steps of `default`, with clocks around its parts; a part inside
 another counts for itself alone. On a GPU (``--device cuda``) the wall time is until the device is
@@ -23,13 +24,15 @@ from __future__ import annotations
 
 import argparse
 import copy
+import multiprocessing
 import os
 import platform
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
@@ -46,6 +49,7 @@ from ssl_toolkit.data.store import ImageStore
 from ssl_toolkit.engine import trainer as trainers
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.progress import StepRecorder
@@ -187,7 +191,7 @@ def shares(trainer: Trainer, steps: int) -> dict[str, float]:
         (type(trainer.optimizer), "step", "optimizer"),
         (type(trainer.optimizer), "zero_grad", "optimizer"),
         (EMA, "update", "average"),
-        (trainers, "largest_gradient", "logging"),
+        (trainers, "gradient_norm", "logging"),
         (StepRecorder, "add", "logging"),
         (StepRecorder, "flush", "logging"),
     ]
@@ -210,6 +214,51 @@ def timed(step: Callable[[], None]) -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return host, time.perf_counter() - wall
+
+
+class Way:
+    """A process that makes steps of one way when it is asked to.
+
+    Args:
+        name: floor, plain, default, compiled or beside.
+        arguments: of the command line.
+    """
+
+    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, other = context.Pipe()
+        context.Process(target=serve, args=(name, arguments, other), daemon=True).start()
+        other.close()
+
+    def ask(self, question: str, *given: Any) -> Any:
+        """What `serve` answers."""
+        self._connection.send((question, *given))
+        return self._connection.recv()
+
+
+def serve(name: str, arguments: argparse.Namespace, connection: Connection) -> None:
+    torch.set_num_threads(arguments.threads)
+    if name == "beside":
+        arguments.set += arguments.beside
+    if name in ("floor", "plain"):
+        trainer = built(arguments, model={"channels_last": False})
+    else:
+        trainer = built(arguments)
+        keep_freed_memory()
+    guessed, trained = counted(trainer)
+    if name == "compiled" and (told := compile_forwards(trainer)):
+        raise SystemExit(told)
+    step = floor_of(trainer, guessed, trained) if name == "floor" else step_of(trainer)
+    answers: dict[str, Callable[..., Any]] = {
+        "step": lambda: timed(step),
+        "counted": lambda: (guessed, trained),
+        "shares": lambda steps: shares(trainer, steps),
+        "gpu": lambda seconds: list(on_gpu(trainer, seconds, guessed, trained)),
+    }
+    with suppress(EOFError):  # the one that asks has ended
+        while True:
+            question, *given = connection.recv()
+            connection.send(answers[question](*given))
 
 
 def ratio(times: dict[str, list[tuple[float, float]]], ours: str, other: str) -> str:
@@ -255,30 +304,15 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--beside", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-
-    plain = built(arguments, model={"channels_last": False})
-    default = built(arguments)
-    guessed, trained = counted(plain)
-    ways = {
-        "floor": floor_of(plain, guessed, trained),
-        "plain": step_of(plain),
-        "default": step_of(default),
-    }
-    if arguments.compile:
-        compiled = built(arguments)
-        if told := compile_forwards(compiled):
-            raise SystemExit(told)
-        ways["compiled"] = step_of(compiled)
-    if arguments.beside:
-        own = argparse.Namespace(**vars(arguments) | {"set": arguments.set + arguments.beside})
-        ways["beside"] = step_of(built(own))
+    names = ["floor", "plain", "default"]
+    names += ["compiled"] * arguments.compile + ["beside"] * bool(arguments.beside)
+    ways = {name: Way(name, arguments) for name in names}
+    guessed, trained = ways["plain"].ask("counted")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(arguments.rounds + 2):
-        names = list(ways)
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            measured = timed(ways[name])
+            measured = ways[name].ask("step")
             if number > 1:
                 times[name].append(measured)
 
@@ -295,10 +329,11 @@ def main() -> None:
         print(line)
     if arguments.device != "cpu":
         seconds = statistics.median(wall for _, wall in times["default"])
-        for line in on_gpu(default, seconds, guessed, trained):
+        for line in ways["default"].ask("gpu", seconds):
             print(f"  {line}")
     if arguments.shares:
-        for part, share in sorted(shares(default, arguments.shares).items(), key=lambda p: -p[1]):
+        measured = ways["default"].ask("shares", arguments.shares)
+        for part, share in sorted(measured.items(), key=lambda p: -p[1]):
             print(f"  {part:14}{100 * share:6.2f} % of the CPU time of `default`")
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import resource
+import statistics
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +365,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 def test_all_finite_sees_one_bad_number() -> None:
     module = nn.BatchNorm1d(3)
     assert all_finite(module)
+    module.running_var[1] = 1e30
+    assert all_finite(module)
     module.running_var[1] = math.inf
     assert not all_finite(module)
 
@@ -470,6 +476,19 @@ def test_a_gpu_trains_in_bfloat16_where_it_has_it(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     assert choose_precision("auto", torch.device("cuda", 0)) == (chosen, "")
     assert choose_precision("fp32", torch.device("cuda", 0)) == ("fp32", "")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not the C library of GNU")
+def test_a_step_reuses_the_memory_of_the_one_before() -> None:
+    options = {"batch_size": 16, "image_size": 32, "log_every": 1, "steps": 9, "eval_every": 9}
+    trainer = prepare(configure(algo="supervised", backbone="wrn_10_1", **options)).trainer
+    seen: list[int] = []
+    trainer.observers.append(
+        lambda row: seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    )
+    trainer.fit()
+    new_pages = [after - before for before, after in pairwise(seen[:-1])]
+    assert statistics.median(new_pages) < 100  # 1,000 to 2,000 otherwise
 
 
 @pytest.mark.parametrize("algo", ["simple", "mixmatch", "mixmatch_enhanced", "fixmatch"])

@@ -80,20 +80,18 @@ def all_finite(module: nn.Module) -> bool:
         for tensor in [*module.parameters(), *module.buffers()]
         if tensor.is_floating_point() and tensor.numel()
     ]
-    return bool(_largest(tensors).isfinite())
+    # Not the Euclidean norm: the sum of squares of finite numbers can overflow.
+    largest = torch._foreach_norm(tensors, float("inf"))
+    return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
 
-def largest_gradient(optimizer: Optimizer) -> Tensor:
-    """The largest absolute value in any gradient, a scalar on their device; waits for nothing.
+def gradient_norm(optimizer: Optimizer) -> Tensor:
+    """The Euclidean norm of the gradient, a scalar on its device; waits for nothing.
 
-    It is infinite or nan where one is, and 0 where there are none.
+    It is infinite or nan where a part is, infinite from about 1e19 on, and 0 without gradients.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
-    return _largest(found) if found else parameters[0].new_zeros(())
-
-
-def _largest(tensors: list[Tensor]) -> Tensor:
-    # Not their norm: a sum of squares of finite numbers could overflow.
-    largest = torch._foreach_norm(tensors, float("inf"))
-    return torch.stack([norm.float() for norm in largest]).max()
+    found = [p.grad for p in parameters if p.grad is not None]
+    norms = torch._foreach_norm(found) if found else [parameters[0].new_zeros(())]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
+    return norm

@@ -62,9 +62,9 @@ class StepRecorder:
             self._names += tuple(f"class {c}" for c in range(len(classes)))
         self._rows.append((step, vector))
 
-    def add_gradient(self, step: int, largest: Tensor) -> None:
-        """Record the largest absolute value in any gradient of a step, after its batches."""
-        self._gradients.append((step, largest))
+    def add_gradient(self, step: int, norm: Tensor) -> None:
+        """Record the norm of a step's gradient, after its batches."""
+        self._gradients.append((step, norm))
 
     def flush(self) -> dict[str, float]:
         """The means since the last flush, by name; empty when nothing was recorded.
@@ -161,7 +161,7 @@ class StepRecorder:
     def _bad_gradients(self) -> list[int]:
         """The steps with a gradient that is not finite."""
         seen, self._gradients = self._gradients, []
-        finite = torch.stack([largest for _, largest in seen]).isfinite().tolist() if seen else []
+        finite = torch.stack([norm for _, norm in seen]).isfinite().tolist() if seen else []
         return [step for (step, _), good in zip(seen, finite, strict=True) if not good]
 
     def _refuse_non_finite(self, step: int, row: list[float]) -> None:

@@ -16,9 +16,10 @@ from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.streams import derive_seed
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
 from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
-from ssl_toolkit.engine.optimisation import all_finite, largest_gradient, set_learning_rate
+from ssl_toolkit.engine.optimisation import all_finite, gradient_norm, set_learning_rate
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.views import BatchMaker
@@ -116,6 +117,8 @@ class Trainer:
         before, counted = self.seconds, self.images
         if self.ranks.size > 1:
             self._objective = self.ranks.parallel(_Objective(self.classifier, self.algorithm))
+        if self.classifier.mean.device.type == "cpu":
+            keep_freed_memory()
         self.classifier.train()
         while self.step < steps:
             set_learning_rate(self.optimizer, s.schedule, self.step, steps)
@@ -187,7 +190,7 @@ class Trainer:
 
     def _update(self) -> None:
         if not self.scaler.is_enabled():  # a scaler looks itself, and leaves such a step out
-            self.recorder.add_gradient(self.step + 1, largest_gradient(self.optimizer))
+            self.recorder.add_gradient(self.step + 1, gradient_norm(self.optimizer))
         clip_norm = self.settings.optimizer.clip_norm
         if clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
