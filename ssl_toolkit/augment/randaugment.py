@@ -205,39 +205,42 @@ class RandAugment(Augmenter):
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Change images (N, 3, H, W) by N rows of draws, in float32 or wider.
 
-        Images are grouped by operation on the CPU, so that each operation runs once a slot on all
-        of its images; nothing is read back from the device. Gradient is not meant to flow.
+        In each slot images are sorted by operation, on the CPU's word, so that each operation runs
+        once on a slice; nothing is read back from the device. Gradient is not meant to flow.
         """
         work = images.to(torch.promote_types(images.dtype, torch.float32))
-        # Slots write in place: they need a tensor of their own, which `shift` gives.
-        work = shift(work, draws) if "top" in draws else work.clone()
+        if "top" in draws:
+            work = shift(work, draws)
+        places = torch.arange(len(work))  # where each image is
         for operation, value in zip(
             draws["operation"].unbind(1), draws["value"].unbind(1), strict=True
         ):
-            self._apply_slot(work, operation, value)
+            order = operation.argsort(stable=True)
+            work = work.index_select(0, places[order].to(work.device, non_blocking=True))
+            self._apply_slot(work, operation, value[order])
+            places = order.argsort()
+        # Also without any slot: what follows writes in place.
+        work = work.index_select(0, places.to(work.device, non_blocking=True))
         if "box" in draws:
             ops.cutout_(work, draws["box"].to(images.device, non_blocking=True))
         return work.to(images.dtype)
 
     def _apply_slot(self, work: Tensor, operation: Tensor, value: Tensor) -> None:
-        order = operation.argsort(stable=True)
-        value = value[order]
-        rows = order.to(work.device, non_blocking=True)
+        """Change images in place, which are sorted by operation as the values are."""
+        height, width = work.shape[-2:]
         values = value.to(work.device, work.dtype, non_blocking=True)
         # tolist is free of waiting: draws are on the CPU.
         sizes = torch.bincount(operation + 1, minlength=len(self.pool) + 1).tolist()
         matrices: list[ops.Matrix] = []
-        start = sizes[0]
+        end = sizes[0]
         for entry, size in zip(self.pool, sizes[1:], strict=True):
-            group = slice(start, start + size)
-            start += size
+            start, end = end, end + size
             if size and entry.operation is not None:
-                changed = entry.operation(work.index_select(0, rows[group]), values[group])
-                work.index_copy_(0, rows[group], changed)
+                group = work[start:end]
+                group.copy_(entry.operation(group, values[start:end]))
             elif size and entry.geometry is not None:
-                height, width = work.shape[-2:]
-                matrices += [entry.geometry(v, height, width) for v in value[group].tolist()]
+                matrices += [entry.geometry(v, height, width) for v in value[start:end].tolist()]
         if matrices:
-            moved = rows[-len(matrices) :]
+            moved = work[-len(matrices) :]
             matrix = torch.tensor(matrices, dtype=work.dtype).to(work.device, non_blocking=True)
-            work.index_copy_(0, moved, ops.warp(work.index_select(0, moved), matrix))
+            moved.copy_(ops.warp(moved, matrix))

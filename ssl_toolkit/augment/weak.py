@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -85,22 +86,37 @@ def draw_shift(
 def shift(images: Tensor, draws: Draws) -> Tensor:
     """Crop images (N, C, H, W) at the drawn offsets, reflecting at the border, then mirror.
 
-    The padded image never exists: pixels are gathered by reflected indices, which are computed from
-    the CPU draws and moved without a synchronisation.
+    The padded image never exists: pixels are gathered by their places in it, a row of which is one
+    slice of a table. Only where these slices begin is computed from the CPU draws, and moved
+    without a synchronisation.
 
     Returns:
         A new tensor of the same shape and dtype.
     """
     count, channels, height, width = images.shape
-    rows = _reflected(draws["top"], height)
-    columns = _reflected(draws["left"], width)
-    columns = torch.where(draws["mirror"][:, None], columns.flip(1), columns)
-    pixels = (rows[:, :, None] * width + columns[:, None]).view(count, 1, height * width)
-    pixels = pixels.to(images.device, non_blocking=True)
-    return images.flatten(2).gather(2, pixels.expand(-1, channels, -1)).view_as(images)
+    mirror, left = draws["mirror"], draws["left"]
+    rows = (mirror * (3 * height - 2) + draws["top"] + height - 1)[:, None] + torch.arange(height)
+    columns = torch.where(mirror, -left, left) + width - 1
+    starts = (rows * (3 * width - 2) + columns[:, None]).flatten()
+    slices = _reflected_places(height, width, images.device).unfold(0, width, 1)
+    pixels = slices.index_select(0, starts.to(images.device, non_blocking=True))
+    pixels = pixels.view(count, 1, height * width).expand(-1, channels, -1)
+    return images.flatten(2).gather(2, pixels).view_as(images)
 
 
-def _reflected(offset: Tensor, size: int) -> Tensor:
-    """Indices (N, size) from each offset on, reflected into [0, size) without repeated border."""
+@lru_cache(maxsize=4)
+def _reflected_places(height: int, width: int, device: torch.device) -> Tensor:
+    """Where in the image each pixel comes from when it is reflected on all sides, up to its size.
+
+    Returns:
+        The flat form of (2, 3 · height - 2, 3 · width - 2): as it is, and mirrored.
+    """
+    rows, columns = _reflected(height), _reflected(width)
+    places = rows[:, None] * width + columns
+    return torch.stack([places, places.flip(1)]).flatten().to(device)
+
+
+def _reflected(size: int) -> Tensor:
+    """The places 1 - size to 2 · size - 2, reflected into [0, size) without repeated border."""
     last = size - 1
-    return last - (last - (offset[:, None] + torch.arange(size)).abs()).abs()
+    return last - (last - torch.arange(-last, 2 * last + 1).abs()).abs()
