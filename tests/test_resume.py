@@ -84,6 +84,22 @@ def test_a_finished_run_can_become_longer(finished: Path) -> None:
     assert "has done 6 steps already" in refusal("resume", finished, "--steps", "5")
 
 
+def test_another_machine_is_told_and_recorded(made: dict[str, Path], stopped: Path) -> None:
+    record = stopped / "record.json"
+    here = strict_json(record.read_text())["device"]
+    change(record, f'"device": "{here}"', '"device": "cuda:0 (NVIDIA H200)"')
+    change(record, '"precision": "fp32"', '"precision": "bf16"')
+    ended = call("resume", without_limit(stopped))
+    assert ended.returncode == 0
+    assert "warning: this run computes otherwise from here on" in ended.stdout
+    assert f"device: {here} instead of cuda:0 (NVIDIA H200)" in ended.stdout
+    assert "precision: fp32 instead of bf16" in ended.stdout
+    assert [(c["key"], c["after_step"]) for c in strict_json(record.read_text())["changes"]] == [
+        ("device", 1),
+        ("precision", 1),
+    ]
+
+
 def test_a_longer_one_that_is_stopped_again_goes_on_without_being_told(stopped: Path) -> None:
     result = call("resume", stopped, "--steps", "6")  # its limit ends it again
     assert result.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.shared import flatten
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
+from ssl_toolkit.engine.devices import describe
+from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.ranks import Ranks, joined, under_launcher
 from ssl_toolkit.engine.resolve import load_table
 from ssl_toolkit.engine.trainer import Trainer
@@ -134,6 +137,9 @@ def _go_on(
     console.log_to(folder.log)
     if warning:
         console.warn(warning)
+    if moved := _moved(folder, experiment):
+        changes += moved
+        console.warn("this run computes otherwise from here on; its result will differ a little")
     if changes:
         _record(folder, config, changes)
     for change in changes:
@@ -206,6 +212,23 @@ def _checked(
             "--output NEW` (more steps alone: resume --steps N)"
         )
     return replace(config, settings=config.settings.model_copy(update=asked)), changes
+
+
+def _moved(folder: RunFolder, experiment: Experiment) -> list[dict[str, Any]]:
+    """Changes of what the last digits depend on, since the run last began or was gone on with."""
+    made, step = folder.read_record(), experiment.trainer.step
+    was = made | {change["key"]: change["to"] for change in made.get("changes", ())}
+    now = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
+    return [
+        {"key": key, "from": was[key], "to": value, "after_step": step}
+        for key, value in now.items()
+        if _unnumbered(was.get(key, value)) != _unnumbered(value)
+    ]
+
+
+def _unnumbered(device: str) -> str:
+    """Another GPU of the same name is no change."""
+    return re.sub(r"^cuda:\d+", "cuda", device)
 
 
 def _record(folder: RunFolder, config: RunConfig, changes: list[dict[str, Any]]) -> None:
