@@ -76,8 +76,10 @@ class ImageStore:
         """
         if isinstance(self.images, Tensor):
             return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
-        taken = self.images.take(self._rows[indices.cpu().numpy()])
-        return torch.from_numpy(taken).to(self.device)
+        taken = torch.from_numpy(self.images.take(self._rows[indices.cpu().numpy()]))
+        if self.device.type == "cuda":  # a copy from pinned memory lets the host go on
+            return taken.pin_memory().to(self.device, non_blocking=True)
+        return taken.to(self.device)
 
     def gather(self, indices: Tensor) -> Tensor:
         """`pixels` as float32 in [0, 1]."""
