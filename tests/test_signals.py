@@ -43,6 +43,14 @@ class Started:
             assert time.monotonic() < end, "it took too long"
             time.sleep(0.02)
 
+    def listens(self) -> bool:
+        """Whether it has begun to handle signals itself."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        if not status.exists():  # not Linux, or over already
+            return self.log.exists()
+        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
+
     def signal(self, *numbers: int, pause: float = 0.3) -> float:
         """Send signals; the seconds until the process ended."""
         began = time.monotonic()
@@ -121,7 +129,7 @@ def test_while_pictures_are_read_by_threads(number: int, moment: str, tmp_path: 
     if moment == "in the cache":
         started.wait_for(lambda: any(cache.glob("pictures/.*.partial")))
     else:
-        started.wait_for(lambda: started.log.exists())
+        started.wait_for(started.listens)
     assert started.signal(number, number) < limit()
     started.check(STATUS[signal.Signals(number)])
     assert not run.exists()
@@ -202,6 +210,6 @@ def test_on_a_terminal_the_cursor_comes_back(tmp_path: Path) -> None:
 def test_other_commands_end_by_signals_too(tmp_path: Path) -> None:
     data = make_many(tmp_path / "data")
     started = Started(tmp_path, "inspect", data, "--workers", "2")
-    started.wait_for(lambda: started.log.exists())
+    started.wait_for(started.listens)
     assert started.signal(signal.SIGTERM) < limit()
     started.check(143)
