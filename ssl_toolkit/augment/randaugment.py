@@ -205,8 +205,9 @@ class RandAugment(Augmenter):
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Change images (N, 3, H, W) by N rows of draws, in float32 or wider.
 
-        In each slot images are sorted by operation, on the CPU's word, so that each operation runs
-        once on a slice; nothing is read back from the device. Gradient is not meant to flow.
+        In each slot images are sorted by operation, as the draws on the CPU say, so that each
+        operation runs once, on a slice; nothing is read back from the device. Gradient is not
+        meant to flow.
         """
         work = images.to(torch.promote_types(images.dtype, torch.float32))
         if "top" in draws:
