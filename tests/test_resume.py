@@ -98,6 +98,9 @@ def test_another_machine_is_told_and_recorded(made: dict[str, Path], stopped: Pa
         ("device", 1),
         ("precision", 1),
     ]
+    # That is no leave to edit the configuration.
+    change(stopped / "config.yaml", "precision: auto", "precision: fp32")
+    assert "precision is 'fp32', was 'auto'" in refusal("resume", stopped, "--steps", "6")
 
 
 def test_a_longer_one_that_is_stopped_again_goes_on_without_being_told(stopped: Path) -> None:

@@ -30,6 +30,9 @@ from ssl_toolkit.results.training import Outcome, finish, summary_of
 
 State = dict[str, Any]
 
+_MAY_BE_ASKED = ("steps", "devices")
+"""Keys that `resume` gives another value; other changes in a record are of the machine."""
+
 
 def resume(
     path: Path,
@@ -191,7 +194,11 @@ def _checked(
             f"--steps {steps}: {shown(folder.path)} has done {done} steps already; give more"
         )
     now = dict(flatten(config.tree()))
-    agreed = {change["key"]: change["to"] for change in folder.read_record().get("changes", ())}
+    agreed = {
+        change["key"]: change["to"]
+        for change in folder.read_record().get("changes", ())
+        if change["key"] in _MAY_BE_ASKED
+    }
     agreed |= {key: now[key] for key in asked}
     changes = [
         {"key": key, "from": now[key], "to": value, "after_step": done}
