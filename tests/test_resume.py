@@ -131,6 +131,30 @@ def test_a_configuration_changed_by_hand_is_refused_with_its_keys(stopped: Path)
     assert "was 0.002" in refusal("resume", stopped, "--steps", "9")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("\nbatch_size: 8\n", "\nbatch_size: null\n", "batch_size is None, was 8"),
+        ("\nlr: 0.002\n", "\nlr: null\n", "lr is None, was 0.002"),
+        ("\nlabels_per_class: 4\n", "\nlabels_per_class: null\n", "is None, was 4"),
+        ("\nweights: null\n", "\nweights: None\n", "weights is 'None', was None"),
+    ],
+)
+def test_a_key_that_is_emptied_by_hand_is_changed(
+    old: str, new: str, told: str, stopped: Path
+) -> None:
+    change(stopped / "config.yaml", old, new)
+    assert told in refusal("resume", stopped)
+    assert told in refusal("resume", stopped, "--steps", "9")
+
+
+def test_a_setting_that_is_left_out_is_another_configuration(tmp_path: Path) -> None:
+    given = (*DIGITS, "--algo", "supervised", "--output", tmp_path / "run", "--continue")
+    assert call(*given, "--num-labels", "20").returncode == 0
+    assert call(*given, "--num-labels", "20").returncode == 0
+    assert "num_labels is 20 there, None here" in refusal(*given)
+
+
 def test_a_damaged_checkpoint_costs_the_steps_after_the_one_before(
     made: dict[str, Path], stopped: Path
 ) -> None:

@@ -32,6 +32,10 @@ MAY_CHANGE = frozenset(
 """Keys that say where and how, not what: another value of theirs changes no result."""
 
 
+FROM_DATA = "labelled_in_pool"
+"""The key that is filled from the data alone: None in a configuration that was not run yet."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one run."""
@@ -213,9 +217,10 @@ def check_same(folder: RunFolder, config: RunConfig) -> None:
         ConfigError: names the keys that differ, with both values.
     """
     stored = dict(flatten(folder.read_config().tree()))
-    # What is filled from the data alone is None in a configuration that was not run yet.
     left_out = {*MAY_CHANGE, "devices"}  # whoever goes on says with how many
-    given = {k: v for k, v in flatten(config.tree()) if v is not None and k not in left_out}
+    given = {key: value for key, value in flatten(config.tree()) if key not in left_out}
+    if given[FROM_DATA] is None:
+        del given[FROM_DATA]
     told = [
         f"{key} is {stored.get(key)!r} there, {value!r} here"
         for key, value in given.items()

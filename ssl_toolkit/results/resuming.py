@@ -210,7 +210,7 @@ def _checked(
         for key in sorted(was.keys() | now.keys())
         if key
         not in {*MAY_CHANGE, "data"}  # pictures may move; their classes and names are checked
-        and str(now.get(key)) not in (str(was.get(key)), str(agreed.get(key)))
+        and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
     ]
     if told:
         raise ConfigError(
