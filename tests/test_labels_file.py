@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from in_process import call, refusal
 from picture_files import put
 
 from ssl_toolkit.data.arrays import Pictures, array_table
@@ -188,3 +189,21 @@ def test_the_command_uses_the_file(pool, command):
     done = command("run", "--data", pool, "--labels", "x.txt", "--num-labels", 4)
     assert done.returncode == 2
     assert "leave --num-labels out" in done.stderr
+
+
+def test_a_run_with_a_labels_file_can_be_evaluated_and_resumed(pool, tmp_path):
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(f"{'ab'[n % 2]}/{n:02d}.png" for n in range(6)))
+    given = (
+        "run", "--algo", "supervised", "--data", pool, "--steps", 1, "--batch-size", 2,
+        "--backbone", "wrn_10_1", "--image-size", 8, "--test-fraction", 0.2, "--labels", labels,
+    )  # fmt: skip
+    run = tmp_path / "run"
+    assert call(*given, "--output", run).returncode == 0
+    for again in (("evaluate", run), ("check-run", run), ("resume", run, "--steps", 2)):
+        done = call(*again)
+        assert done.returncode == 0, done.stderr
+    labels.write_text("a/00.png\nb/01.png\n")
+    told = refusal(*given, "--split", run / "split.json", "--output", tmp_path / "other")
+    assert "--labels names other labeled images than" in told
+    assert "4 are not in it" in told

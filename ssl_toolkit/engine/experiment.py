@@ -19,6 +19,7 @@ from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, Settings
 from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
+from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.split_file import load_split, split_hash
 from ssl_toolkit.data.splits import Split, draw_split
 from ssl_toolkit.data.streamed import keep_all_but_unlabelled
@@ -39,6 +40,7 @@ from ssl_toolkit.engine.ranks import Ranks, synchronised
 from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
 from ssl_toolkit.engine.trainer import Trainer, needed
 from ssl_toolkit.engine.views import BatchMaker
+from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import (
     Algorithm,
     Augmenter,
@@ -116,6 +118,11 @@ def prepare(
         warnings.append(table.read.warning)
     table, chosen = chosen_labels(table, settings)
     split = _split(table, settings, chosen)
+    if chosen is not None and len(others := np.setdiff1d(split.labelled, chosen)):
+        raise DataError(
+            f"--labels names other labeled images than {shown(Path(needed(settings.split)))} "
+            f"({len(others):,} are not in it); leave one of them out"
+        )
     if settings.stream_buffer is not None:
         split = keep_all_but_unlabelled(
             table,

@@ -33,12 +33,11 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
     """The suggestions of the data set that the settings name; reads no data.
 
     Raises:
-        ConfigError: both ``data`` and ``dataset`` are given, or ``labels`` and a number of labels
-            or a split.
+        ConfigError: both ``data`` and ``dataset`` are given, or ``labels`` and a number of labels.
         PluginError: the data set is unknown or broken.
     """
     if settings.labels is not None:
-        others = ("split", "labels_per_class", "num_labels")
+        others = ("labels_per_class", "num_labels")
         if given := [name for name in others if getattr(settings, name) is not None]:
             raise ConfigError(
                 f"--labels says which pictures are labelled; leave --{given[0].replace('_', '-')} "
