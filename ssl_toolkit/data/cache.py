@@ -79,6 +79,16 @@ def open_cache(
     return cache, ""
 
 
+def known_cache(paths: Sequence[str], size: int) -> PictureCache | None:
+    """The cache of these files at this size where there is one; nothing is decoded or written."""
+    if not paths:
+        return None
+    try:
+        return read_cache(cache_root() / _key(paths, size), paths, size)
+    except OSError:
+        return None
+
+
 def cache_root() -> Path:
     """The folder with all caches of pictures.
 

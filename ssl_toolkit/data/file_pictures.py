@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache import open_cache
+from ssl_toolkit.data.cache import known_cache, open_cache
 from ssl_toolkit.data.cache_files import PictureCache, Progress
 from ssl_toolkit.data.packed import container, tar_member
 from ssl_toolkit.data.pictures import open_content, read_pictures
@@ -89,13 +90,24 @@ class FilePictures:
     def open(self, size: int, progress: Progress | None = None) -> PictureCache:
         """The decoded pictures of `kept`, made when there are none; see `open_cache`."""
         if size not in self._caches:
-            paths: Sequence[str] = self.paths
-            if self.kept is not None:
-                paths = Texts(self.paths[place] for place in self.kept.tolist())
             self._caches[size], self.warning = open_cache(
-                paths, size, workers=self.workers, progress=progress
+                self._kept_paths(), size, workers=self.workers, progress=progress
             )
         return self._caches[size]
+
+    def keep(self, rows: NDArray[np.int64]) -> None:
+        """Let the caches hold the pictures of these rows of the table alone."""
+        self.kept = np.sort(self.places[np.unique(rows)])
+
+    def open_known(self, size: int) -> None:
+        """Use the cache of `kept` at this size where there is one; decodes no picture."""
+        if size not in self._caches and (cache := known_cache(self._kept_paths(), size)):
+            self._caches[size] = cache
+
+    def _kept_paths(self) -> Sequence[str]:
+        if self.kept is None:
+            return self.paths
+        return Texts(self.paths[place] for place in self.kept.tolist())
 
     def faults(self, size: int, progress: Progress | None = None) -> dict[int, str]:
         """Why pictures of `kept` can't be read, by their place in `paths`; opens the cache."""
@@ -122,6 +134,41 @@ class FilePictures:
                 return bytes(cache.digests[place]).hex()
         with open_content(Path(self.paths[self.places[row]])) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def digests(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """SHA-256 of each row's file, (n, 32): as a cache knows it, else of the file as it is now.
+
+        Zeros where the file can't be read.
+        """
+        found = np.zeros((len(rows), 32), np.uint8)
+        inside = self.in_cache(rows)
+        known = np.zeros(len(rows), dtype=bool)
+        for cache in [*self._caches.values()][:1]:
+            known = (inside >= 0) & ~np.isin(inside, np.array([*cache.faults], dtype=np.int64))
+            found[known] = cache.digests[inside[known]]
+            cache.give_back()
+        for place in np.flatnonzero(~known).tolist():
+            with contextlib.suppress(OSError):
+                digest = bytes.fromhex(self.digest(int(rows[place])))
+                found[place] = np.frombuffer(digest, np.uint8)
+        return found
+
+    def places_in_files(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Offset and length of each row's picture in its shard, (n, 2); opens no file.
+
+        A picture that is a file of its own has offset 0; one that is gone, length -1.
+        """
+        found = np.zeros((len(rows), 2), np.int64)
+        for at, place in enumerate(self.places[rows].tolist()):
+            path = self.paths[place]
+            if member := tar_member(path):
+                found[at] = member[1:]
+                continue
+            try:
+                found[at, 1] = os.stat(path).st_size
+            except OSError:
+                found[at, 1] = -1
+        return found
 
     def short_digests(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Eight bytes of each digest, (n,), where a cache knows them all; else None."""

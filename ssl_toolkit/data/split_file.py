@@ -1,15 +1,24 @@
-"""``split.json``: a split by the names of its pictures, usable on another machine."""
+"""``split.json``: a split by the names of its pictures and what they hold, usable elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from ssl_toolkit.data.contents import (
+    NAMED,
+    Changes,
+    Content,
+    compare_contents,
+    content_of,
+    parsed_entries,
+)
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.splits import Rows, Split
 from ssl_toolkit.data.texts import places_of
@@ -18,50 +27,92 @@ from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import ImageTable
 
-VERSION = 1
+VERSION = 2
 PARTS = ("labelled", "unlabelled", "validation", "test")
+CONTENTS = {part: f"{part}_content" for part in PARTS}
+"""The keys under which a file says what the images of a part hold; see `Content.lines`."""
+
+NEW_RUN = "restore them, or start a new run without this split"
 
 _BLOCK = 4096
 
 
-def split_hash(table: ImageTable, split: Split) -> str:
-    """SHA-256, in hexadecimal, over the classes and the keys of each part in their order."""
-    content = {"classes": iter([list(table.classes)])}
-    content |= {part: _blocks(table, getattr(split, part)) for part in PARTS}
-    digest = hashlib.sha256()
-    for place, (name, blocks) in enumerate(sorted(content.items())):
-        # As the whole would be written without spaces, but a block at a time.
-        digest.update(f'{"," if place else "{"}"{name}":['.encode())
-        for text in _joined(blocks, ",", ensure_ascii=True):
-            digest.update(text.encode())
-        digest.update(b"]")
-    digest.update(b"}")
-    return digest.hexdigest()
+@dataclass(frozen=True)
+class StoredSplit:
+    """What a split file says, as rows of a table."""
+
+    path: Path
+    split: Split
+    content: Content
+
+    def check(self, table: ImageTable, way_out: str = NEW_RUN) -> None:
+        """Refuse images that are not those that the split was written with.
+
+        Args:
+            table: the one that the split was read for.
+            way_out: what the user can do.
+
+        Raises:
+            DataError: one line with how many images of which part differ.
+        """
+        now = content_of(table, self.split)
+        changes = compare_contents(self.content, now, len(self.split.unlabelled))
+        if changes.told:
+            raise data_changed(self.path, changes, way_out)
 
 
-def save_split(path: Path, table: ImageTable, split: Split) -> None:
+def data_changed(path: Path, changes: Changes, way_out: str = NEW_RUN) -> DataError:
+    """The error for images that are not those of a split file."""
+    return DataError(f"the data changed since {shown(path)} was written: {changes.told}; {way_out}")
+
+
+def split_hash(table: ImageTable, split: Split, content: Content | None = None) -> str:
+    """SHA-256, in hexadecimal, over the classes, and the keys and the content of each part.
+
+    Args:
+        table: the pictures.
+        split: of the table; the order within a part counts.
+        content: of the split; None to look at the pictures.
+    """
+    return _hash(_fields(table, split, content or content_of(table, split)))
+
+
+def save_split(path: Path, table: ImageTable, split: Split, content: Content | None = None) -> None:
     """Write a split with its hash, whole or not at all, a block of keys at a time.
+
+    Args:
+        path: the file.
+        table: the pictures.
+        split: of the table.
+        content: of the split; None to look at the pictures.
 
     Raises:
         OSError: it can't be written.
     """
-    head = {"version": VERSION, "hash": split_hash(table, split), "classes": list(table.classes)}
+    content = content or content_of(table, split)
+    told = _hash(_fields(table, split, content))
+    head = {"version": VERSION, "hash": told, "classes": list(table.classes)}
 
     def write(file: BinaryIO) -> None:
         file.write(json.dumps(head, indent=2, ensure_ascii=False)[:-2].encode())
-        for part in PARTS:
-            file.write(f',\n  "{part}": ['.encode())
-            rows = getattr(split, part)
-            for text in _joined(_blocks(table, rows), ",\n    ", ensure_ascii=False):
+        for name, blocks in _fields(table, split, content).items():
+            if name == "classes":
+                continue
+            file.write(f',\n  "{name}": ['.encode())
+            empty = True
+            for text in _joined(blocks, ",\n    ", ensure_ascii=False):
                 file.write(text.encode())
-            file.write(b"\n  ]" if len(rows) else b"]")
+                empty = False
+            file.write(b"]" if empty else b"\n  ]")
         file.write(b"\n}\n")
 
     write_atomically(path, write)
 
 
-def load_split(path: Path, table: ImageTable) -> Split:
+def load_split(path: Path, table: ImageTable) -> StoredSplit:
     """Read a split that `save_split` wrote, for the same pictures in any place.
+
+    Whether they hold what they held is left to `StoredSplit.check`: some may not be read yet.
 
     Raises:
         DataError: no such file or no split file; other classes; pictures that the data doesn't
@@ -70,18 +121,21 @@ def load_split(path: Path, table: ImageTable) -> Split:
     """
     content = _parse(path)
     where = shown(path)
+    told_hash, own_hash = content.pop("hash"), _hash(_read_fields(content))
     if content["classes"] != list(table.classes):
         raise DataError(
             f"{where} was made for the classes {some(content['classes'])}; the data has "
             f"{some(table.classes)}"
         )
     faults = []
+    stored = _content(content)
     rows: dict[str, Rows] = {}
     for part in PARTS:
         keys = content.pop(part)
         places = places_of(table.keys, keys)
         if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
-            faults.append(f"{where}: {part} pictures that the data doesn't have: {some(foreign)}")
+            told = f"{len(foreign):,} of {len(keys):,} {part} pictures"
+            faults.append(f"{where}: {told} that the data doesn't have: {some(foreign)}")
         rows[part] = places[places >= 0]
         found, counts = np.unique(rows[part], return_counts=True)
         if twice := _keys(table, found[counts > 1]):
@@ -105,11 +159,12 @@ def load_split(path: Path, table: ImageTable) -> Split:
     ]
     labelled, unlabelled, validation, test = (rows[part] for part in PARTS)
     split = Split(labelled, unlabelled, validation, test)
-    if not faults and content["hash"] != split_hash(table, split):
-        faults.append(f"{where} doesn't match its hash: it was changed by hand or is damaged")
+    if not faults and (told_hash != own_hash or not stored):
+        faults.append(_damaged(path))
     if faults:
         raise DataError(faults)
-    return split
+    assert stored is not None
+    return StoredSplit(path, split, stored)
 
 
 def read_hash(path: Path) -> str:
@@ -120,12 +175,82 @@ def read_hash(path: Path) -> str:
     """
     content = _parse(path)
     told: str = content.pop("hash")
-    text = json.dumps(content, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    if told != hashlib.sha256(text.encode()).hexdigest():
-        raise DataError(
-            f"{shown(path)} doesn't match its hash: it was changed by hand or is damaged"
-        )
+    if told != _hash(_read_fields(content)):
+        raise DataError(_damaged(path))
     return told
+
+
+def compare_files(path: Path, other: Path) -> str:
+    """How two split files differ in images, one sentence; needs no pictures.
+
+    Empty where they don't, or where one of them can't be read.
+    """
+    try:
+        was, now = _parse(path), _parse(other)
+    except DataError:
+        return ""
+    one, two = _content(was), _content(now)
+    if one is None or two is None:
+        return ""
+    changes = Changes.none()
+    for part in PARTS:
+        place = {key: at for at, key in enumerate(now[part])}
+        pairs = [(at, place[key]) for at, key in enumerate(was[part]) if key in place]
+        count = len(was[part])
+        changes.count(part, count - len(pairs), len(now[part]) - len(pairs), count)
+        if part in NAMED:
+            both = np.array(pairs, np.int64).reshape(-1, 2)
+            changes.compare(part, getattr(one, part)[both[:, 0]], getattr(two, part)[both[:, 1]])
+        elif was[part] == now[part]:
+            changes.compare_pool(one.unlabelled, two.unlabelled, count)
+    return changes.told
+
+
+def _damaged(path: Path) -> str:
+    return f"{shown(path)} doesn't match its hash: it was changed by hand or is damaged"
+
+
+Fields = dict[str, Iterable[list[str]]]
+"""Blocks of texts by the key of a split file under which they are a list."""
+
+
+def _fields(table: ImageTable, split: Split, content: Content) -> Fields:
+    """What the hash of a split covers."""
+    found: Fields = {"classes": [list(table.classes)]}
+    found |= {part: _blocks(table, getattr(split, part)) for part in PARTS}
+    return found | {name: content.lines(part) for part, name in CONTENTS.items()}
+
+
+def _read_fields(content: dict[str, Any]) -> Fields:
+    """The same of a file that was read."""
+    return {name: _cut(texts) for name, texts in content.items()}
+
+
+def _cut(texts: list[str]) -> Iterator[list[str]]:
+    return (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
+
+
+def _hash(fields: Fields) -> str:
+    digest = hashlib.sha256()
+    for place, (name, blocks) in enumerate(sorted(fields.items())):
+        # As the whole would be written without spaces, but a block at a time.
+        digest.update(f'{"," if place else "{"}"{name}":['.encode())
+        for text in _joined(blocks, ",", ensure_ascii=True):
+            digest.update(text.encode())
+        digest.update(b"]")
+    digest.update(b"}")
+    return digest.hexdigest()
+
+
+def _content(fields: dict[str, Any]) -> Content | None:
+    """What the images of a file hold; None where the file is damaged."""
+    pool = fields[CONTENTS["unlabelled"]]
+    try:
+        named = {part: parsed_entries(fields[CONTENTS[part]]) for part in NAMED}
+    except ValueError:
+        return None
+    whole = all(len(named[part]) == len(fields[part]) for part in NAMED) and len(pool) == 1
+    return Content(**named, unlabelled=pool[0]) if whole else None
 
 
 def _keys(table: ImageTable, rows: Rows) -> list[str]:
@@ -140,8 +265,10 @@ def _blocks(table: ImageTable, rows: Rows) -> Iterator[list[str]]:
 
 def _joined(blocks: Iterable[list[str]], between: str, *, ensure_ascii: bool) -> Iterator[str]:
     """The inside of a JSON list of texts; `between` is a comma and what follows it."""
-    for place, block in enumerate(blocks):
-        start = between if place else between[1:]
+    first = True
+    for block in filter(None, blocks):
+        start = between[1:] if first else between
+        first = False
         told = json.dumps(block, ensure_ascii=ensure_ascii, separators=(between, ":"))
         yield start + told[1:-1]
 
@@ -154,13 +281,16 @@ def _parse(path: Path) -> dict[str, Any]:
         raise DataError(f"can't read the split file {shown(path)}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{shown(path)} is no split file: {error}") from None
-    fields = {"classes", *PARTS}
+    fields = ("classes", *PARTS, *CONTENTS.values())
+    if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
+        raise DataError(
+            f"{shown(path)} has another version than {VERSION}; make it again with a new run"
+        )
     whole = isinstance(content, dict) and set(content) == {"version", "hash", *fields}
     if not whole or not all(_is_texts(content[name]) for name in fields):
-        names = ", ".join(("version", "hash", "classes", *PARTS))
+        names = ", ".join(("version", "hash", *fields))
         raise DataError(f"{shown(path)} is no split file; one holds {names}")
-    if content.pop("version") != VERSION:
-        raise DataError(f"{shown(path)} has another version than {VERSION}; make it anew")
+    del content["version"]
     return dict(content)
 
 

@@ -221,8 +221,7 @@ def keep_all_but_unlabelled(
     """
     files = table.read
     assert isinstance(files, FilePictures)
-    held = np.unique(np.concatenate([split.labelled, split.validation, split.test]))
-    files.kept = np.sort(files.places[held])
+    files.keep(np.concatenate([split.labelled, split.validation, split.test]))
     faults = files.faults(size, progress)
     note = (
         f"the {len(split.unlabelled)} unlabelled pictures are decoded while training goes: they "

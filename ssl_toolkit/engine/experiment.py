@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, Settings
+from ssl_toolkit.data.contents import Content, content_of
 from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.pictures import shown
@@ -71,10 +73,15 @@ class Experiment:
     warnings: tuple[str, ...]
     """Lines that the user should worry about."""
 
-    @property
+    @cached_property
+    def content(self) -> Content:
+        """What the pictures of the split hold."""
+        return content_of(self.table, self.split)
+
+    @cached_property
     def split_hash(self) -> str:
-        """Hash over the keys of every part."""
-        return split_hash(self.table, self.split)
+        """Hash over the keys and the content of every part."""
+        return split_hash(self.table, self.split, self.content)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -117,7 +124,8 @@ def prepare(
     if isinstance(table.read, FilePictures) and table.read.warning:
         warnings.append(table.read.warning)
     table, chosen = chosen_labels(table, settings)
-    split = _split(table, settings, chosen)
+    stored = None if settings.split is None else load_split(Path(settings.split), table)
+    split = _drawn(table, settings, chosen) if stored is None else stored.split
     if chosen is not None and len(others := np.setdiff1d(split.labelled, chosen)):
         raise DataError(
             f"--labels names other labeled images than {shown(Path(needed(settings.split)))} "
@@ -148,6 +156,8 @@ def prepare(
         check_parts(settings, classifier, ranks.size)
 
     images, rows = training_images(table, split, settings, device, progress)
+    if stored is not None:  # now that what can't be read was told
+        stored.check(table)
     if settings.labelled_in_pool is None:
         in_pool = bool(np.isin(split.labelled, split.unlabelled).any())
         settings = settings.model_copy(update={"labelled_in_pool": in_pool})
@@ -198,9 +208,7 @@ def prepare(
     )
 
 
-def _split(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | None) -> Split:
-    if settings.split is not None:
-        return load_split(Path(settings.split), table)
+def _drawn(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | None) -> Split:
     return draw_split(
         table,
         seed=settings.seed,

@@ -53,7 +53,10 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
 
 
 def load_table(
-    settings: Settings, progress: Callable[[int, int], None] | None = None
+    settings: Settings,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    lazily: bool = False,
 ) -> ImageTable:
     """The pictures that the settings name, before a split is drawn.
 
@@ -61,6 +64,7 @@ def load_table(
         settings: with ``image_size``, pictures that are files are decoded into the cache; with
             ``stream_buffer`` none is opened.
         progress: called while pictures are decoded.
+        lazily: open no picture that is a file; unreadable ones stay in the table.
 
     Raises:
         DataError: they can't be found or read, or ``classes`` are not those of the data.
@@ -75,13 +79,13 @@ def load_table(
             workers=settings.workers,
             size=settings.image_size,
             progress=progress,
-            lazily=streamed,
+            lazily=streamed or lazily,
         )
     else:
         dataset = _dataset(settings.dataset or DEFAULT_DATASET)
         root = None if settings.root is None else Path(settings.root)
         table = dataset.load(root, download=settings.download)
-        if settings.image_size is not None and not streamed:
+        if settings.image_size is not None and not streamed and not lazily:
             table = verify(
                 table,
                 settings.image_size,

@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_toolkit.config.shared import differences, flatten, shared_keys
+from ssl_toolkit.data.split_file import compare_files
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.results.comparison import Member
+from ssl_toolkit.results.folder import RunFolder
 
 _DATA = ("dataset", "data", "classes")
 _SPLIT = (
@@ -23,6 +25,7 @@ _SPLIT = (
     "labelled_in_pool",
     "on_bad_image",
     "drop_leaks",
+    "stream_buffer",
 )
 _WEIGHTS = (*_DATA, "backbone", "pretrained", "weights", "image_size")
 """The keys that a split, the initial weights and the classes follow from: where one of these
@@ -139,7 +142,7 @@ def _check_seeds(
 
 def _unequal(members: Sequence[Member], what: str, keys: Sequence[str]) -> Iterator[str]:
     """A message for each seed whose runs disagree, among those with equal values of `keys`."""
-    groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    groups: dict[tuple[str, ...], dict[str, list[Member]]] = {}
     for member in members:
         found = _found(member, what)
         if found is None:
@@ -147,15 +150,24 @@ def _unequal(members: Sequence[Member], what: str, keys: Sequence[str]) -> Itera
         settings = shared_settings(member)
         seed = "" if what == "classes" else str(member.seed)
         group = (seed, *(json.dumps(settings.get(key), default=str) for key in keys))
-        groups.setdefault(group, {}).setdefault(found, []).append(member.row)
+        groups.setdefault(group, {}).setdefault(found, []).append(member)
     for (seed, *_), by_value in groups.items():
         if len(by_value) > 1:
             told = "; ".join(
-                f"{value[:60]} in {some([*dict.fromkeys(rows)])}"
-                for value, rows in by_value.items()
+                f"{value[:60]} in {some([*dict.fromkeys(run.row for run in runs)])}"
+                for value, runs in by_value.items()
             )
             of = f" of seed {seed}" if seed else ""
+            if what == "split":
+                told += _told_changes([runs[0] for runs in by_value.values()])
             yield f"{what}{of} must be the same in all rows, and can't be permitted: {told}"
+
+
+def _told_changes(members: Sequence[Member]) -> str:
+    """How the pictures of the first run differ from those of another, if their files say."""
+    first, *others = (RunFolder(member.folder).split for member in members)
+    told = next(filter(None, (compare_files(first, other) for other in others)), "")
+    return f" ({told})" if told else ""
 
 
 def _found(member: Member, what: str) -> str | None:

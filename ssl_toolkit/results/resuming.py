@@ -16,12 +16,12 @@ from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.ranks import Ranks, joined, under_launcher
-from ssl_toolkit.engine.resolve import load_table
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import drop_partial, write_json, write_text
 from ssl_toolkit.interrupts import Interrupts, handled
 from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.data_check import check_data, find_data
 from ssl_toolkit.results.folder import MAY_CHANGE, RunFolder, check_classes
 from ssl_toolkit.results.following import prepare_all, shared
 from ssl_toolkit.results.lock import hold
@@ -107,8 +107,7 @@ def _over(
     if summary["status"] != "completed" or steps not in (None, summary["steps"]):
         return None
     if data is not None:
-        classes = load_table(folder.reopen(data).settings, console.reading).classes
-        check_classes(classes, summary["classes"], path, data)
+        check_data(folder, find_data(folder, data), data)
     console.say(f"{path}: finished already; nothing to do", important=True)
     return Outcome(path, summary)
 
@@ -208,8 +207,7 @@ def _checked(
     told = [
         f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
         for key in sorted(was.keys() | now.keys())
-        if key
-        not in {*MAY_CHANGE, "data"}  # pictures may move; their classes and names are checked
+        if key not in {*MAY_CHANGE, "data"}  # pictures may move; what they hold is checked
         and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
     ]
     if told:

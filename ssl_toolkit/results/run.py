@@ -105,7 +105,7 @@ def _begin(experiment: Experiment, folder: RunFolder, console: Console) -> None:
         console.log_to(folder.log)
         write_text(folder.config, yaml.dump(experiment.config.tree()))
         write_json(folder.record, record(experiment))
-        save_split(folder.split, experiment.table, experiment.split)
+        save_split(folder.split, experiment.table, experiment.split, experiment.content)
         if experiment.leaks:
             write_json(folder.leaks, experiment.leaks.content(experiment.table))
         console.say(f"run folder: {folder.path}", important=True)
