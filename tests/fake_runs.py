@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from ssl_toolkit.config.loading import fingerprint_of
+
 CONFIG: dict[str, Any] = {
     "algo": "supervised",
     "profile": "paper",
@@ -27,7 +29,6 @@ RECORD: dict[str, Any] = {
     "platform": "Linux",
     "device": "cpu (1 threads)",
     "torch_threads": 1,
-    "fingerprint": "f00d",
     "warnings": [],
 }
 
@@ -43,10 +44,15 @@ def fake_run(
     record: dict[str, Any] | None = None,
     summary: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a completed run; the last three arguments replace keys of its files."""
+    """Write a completed run that doesn't contradict itself.
+
+    The last three arguments replace keys of its files; the record may well contradict then.
+    """
     folder.mkdir(parents=True)
     section = algo.rpartition(":")[2]
     tree = {**copy.deepcopy(CONFIG), "algo": algo, "seed": seed, section: own or {}}
+    tree |= config or {}
+    of_config = {"fingerprint": fingerprint_of(tree)}
     scores = {
         "accuracy": accuracy,
         "count": 100,
@@ -58,13 +64,19 @@ def fake_run(
         "per_class": {"a": {"accuracy": accuracy, "count": 100}},
     }
     files = {
-        "record.json": {**RECORD, "split": f"split{seed}", "initial_weights": f"weights{seed}"}
+        "record.json": {
+            **RECORD,
+            **of_config,
+            "split": f"split{seed}",
+            "initial_weights": f"weights{seed}",
+        }
         | (record or {}),
         "summary.json": {
+            **of_config,
+            **{key: tree[key] for key in ("profile", "backbone", "steps")},
             "status": "completed",
             "algorithm": algo,
             "seed": seed,
-            "steps": 100,
             "best_step": 90,
             "convergence_step": 50,
             "classes": ["a", "b"],
@@ -77,9 +89,7 @@ def fake_run(
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
-    (folder / "config.yaml").write_text(
-        yaml.safe_dump(tree | (config or {}), sort_keys=False), encoding="utf-8"
-    )
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return folder
 
 

@@ -31,7 +31,7 @@ def test_a_whole_run(whole: Path) -> None:
     before = hashes(whole)
     result = call("check-run", whole)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "completed, whole (13 files checked)" in result.stdout
+    assert "completed, whole (13 files checked, and its data)" in result.stdout
     found = json.loads(call("check-run", whole, "--json").stdout)
     assert (found["status"], found["faults"]) == ("completed", [])
     assert "checkpoints/best.pt" in found["checked"]
@@ -99,6 +99,57 @@ def test_damage_is_told(damage: Damage, told: str, run: Path) -> None:
     assert all(line.startswith("error: ") for line in result.stderr.splitlines())
     found = json.loads(call("check-run", run, "--json").stdout)
     assert any(told in fault for fault in found["faults"])
+
+
+def forge(run: Path) -> None:
+    told = json.loads((run / "summary.json").read_text())
+    told["test"]["accuracy"] = 0.99
+    (run / "summary.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (change("config.yaml", "lr: 0.002", "lr: 0.003"), "record.json: fingerprint is"),
+        (change("config.yaml", "batch_size: 8", "batch_size: null"), "record.json: fingerprint is"),
+        (change("summary.json", '"steps": 4', '"steps": 9'), "steps is 9, in config.yaml 4"),
+        (change("split.json", '"digits/', '"digits/9'), "split.json doesn't match its hash"),
+        (forge, "predictions.npz: its test scores are not those of summary.json (accuracy)"),
+        (other_predictions, "its test scores are not those of summary.json"),
+    ],
+)
+def test_a_run_that_contradicts_itself_is_in_no_report(
+    damage: Damage, told: str, run: Path, tmp_path: Path
+) -> None:
+    damage(run)
+    message = refusal("report", run)
+    assert len(message.splitlines()) == 1
+    assert "contradicts itself" in message
+    assert told in message
+    assert str(run) in message
+    assert not (run / "report.html").exists()
+    checked = call("check-run", run)
+    assert checked.returncode == 1
+    assert told in checked.stderr
+
+
+def test_scores_may_differ_in_their_last_digits(run: Path) -> None:
+    told = json.loads((run / "summary.json").read_text())
+    for name in ("nll", "ece"):  # sums, which another processor cuts otherwise
+        told["test"][name] *= 1 + 1e-12
+    told["test"]["interval"][0] += 0.01  # drawn, by whatever numpy was there
+    (run / "summary.json").write_text(json.dumps(told))
+    assert call("report", run).returncode == 0
+    assert call("check-run", run).returncode == 0
+
+
+def test_a_report_needs_neither_predictions_nor_the_plugins_of_a_run(run: Path) -> None:
+    (run / "predictions.npz").unlink()
+    for name in ("config.yaml", "summary.json"):
+        text = (run / name).read_text()
+        (run / name).write_text(text.replace("supervised", "not_installed"))
+    result = call("report", run)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_run_that_is_not_finished_may_lack_what_comes_later(run: Path) -> None:

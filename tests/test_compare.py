@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,6 +116,19 @@ def test_other_settings_are_refused_before_anything_is_run(finished: Path) -> No
     message = refusal("compare", *TWO, "--output", finished, "--lr", "0.01")
     assert "lr is 0.002 there, 0.01 here" in message
     assert stamps(finished) == before
+
+
+def test_forged_results_are_refused_before_anything_is_run(finished: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
+    summary = copy / "runs/simple/s0/summary.json"
+    told = read(summary)
+    told["test"]["accuracy"] = 0.99
+    summary.write_text(json.dumps(told))
+    before = stamps(copy)
+    more = ("--algos", "simple,supervised,fixmatch", *TWO[2:])
+    for given in (("compare", *more, "--output", copy), ("report", copy)):
+        assert "not those of summary.json (accuracy)" in refusal(*given)
+    assert stamps(copy) == before
 
 
 def test_a_failed_run_costs_only_itself(finished: Path, tmp_path: Path) -> None:

@@ -73,9 +73,15 @@ class RunConfig:
 
     def fingerprint(self) -> str:
         """Hash of what a comparison holds equal: all but the algorithm's section and the seed."""
-        shared = {k: v for k, v in self.tree().items() if k not in {*NOT_COMPARED, self.section}}
-        text = json.dumps(shared, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fingerprint_of(self.tree())
+
+
+def fingerprint_of(tree: Mapping[str, Any]) -> str:
+    """`RunConfig.fingerprint` of the tree of a resolved configuration; needs no plugin."""
+    left_out = {*NOT_COMPARED, str(tree["algo"]).rpartition(":")[2]}
+    shared = {key: value for key, value in tree.items() if key not in left_out}
+    text = json.dumps(shared, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def plain_tree(keys: Mapping[str, Any]) -> Tree:

@@ -91,6 +91,17 @@ def read(path: Path) -> dict[str, Any]:
     return tree
 
 
+def read_dumped(path: Path) -> dict[str, Any]:
+    """Read a file that `dump` wrote, with the plain types that it was given.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    read(path)
+    tree: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return tree
+
+
 def dump(tree: dict[str, Any]) -> str:
     """Write a tree of plain types so that `parse` and the fields' types give it back."""
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

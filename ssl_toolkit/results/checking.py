@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.loading import fingerprint_of
+from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.split_file import read_hash
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.engine.metrics import scores
-from ssl_toolkit.errors import ToolkitError
+from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.models.export import load_exported
+from ssl_toolkit.results.data_check import check_data, find_data
 from ssl_toolkit.results.folder import RunFolder
 
 STATUSES = ("running", "completed", "interrupted", "failed")
@@ -32,14 +36,16 @@ class Check:
     """One line each, none for a run that is whole."""
     checked: list[str] = field(default_factory=list)
     """The files that were looked at."""
+    data: str = ""
+    """Why the data was not compared with the run's; empty where it was."""
 
 
 def check_run(path: Path) -> Check:
-    """Look through the folder of a run; writes nothing and needs no data.
+    """Look through the folder of a run; writes nothing.
 
     A run that is finished has everything, its metrics end at its last step, and its predictions
-    give the very numbers of its summary. Another one has what is there before its first step,
-    and is one that can be gone on with.
+    give the numbers of its summary. Another one has what is there before its first step, and is
+    one that can be resumed. Where the data is at hand, it is what the run was made with.
 
     Args:
         path: the folder.
@@ -50,6 +56,32 @@ def check_run(path: Path) -> Check:
     folder = RunFolder(path)
     summary = folder.read_summary()
     return _Checking(folder, summary).all()
+
+
+def refuse_contradictions(paths: Iterable[Path]) -> None:
+    """Refuse finished runs whose files contradict each other; for whoever reads results.
+
+    Compared are configuration, split and predictions with the record and the summary, of those
+    that are there; `check_run` looks at more.
+
+    Raises:
+        ModelError: one line for each such run.
+    """
+    messages = []
+    for path in paths:
+        folder = RunFolder(path)
+        if faults := _Checking(folder, folder.read_summary()).contradictions():
+            told = "; ".join(faults)
+            messages.append(
+                f"{shown(path)} contradicts itself: {told}; see `ssl-toolkit check-run "
+                f"{shown(path)}`, and train it again or leave it out"
+            )
+    if messages:
+        raise ModelError(messages)
+
+
+_Part = tuple[Path, bool, Callable[[], None]]
+"""A file, whether it must be there, and what looks at it."""
 
 
 class _Checking:
@@ -63,7 +95,7 @@ class _Checking:
         f = self._folder
         if self._found.status not in STATUSES:
             self._fault(f"summary.json: the status {self._found.status!r} is unknown")
-        parts: list[tuple[Path, bool, Callable[[], None]]] = [
+        parts: list[_Part] = [
             (f.summary, True, self._summary_file),
             (f.config, True, self._config),
             (f.record, True, self._record),
@@ -78,8 +110,27 @@ class _Checking:
             (f.card, self._done, lambda: None),
             (f.table, self._done, lambda: None),
         ]
+        self._look(parts)
+        if not self._found.faults:
+            self._data()
+        return self._found
+
+    def contradictions(self) -> list[str]:
+        """The faults between the files that results are read from."""
+        f = self._folder
+        self._look(
+            [
+                (f.config, False, self._summary_of_config),
+                (f.record, False, self._record),
+                (f.split, False, self._split),
+                (f.predictions, False, self._predictions),
+            ]
+        )
+        return self._found.faults
+
+    def _look(self, parts: list[_Part]) -> None:
         for path, wanted, look in parts:
-            name = path.relative_to(f.path).as_posix()
+            name = path.relative_to(self._folder.path).as_posix()
             if not path.exists():
                 if wanted:
                     self._fault(f"{name}: missing")
@@ -92,7 +143,22 @@ class _Checking:
                 self._fault(f"{name}: damaged ({reason[:200]})")
             except ToolkitError as error:
                 self._found.faults += error.messages
-        return self._found
+
+    def _data(self) -> None:
+        """The data, where it is at hand."""
+        data = self._folder.read_config().settings.data
+        try:
+            table = find_data(self._folder)
+        except ToolkitError as error:
+            if isinstance(error, DataError) and data is not None and Path(data).exists():
+                self._found.faults += error.messages
+            else:
+                self._found.data = error.messages[0]
+            return
+        try:
+            check_data(self._folder, table)
+        except ToolkitError as error:
+            self._found.faults += error.messages
 
     def _fault(self, text: str) -> None:
         self._found.faults.append(text)
@@ -105,19 +171,19 @@ class _Checking:
         _strict(self._folder.summary.read_text(encoding="utf-8"))
 
     def _config(self) -> None:
-        config: RunConfig = self._folder.read_config()
-        own = config.fingerprint()
-        self._equal("summary.json: fingerprint", self._summary["fingerprint"], own, "config.yaml")
-        for key in ("seed", "profile", "backbone"):
-            wanted = getattr(config.settings, key)
-            self._equal(f"summary.json: {key}", self._summary[key], wanted, "config.yaml")
-        if self._done:
-            steps = config.settings.steps
-            self._equal("summary.json: steps", self._summary["steps"], steps, "config.yaml")
+        self._folder.read_config()  # is one, of plugins that are there
+        self._summary_of_config()
+
+    def _summary_of_config(self) -> None:
+        tree = yaml.read_dumped(self._folder.config)
+        wanted = {"fingerprint": fingerprint_of(tree)}
+        keys = ("seed", "profile", "backbone", *(("steps",) if self._done else ()))
+        for key, value in (wanted | {key: tree[key] for key in keys}).items():
+            self._equal(f"summary.json: {key}", self._summary[key], value, "config.yaml")
 
     def _record(self) -> None:
         record = _strict(self._folder.record.read_text(encoding="utf-8"))
-        own = self._folder.read_config().fingerprint()
+        own = fingerprint_of(yaml.read_dumped(self._folder.config))
         self._equal("record.json: fingerprint", record["fingerprint"], own, "config.yaml")
 
     def _split(self) -> None:
@@ -181,18 +247,36 @@ class _Checking:
                 probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
                 found = scores(probs, labels, classes) if len(labels) else None
                 told = self._summary[part]
-                # Through JSON, as the summary went: the very same numbers then.
-                if json.loads(json.dumps(found)) != told:
-                    names = [k for k in told or {} if (found or {}).get(k) != told[k]]
+                if (found is None) != (told is None):
+                    self._fault(f"predictions.npz: its {part} scores are not those of summary.json")
+                elif found is not None and (names := _unlike(found, told)):
                     self._fault(
                         f"predictions.npz: its {part} scores are not those of summary.json "
-                        f"({', '.join(names) or 'one has none'})"
+                        f"({', '.join(names)})"
                     )
 
     def _model(self) -> None:
         _, config = load_exported(self._folder.model)
         classes = self._summary["classes"]
         self._equal("model/config.json: classes", config["classes"], classes, "summary.json")
+
+
+def _unlike(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """The names of scores that both have and that are not the same.
+
+    Another processor or numpy may round the last digits otherwise, or draw another interval, which
+    follows from the accuracy.
+    """
+    common = [key for key in found if key in told and key != "interval"]
+    return [key for key in common if not _alike(found[key], told[key])]
+
+
+def _alike(found: Any, told: Any) -> bool:
+    if isinstance(found, Mapping) and isinstance(told, Mapping):
+        return found.keys() == told.keys() and all(_alike(found[k], told[k]) for k in found)
+    if isinstance(found, int | float) and isinstance(told, int | float):
+        return math.isclose(found, told, rel_tol=1e-6, abs_tol=1e-6)
+    return bool(found == told)
 
 
 def _strict(text: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from ssl_toolkit import registry
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
+from ssl_toolkit.results.checking import refuse_contradictions
 from ssl_toolkit.results.comparable import check_comparable, fingerprint
 from ssl_toolkit.results.comparison import Comparison, Difference, Member, Row
 from ssl_toolkit.results.members import SCORES, read_member, scores_of
@@ -82,6 +83,7 @@ def gather(
     Raises:
         ConfigError: rows are not comparable (see `check_comparable`), the baseline is no row, or
             two places have the same row and seed.
+        ModelError: the files of a completed run contradict each other.
     """
     names = [*dict.fromkeys(row for row, _, _ in places)]
     if baseline is not None and baseline not in names:
@@ -96,6 +98,7 @@ def gather(
         for row, seed, folder in places
     ]
     completed = [member for member in members if member.completed]
+    refuse_contradictions(member.folder for member in completed)
     shared, different = check_comparable(completed, allow)
     rows = [
         _row(

@@ -19,14 +19,18 @@ from ssl_toolkit.config.comparison import (
 )
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.shared import differences, shared_keys
+from ssl_toolkit.data.splits import Split
 from ssl_toolkit.engine.experiment import Experiment, prepare, resolve_config
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Launcher
+from ssl_toolkit.results.checking import refuse_contradictions
 from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.data_check import check_same_data
 from ssl_toolkit.results.folder import RunFolder, check_same
 from ssl_toolkit.results.launchers.here import Here
 from ssl_toolkit.results.launchers.local import Local, cores
+from ssl_toolkit.results.members import read_member
 from ssl_toolkit.results.placement import PLAN
 
 
@@ -88,6 +92,7 @@ def make_plan(
     threads = settings.threads or earlier.get("threads") or _share_threads(comparison, launcher)
     messages: list[str] = []
     prepared: dict[str, Experiment] = {}
+    drawn: dict[tuple[str, int], Split] = {}
     for row in comparison.rows:
         for seed in settings.seeds if row is comparison.rows[0] else settings.seeds[:1]:
             try:
@@ -96,6 +101,7 @@ def make_plan(
                 messages += [m for m in error.messages if m not in messages]
                 continue
             prepared.setdefault(row.name, experiment)
+            drawn[row.name, seed] = experiment.split
             for warning in experiment.warnings:
                 console.warn(f"{row.name}, seed {seed}: {warning}")
     if messages:
@@ -118,11 +124,17 @@ def make_plan(
         for seed in settings.seeds
     }
     plan = Plan(folder, comparison, configs, threads)
+    known: dict[str | None, set[str]] = {}
     for row in comparison.rows:
         for seed in settings.seeds:
             member = plan.member(row, seed)
             if member.summary.exists() and not afresh:
                 check_same(member, configs[row.name, seed])
+                own = prepared[row.name]
+                of_data = known.setdefault(own.config.settings.data, set())
+                check_same_data(member, own.table, drawn.get((row.name, seed)), of_data)
+                if read_member(row.name, seed, member.path).completed:
+                    refuse_contradictions([member.path])
     return plan
 
 
