@@ -137,12 +137,6 @@ def test_default_folder(monkeypatch, tmp_path):
     assert str(default_root()) == "/home/someone/.cache/ssl-toolkit/datasets"
 
 
-def test_missing_scipy_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install scipy"):
-        SVHN().load(tmp_path)
-
-
 def write_cifar(folder, names, per_file, key, classes):
     folder.mkdir(parents=True)
     pixels = {}

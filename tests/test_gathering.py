@@ -10,7 +10,6 @@ import pytest
 from fake_runs import fake_plan, fake_run
 
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.results import gathering
 from ssl_toolkit.results.comparison import Comparison
 from ssl_toolkit.results.gathering import gather, gather_folder
 from ssl_toolkit.results.members import read_member
@@ -286,15 +285,6 @@ def test_warnings_of_the_runs_are_told_once(tmp_path: Path) -> None:
     edit(tmp_path / "plain0" / "record.json", warnings=["two pictures\nare alike"])
     edit(tmp_path / "plain1" / "record.json", warnings=["two pictures\nare alike"])
     assert gathered(found).notes == ("all runs: two pictures are alike",)
-
-
-def test_a_missing_scipy_is_told_where_it_would_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gathering, "has_scipy", lambda: False)
-    found = two_rows(tmp_path)
-    assert any("ssl-toolkit[report]" in note for note in gathered(found).notes)
-    assert gathered(found[::2]).notes == ()  # one seed
 
 
 # --- where runs are -----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -103,13 +102,7 @@ class SVHN(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the two .mat files; see `Dataset.load`.
-
-        Raises:
-            DataError: also when scipy, which reads them, isn't installed.
-        """
-        if importlib.util.find_spec("scipy") is None:
-            raise DataError("svhn is stored in .mat files, which scipy reads: pip install scipy")
+        """Read the two .mat files; see `Dataset.load`."""
         folder = find_files(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
         with told_faults("svhn", folder):
             from torchvision.datasets import SVHN as Source

@@ -67,12 +67,16 @@ def foot(comparison: Comparison) -> list[str]:
     if any(spread.count > 1 for spread in scores):
         lines.append("± is the sample standard deviation over seeds (n - 1); n counts the seeds")
     if any(spread.interval is not None for spread in scores):
-        lines.append("95 % intervals are Student's t intervals of the mean over seeds")
+        lines.append(
+            "95 % intervals are of the mean over seeds: Student's t on the logit scale, which stays "
+            "between 0 and 1; none where all seeds have the same value"
+        )
     tests = [row.difference for row in comparison.rows if row.difference is not None]
     if any(test.p_value is not None for test in tests):
         lines.append(
             f"p: two-sided paired t-test of the test accuracy against {comparison.baseline} on the "
-            "common seeds; p (Holm): adjusted for the number of rows"
+            "common seeds, its interval that of the same t; p (Holm): adjusted for the number of "
+            "rows"
         )
     if scores and all(spread.count == 1 for spread in scores):
         lines.append("one seed each: nothing is known about the spread")

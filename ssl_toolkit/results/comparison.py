@@ -43,7 +43,7 @@ class Spread:
     deviation: float | None
     """Sample standard deviation (n - 1); None for one seed."""
     interval: tuple[float, float] | None
-    """95 % interval of the mean over seeds (Student's t); None for one seed or without scipy."""
+    """95 % interval of the mean over seeds; None for one seed and for equal values."""
 
     @property
     def count(self) -> int:
@@ -58,7 +58,7 @@ class Difference:
     spread: Spread
     """Of the paired differences, row - baseline, of the test accuracy."""
     p_value: float | None
-    """Two-sided paired t-test; None for one seed, equal differences, or without scipy."""
+    """Two-sided paired t-test; None for one seed and for equal differences."""
     adjusted: float | None = None
     """The same after Holm's adjustment for the number of rows that were tested."""
 

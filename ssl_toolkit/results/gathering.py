@@ -13,9 +13,9 @@ from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.results.checking import refuse_contradictions
 from ssl_toolkit.results.comparable import check_comparable, fingerprint
 from ssl_toolkit.results.comparison import Comparison, Difference, Member, Row
-from ssl_toolkit.results.members import SCORES, read_member, scores_of
+from ssl_toolkit.results.members import SCORES, highest, read_member, scores_of
 from ssl_toolkit.results.placement import Place, check_unique, read_failures, read_plan
-from ssl_toolkit.results.statistics import WITHOUT_SCIPY, difference, has_scipy, holm, spread
+from ssl_toolkit.results.statistics import difference, holm, spread
 
 
 def gather_folder(
@@ -130,7 +130,9 @@ def _row(
         if member.completed and member.summary is not None:
             for score, value in scores_of(member.summary).items():
                 values.setdefault(score, {})[member.seed] = value
-    scores = {score: spread(values[score]) for score in SCORES if score in values}
+    scores = {
+        score: spread(values[score], highest=highest(score)) for score in SCORES if score in values
+    }
     oracle = _is_oracle(algorithm, members)
     return Row(name, algorithm, members, scores, None, different, oracle)
 
@@ -178,8 +180,6 @@ def _notes(members: Sequence[Member]) -> list[str]:
     """What a reader must know before comparing numbers."""
     completed = [member for member in members if member.completed]
     notes = [_missing(members)]
-    if len({member.seed for member in completed}) > 1 and not has_scipy():
-        notes.append(WITHOUT_SCIPY)
     tested = [(member.summary or {}).get("test") is not None for member in completed]
     if tested and not all(tested):
         notes.append(

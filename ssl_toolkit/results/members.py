@@ -22,6 +22,11 @@ SCORES = (*(f"{part}.{name}" for part, names in _PARTS.items() for name in names
 """Every score that a row may have."""
 
 
+def highest(score: str) -> float:
+    """The end of a score's range, which begins at 0."""
+    return 1.0 if score.partition(".")[0] in _PARTS and not score.endswith(".nll") else math.inf
+
+
 def read_member(row: str, seed: int, path: Path, failure: str = "") -> Member:
     """Read one run; whatever is wrong with it becomes its status and its reason.
 

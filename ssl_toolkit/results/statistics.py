@@ -5,45 +5,48 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+
+from scipy import special
 
 from ssl_toolkit.results.comparison import Difference, Spread
 
-WITHOUT_SCIPY = (
-    "no 95 % intervals and no p-values: they need scipy, pip install 'ssl-toolkit[report]'"
-)
 
+def spread(values: Mapping[int, float], level: float = 0.95, highest: float = 1.0) -> Spread:
+    """Mean, sample standard deviation and interval of one number over seeds.
 
-def spread(values: Mapping[int, float], level: float = 0.95) -> Spread:
-    """Mean, sample standard deviation and Student-t interval of one number over seeds.
+    The interval is of the mean: Student's t on the scale of the logit, ``logit(m) ± t(n - 1) se /
+    (m (1 - m))`` transformed back, with ``se = sd / sqrt(n)`` (delta method). So it cannot leave
+    the range of the number, and near its ends it is as asymmetric as what is estimated. Away from
+    the ends it is the plain t interval. It assumes that the seeds are independent draws; it is wide
+    for few seeds (t is 12.7 for two). What moves with a seed is what it speaks of: split, initial
+    weights, order and augmentation, not another test set.
 
-    The interval is of the mean, ``mean ± t(n - 1) sd / sqrt(n)``. It assumes that the seeds are
-    independent draws and the number is about normal over them; it is wide for few seeds (for two
-    the factor is 12.7 / sqrt(2)), is not cut at the ends of a scale, and has no width where all
-    values are equal, which says little. What moves with a seed is what it speaks of: split,
-    initial weights, order and augmentation, not another test set.
-
-    Source: Student, The Probable Error of a Mean, Biometrika 1908.
+    Source: Korn and Graubard, Confidence Intervals for Proportions with Small Expected Number of
+    Positive Counts Estimated from Survey Data, Survey Methodology 1998 (there for clusters, here
+    for seeds); ``xlogit`` of R's ``survey::svyciprop``.
 
     Args:
-        values: by seed, at least one, finite.
+        values: by seed, at least one, in [0, `highest`].
         level: share of such intervals that hold the mean, in (0, 1).
+        highest: end of the number's range; infinity for one without, and the scale is then the
+            logarithm.
 
     Returns:
-        Without deviation and interval for one seed, without interval where scipy is missing.
+        Without deviation and interval for one seed; without interval where all values are equal,
+        as there is nothing to estimate the noise from.
     """
     numbers = [*values.values()]
     mean = statistics.fmean(numbers)
     if len(numbers) < 2:
         return Spread(dict(values), mean, None, None)
     deviation = statistics.stdev(numbers)
-    special = _special()
-    if special is None:
+    if not deviation or not 0 < mean < highest:
         return Spread(dict(values), mean, deviation, None)
-    factor = float(special.stdtrit(len(numbers) - 1, (1 + level) / 2))
-    half = factor * deviation / math.sqrt(len(numbers))
-    return Spread(dict(values), mean, deviation, (mean - half, mean + half))
+    half = _half(deviation, len(numbers), level) * (1 / mean + 1 / (highest - mean))
+    odds = mean / (1 - mean / highest)
+    lower, upper = odds * math.exp(-half), odds * math.exp(half)
+    interval = lower / (1 + lower / highest), upper / (1 + upper / highest)
+    return Spread(dict(values), mean, deviation, interval)
 
 
 def difference(row: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
@@ -52,26 +55,38 @@ def difference(row: Mapping[int, float], baseline: Mapping[int, float]) -> Diffe
     Pairing removes what a seed does to both alike: the split, the initial weights, the order. The
     two-sided test assumes independent, about normal differences; with few seeds it finds large
     effects only, and a large p-value is no sign of equality. The p-value stands for this pair
-    alone; see `holm` for several.
+    alone; see `holm` for several. The interval is that of the same t, so that it leaves out 0
+    exactly where p is below 0.05; it ends at -1 and 1, beyond which no difference lies.
+
+    Source: Student, The Probable Error of a Mean, Biometrika 1908.
 
     Args:
-        row: values by seed.
-        baseline: values by seed.
+        row: values in [0, 1] by seed.
+        baseline: values in [0, 1] by seed.
 
     Returns:
-        None without a common seed; without p-value for one seed, for equal differences (nothing
-        to estimate the noise from), or where scipy is missing.
+        None without a common seed; without interval and p-value for one seed and for equal
+        differences (nothing to estimate the noise from).
     """
     # Rounded, so that differences which are equal but for their last bit are equal.
     both = {seed: round(row[seed] - baseline[seed], 12) for seed in row if seed in baseline}
     if not both:
         return None
-    made = spread(both)
-    special = _special()
-    if special is None or not made.deviation:
-        return Difference(made, None)
-    t = made.mean / (made.deviation / math.sqrt(made.count))
-    return Difference(made, float(2 * special.stdtr(made.count - 1, -abs(t))))
+    mean = statistics.fmean(both.values())
+    deviation = statistics.stdev(both.values()) if len(both) > 1 else None
+    if not deviation:
+        return Difference(Spread(both, mean, deviation, None), None)
+    half = _half(deviation, len(both), 0.95)
+    interval = max(-1.0, mean - half), min(1.0, mean + half)
+    t = mean / (deviation / math.sqrt(len(both)))
+    p_value = float(2 * special.stdtr(len(both) - 1, -abs(t)))
+    return Difference(Spread(both, mean, deviation, interval), p_value)
+
+
+def _half(deviation: float, count: int, level: float) -> float:
+    """Half the width of Student's t interval of a mean."""
+    t: float = special.stdtrit(count - 1, (1 + level) / 2)
+    return float(t * deviation / math.sqrt(count))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -96,17 +111,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, p_values[place] * (len(p_values) - done)))
         adjusted[place] = highest
     return adjusted
-
-
-def has_scipy() -> bool:
-    """Whether intervals and p-values can be computed."""
-    return _special() is not None
-
-
-@cache
-def _special() -> Any:
-    try:
-        from scipy import special
-    except ImportError:
-        return None
-    return special

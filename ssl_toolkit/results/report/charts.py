@@ -138,7 +138,7 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, Spread]])
     left = 14 + _LETTER * max(map(len, names))
     width, height = left + 420, 26.0 * len(rows) + 40
     ends = [v for _, _, s in rows for v in (*s.values.values(), *(s.interval or ()))]
-    low, high = 100 * max(0.0, min(ends)), 100 * min(1.0, max(ends))
+    low, high = 100 * min(ends), 100 * max(ends)
     gap = 0.05 * (high - low) or 1.0
     across = Axis(low - gap, high + gap, left, width - 16)
     parts = [
@@ -156,7 +156,7 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, Spread]])
             )
         )
         if spread.interval is not None:
-            a, b = (across.at(100 * min(1.0, max(0.0, end))) for end in spread.interval)
+            a, b = (across.at(100 * end) for end in spread.interval)
             parts.append(
                 Markup('<path class="interval {}" d="M{} {}H{}"/>').format(
                     style_of(place), _fixed(a), y, _fixed(b)
