@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ssl_toolkit import ConfigError, PluginError
+from ssl_toolkit import ConfigError, PluginError, registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import (
     ComparisonConfig,
@@ -129,7 +129,7 @@ def test_a_shared_key_set_for_one_row_is_found(tmp_path: Path) -> None:
     ("flags", "sweeps", "sets", "told"),
     [
         ({}, (), (), "no algorithms to compare"),
-        ({"algos": "simple,simple"}, (), (), "simple stands twice"),
+        ({"algos": "simple,simple"}, (), (), "simple is given twice"),
         ({"algos": "simple"}, (), ("fixmatch.unlabelled_ratio=2",), "fixmatch"),
         ({"algos": "simple"}, ("fixmatch.unlabelled_ratio=1,2",), (), "fixmatch"),
         ({"algos": "simple,fixmatch"}, (), ("algorithm.temperature=1",), "which of"),
@@ -169,3 +169,82 @@ def test_budgets() -> None:
     assert parse_budget("images=5000") == ("images", 5000)
     comparison = load(algos="simple,supervised", budget="minutes=1.5")
     assert "steps" in allowed_keys(comparison.settings, comparison.rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [("0-2", [0, 1, 2]), ("7", [7]), ("5, 0 - 1,9-9", [5, 0, 1, 9]), ("08-010", [8, 9, 10])],
+)
+def test_seeds_may_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> None:
+    assert load(algos="simple", seeds=given).settings.seeds == seeds
+    text = f"algos: [simple]\nseeds: [{given}]\n"
+    assert from_file(tmp_path / "c.yaml", text).settings.seeds == seeds
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("0,0", "command line: seeds: 0 is given twice"),
+        ("0-3,2", "seeds: 2 is given twice"),
+        ("1,01", "seeds: 1 is given twice"),
+        ("2-0", "seeds: 2-0 is no range of seeds; write the smaller one first"),
+        ("0-99999999999", "seeds: 0-99999999999 is no range"),
+        ("0-", "seeds"),
+        ("-1", "seed"),
+        ("", "seeds"),
+    ],
+)
+def test_wrong_seeds_are_refused(given: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as error:
+        load(algos="simple", seeds=given)
+    assert len(error.value.messages) == 1
+
+
+def test_a_value_swept_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sweep.lr: 0.1 is given twice"):
+        load("lr=0.1,0.2,0.1", algos="simple")
+
+
+MANY = "algos: [supervised, mixmatch, fixmatch]\nrows: {mine: {algo: simple, %s}}\n"
+
+
+def told(comparison: ComparisonConfig) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    keys = {row.name: shared_keys(row.config.tree(), row.config.section) for row in comparison.rows}
+    return differences(keys, allowed_keys(comparison.settings, comparison.rows))
+
+
+def test_a_difference_names_only_the_rows_that_differ(tmp_path: Path) -> None:
+    other = MANY % "augment: {strong: fixed}, lr: 0.5"
+    _, messages = told(from_file(tmp_path / "c.yaml", other))
+    assert messages == [
+        "lr differs between rows that are compared: 0.5 in mine; None in the 3 others",
+        "augment.strong differs between rows that are compared: 'fixed' in mine; 'randaugment' in "
+        "the 3 others (and so do its options)",
+    ]
+    rows = {f"r{n}": {"key": "x" * 200 if n == 3 else n % 2} for n in range(30)}
+    (message,) = differences(rows, ())[1]
+    assert message.startswith("key differs between rows that are compared: 'xxx")
+    assert message.endswith("… in r3, 1 in r1, r5, r7, r9 and 10 more; 0 in the 15 others")
+    assert len(message) < 200
+    (message,) = differences({f"r{n}": {"key": n} for n in range(30)}, ())[1]
+    assert message.endswith("0 in r0, 1 in r1, 2 in r2, 3 in r3 and 26 more")
+
+
+def test_the_options_of_an_augmenter_follow_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    different, messages = told(
+        from_file(path, MANY % "augment: {strong: fixed}", allow_different=["augment.strong"])
+    )
+    assert messages == []
+    assert different["mine"]["augment.strong"] == "fixed"
+    own = set(registry.load("augmenters", "fixed").Config.model_fields)
+    marked = {key.rpartition(".")[2] for key in different["mine"]} - {"strong"}
+    assert marked <= own  # not those of the other augmenter, which this row does not have
+    swept = load("augment.strong=fixed,randaugment", algos="simple")
+    assert told(swept)[1] == []
+    # Options alone are named as they are, and the name of the weak one permits none of the strong.
+    text = MANY % "augment: {strong_options: {num_ops: 1}}"
+    _, messages = told(from_file(path, text, allow_different=["augment.weak"]))
+    assert [message.partition(" ")[0] for message in messages] == [
+        "augment.strong_options.num_ops"
+    ]

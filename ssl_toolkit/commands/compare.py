@@ -11,7 +11,7 @@ from ssl_toolkit.commands.run import configuration_options, tell_clashes
 
 @click.command(short_help="Compare algorithms under identical configurations.")
 @click.option("--algos", metavar="A,B,C", help="Algorithms, a row each.")
-@click.option("--seeds", metavar="0,1,2", help="A run of each row each (default: 0,1,2).")
+@click.option("--seeds", metavar="0,1,5-9", help="A run of each row each (default: 0-2).")
 @click.option(
     "--sweep", "sweeps", multiple=True, metavar="KEY=V,V", help="A row for each value. Repeatable."
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
@@ -34,7 +36,37 @@ def _listed(value: Any) -> Any:
 
 
 Names = Annotated[list[str], BeforeValidator(_listed)]
-Seeds = Annotated[list[int], BeforeValidator(_listed)]
+MOST_SEEDS = 10_000
+"""In one range: more is a typing error, and would take all memory."""
+
+
+def _ranges(value: Any) -> Any:
+    """Seeds with ``0-2`` written out; whatever is neither list nor text is left to pydantic."""
+    listed = _listed(value)
+    if not isinstance(listed, list):
+        return listed
+    seeds: list[Any] = []
+    for part in listed:
+        found = re.fullmatch(r"([0-9]+)\s*-\s*([0-9]+)", str(part))
+        if found is None:
+            seeds.append(part)
+            continue
+        first, last = map(int, found.groups())
+        if not 0 <= last - first < MOST_SEEDS:
+            raise PydanticCustomError(
+                "seeds", f"{part} is no range of seeds; write the smaller one first, as in 0-2"
+            )
+        seeds += range(first, last + 1)
+    return seeds
+
+
+def _once(seeds: list[int]) -> list[int]:
+    if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
+        raise PydanticCustomError("seeds", f"{twice[0]} is given twice; give each once")
+    return seeds
+
+
+Seeds = Annotated[list[int], BeforeValidator(_ranges), AfterValidator(_once)]
 
 
 class ComparisonSettings(Options):
@@ -44,7 +76,7 @@ class ComparisonSettings(Options):
     rows: dict[str, dict[str, Any]] = option(
         {}, help="more rows: a name, its algorithm under `algo`, and its options"
     )
-    seeds: Seeds = option([0, 1, 2], min_length=1, help="seeds, a run of each row each")
+    seeds: Seeds = option([0, 1, 2], min_length=1, help="seeds, a run of each row each; 0-2 is 0, 1, 2")
     sweep: dict[str, Any] = option(
         {}, help="keys and the values to try; a row for each combination"
     )
@@ -172,7 +204,7 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
     wanted: dict[str, Tree] = {}
     for algo in settings.algos:
         if algo in wanted:
-            raise ConfigError(f"algos: {algo} stands twice; give each once")
+            raise ConfigError(f"algos: {algo} is given twice; give each once")
         wanted[algo] = {"algo": algo}
     for name, tree in settings.rows.items():
         if name in wanted or "algo" not in tree:
@@ -243,6 +275,9 @@ def _combinations(
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(f"sweep.{key}: give a list of values (given {values!r})")
+        for value in values:
+            if values.count(value) > 1:
+                raise ConfigError(f"sweep.{key}: {value} is given twice; give each once")
         if key.partition(".")[0] in {section, "algorithm"} or key.partition(".")[0] not in sections:
             keys.append(key)
     for values in itertools.product(*(sweep[key] for key in keys)):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ssl_toolkit.config.shared import differences, flatten, shared_keys
+from ssl_toolkit.config.shared import differences, flatten, permitted, shared_keys
 from ssl_toolkit.data.split_file import compare_files
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError
@@ -132,7 +132,7 @@ def _check_seeds(
     """A shared key that differs between the seeds of a row though not between the rows."""
     if not isinstance(value, _BySeed):
         return
-    if any(key == name or key.startswith(f"{name}.") for name in allowed):
+    if permitted(key, allowed):
         different[row][key] = str(value)
     elif not any(message.startswith(f"{key} ") for message in messages):
         messages.append(
