@@ -270,13 +270,33 @@ def test_differing_machines_are_told(tmp_path: Path) -> None:
     notes = gathered(found).notes
     assert (
         "seconds and images per second are not comparable, devices differ: "
-        "cpu (1 threads) in plain; cuda:0 in other"
+        "cpu in plain; cuda:0 in other"
     ) in notes
-    assert any("CPU threads differ: 1 in plain, other (seed 0); 2 in other (se" in n for n in notes)
+    assert (
+        "seconds are not comparable, numbers of CPU threads differ: 1 in plain, other (seed 0); "
+        "2 in other (seed 1)"
+    ) in notes
     assert any("precisions differ" in n and "bf16 in other (seed 1)" in n for n in notes)
     assert "platforms differ: Linux in plain, other (seed 0); Mac in other (seed 1)" in notes
     assert "versions of torch differ: 2.14.1 in plain; 3 in other" in notes
     assert "versions of python differ: 3.11.7 in plain; unknown in other" in notes
+
+
+def test_threads_of_a_cpu_are_told_to_change_scores(tmp_path: Path) -> None:
+    found = two_rows(tmp_path)
+    for seed in (0, 1):
+        changed = {"torch_threads": 2, "device": "cpu (2 threads)"}
+        edit(tmp_path / f"other{seed}" / "record.json", **changed)
+    (note,) = gathered(found).notes
+    assert note == (
+        "numbers of CPU threads differ: 1 in plain; 2 in other; that alone changes scores, as sums "
+        "are cut otherwise, and seconds"
+    )
+    # A run that went on with other threads has a part of both.
+    moved = {"key": "device", "from": "cpu (1 threads)", "to": "cpu (2 threads)", "after_step": 5}
+    edit(tmp_path / "plain0" / "record.json", changes=[moved])
+    (note,) = gathered(found[:2]).notes
+    assert "differ: 1, then 2 in plain (seed 0); 1 in plain (seed 1); that alone changes" in note
 
 
 def test_warnings_of_the_runs_are_told_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,12 +215,21 @@ def _missing(members: Sequence[Member]) -> str:
 def _environment(completed: Sequence[Member]) -> list[str]:
     """A note for each thing about the machine or the software that is not the same for all."""
     notes = []
-    speeds = {"device": "devices", "torch_threads": "numbers of CPU threads"}
-    for key, name in (speeds | {"precision": "precisions", "platform": "platforms"}).items():
+    threads = {m.folder: _threads(m.record or {}) for m in completed}
+    on_cpu = [m for m in completed if str((m.record or {}).get("device")).startswith("cpu")]
+    if told := _differing(on_cpu, threads):
+        notes.append(
+            f"numbers of CPU threads differ: {told}; that alone changes scores, as sums are cut "
+            "otherwise, and seconds"
+        )
+    elif told := _differing(completed, threads):
+        notes.append(f"seconds are not comparable, numbers of CPU threads differ: {told}")
+    devices = {m.folder: _device(m.record or {}) for m in completed}
+    if told := _differing(completed, devices):
+        notes.append(f"seconds and images per second are not comparable, devices differ: {told}")
+    for key, name in {"precision": "precisions", "platform": "platforms"}.items():
         told = _differing(completed, {m.folder: (m.record or {}).get(key) for m in completed})
-        if told and key in speeds:
-            notes.append(f"seconds and images per second are not comparable, {name} differ: {told}")
-        elif told:
+        if told:
             notes.append(f"{name} differ: {told}")
     versions = {m.folder: dict((m.record or {}).get("versions") or {}) for m in completed}
     for package in dict.fromkeys(name for found in versions.values() for name in found):
@@ -227,6 +237,21 @@ def _environment(completed: Sequence[Member]) -> list[str]:
         if told:
             notes.append(f"versions of {package} differ: {told}")
     return notes
+
+
+def _device(record: Mapping[str, Any]) -> str | None:
+    """Without the threads of a CPU, which are told on their own."""
+    device = record.get("device")
+    return device and re.sub(r"^cpu \([0-9]+ threads\)$", "cpu", str(device))
+
+
+def _threads(record: Mapping[str, Any]) -> str | None:
+    """CPU threads of a run, and those that it went on with."""
+    told = record.get("torch_threads")
+    texts = [] if told is None else [str(told)]
+    changes = (c for c in record.get("changes") or () if c.get("key") == "device")
+    texts += re.findall(r"cpu \(([0-9]+) threads\)", " ".join(str(c["to"]) for c in changes))
+    return ", then ".join(texts) or None
 
 
 def _differing(completed: Sequence[Member], values: Mapping[Path, Any]) -> str:
