@@ -57,7 +57,11 @@ class OptimizerSettings(Options):
         source="the authors' run files use 5, the paper none",
     )
     accumulate: int = option(
-        1, ge=1, help="batches whose gradients are averaged for one step", source=""
+        1,
+        ge=1,
+        help="batches whose gradients are averaged for one step; what compares images, such as "
+        "SimPLE's pairs, and BatchNorm see one batch at a time",
+        source="",
     )
 
 

@@ -108,7 +108,8 @@ class SimPLE(Algorithm):
         )
         gather_pairs: bool = option(
             False,
-            help="pair across the whole batch where several processes share it, not within parts",
+            help="pair across the whole batch where several processes share it, not within parts; "
+            "never across the batches of optimizer.accumulate",
         )
         unlabelled_ratio: int = option(
             1, ge=1, help="unlabelled images for each labelled one", source="paper"
