@@ -17,10 +17,6 @@ from in_process import call, refusal
 
 from ssl_toolkit import train
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparison import load_comparison
-from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.launchers.local import Local
-from ssl_toolkit.results.planning import make_plan, write_plan
 
 SHARED = ("--dataset", "digits", "--steps", 12, "--eval-every", 6)
 TWO = ("--algos", "simple,supervised", "--seeds", "0,1", *SHARED)
@@ -129,6 +125,34 @@ def test_forged_results_are_refused_before_anything_is_run(finished: Path, tmp_p
     for given in (("compare", *more, "--output", copy), ("report", copy)):
         assert "not those of summary.json (accuracy)" in refusal(*given)
     assert stamps(copy) == before
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--lr", "0.01"), "lr is 0.002 there, 0.01 here"),
+        (("--threads", 7), "threads is "),
+        (("--budget", "images=5000"), "budget is steps there, images=5000 here"),
+        (("--device", "cuda:7"), "--device cuda:7"),
+        (("--algos", "simple,fully_supervised,nothing"), "nothing"),
+        (("--dataset", "stl10", "--root", "nowhere"), "stl10"),
+        (("--batch-size", "1"), "--batch-size 1"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(finished: Path, more: Any, told: str) -> None:
+    before = stamps(finished)
+    run = refusal("compare", *TWO, "--output", finished, *more)
+    result = call("compare", *TWO, "--output", finished, *more, "--dry-run")
+    assert (result.returncode, result.stderr) == (2, run)
+    assert told in run
+    assert stamps(finished) == before
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    given = ("--algos", "simple,fixmatch", *SHARED, "--budget", "minutes=3")
+    result = call("compare", *given, "--output", tmp_path / "none", "--dry-run")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("# row: simple\n# row: fixmatch\n")
+    assert yaml.parse(result.stdout)["algos"] == "simple,fixmatch"
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_failed_run_costs_only_itself(finished: Path, tmp_path: Path) -> None:
@@ -240,17 +264,3 @@ def running(folder: Path) -> list[str]:
         if str(folder) in line and int(process.name) != os.getpid():
             found.append(line)
     return found
-
-
-def test_a_budget_of_minutes_is_measured_once(tmp_path: Path) -> None:
-    comparison = load_comparison(
-        [], {"algos": "supervised,simple", "seeds": "0", "budget": "minutes=0.05"}
-    )
-    launcher, console = Local(Local.Config()), Console(quiet=True)
-    plan = make_plan(comparison, tmp_path, launcher, console)
-    steps = {row: config.settings.steps for (row, _), config in plan.configs.items()}
-    assert steps["supervised"] > steps["simple"] >= 1  # eight forwards of SimPLE's are dearer
-    for config in plan.configs.values():
-        assert config.settings.eval_every == max(1, config.settings.steps // 20)
-    write_plan(plan)
-    assert make_plan(comparison, tmp_path, launcher, console).configs == plan.configs

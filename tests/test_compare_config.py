@@ -245,6 +245,14 @@ def test_the_options_of_an_augmenter_follow_its_name(tmp_path: Path) -> None:
     # Options alone are named as they are, and the name of the weak one permits none of the strong.
     text = MANY % "augment: {strong_options: {num_ops: 1}}"
     _, messages = told(from_file(path, text, allow_different=["augment.weak"]))
-    assert [message.partition(" ")[0] for message in messages] == [
-        "augment.strong_options.num_ops"
-    ]
+    assert [message.partition(" ")[0] for message in messages] == ["augment.strong_options.num_ops"]
+
+
+def test_the_files_in_the_docs_are_comparisons(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "comparing.md").read_text("utf-8")
+    examples = text.split("```yaml\n")[1:]
+    assert len(examples) == 2
+    for example in examples:
+        comparison = from_file(tmp_path / "c.yaml", example.split("```")[0])
+        assert told(comparison)[1] == []
+        assert len(comparison.rows) == 3

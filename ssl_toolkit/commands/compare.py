@@ -33,7 +33,7 @@ from ssl_toolkit.commands.run import configuration_options, tell_clashes
 @click.option("--threads", metavar="N", help="CPU threads of a run (default: shared out).")
 @configuration_options(without=("--algo", "--seed"))
 @click.option("--overwrite", is_flag=True, help="Replace the comparison that is in --output.")
-@click.option("--dry-run", is_flag=True, help="Print the rows and what they share, and stop.")
+@click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop.")
 @click.option("--quiet", is_flag=True, help="Warnings and results only.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
 def command(
@@ -67,9 +67,11 @@ def command(
         click.echo(yaml.dump(comparison.tree), nl=False)
         for row in comparison.rows:
             click.echo(f"# row: {row.name}")
-        return 0
 
-    from ssl_toolkit.results.compare import compare
+    from ssl_toolkit.results.compare import compare, planned
     from ssl_toolkit.results.console import Console
 
+    if dry_run:
+        planned(comparison, overwrite=overwrite, console=Console(quiet=True))
+        return 0
     return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet)).status

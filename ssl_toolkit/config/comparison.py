@@ -76,7 +76,9 @@ class ComparisonSettings(Options):
     rows: dict[str, dict[str, Any]] = option(
         {}, help="more rows: a name, its algorithm under `algo`, and its options"
     )
-    seeds: Seeds = option([0, 1, 2], min_length=1, help="seeds, a run of each row each; 0-2 is 0, 1, 2")
+    seeds: Seeds = option(
+        [0, 1, 2], min_length=1, help="seeds, a run of each row each; 0-2 is 0, 1, 2"
+    )
     sweep: dict[str, Any] = option(
         {}, help="keys and the values to try; a row for each combination"
     )

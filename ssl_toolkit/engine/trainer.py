@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.streams import derive_seed
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
 from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
@@ -148,23 +149,30 @@ class Trainer:
                 return reason
         return ""
 
-    def seconds_per_step(self, steps: int = 8, warm: int = 3) -> float:
-        """Time of a step, its share of an evaluation included; trains, so measure on a copy.
+    def measure(self, steps: int = 8, warm: int = 3) -> Costs:
+        """Seconds of what training does; trains, so measure on a copy.
 
         Args:
             steps: that are measured.
             warm: that are done before and not counted.
         """
+        device = self.classifier.mean.device
+        if device.type == "cpu":
+            keep_freed_memory()
         self.classifier.train()
-        for number in range(warm + steps):
-            if number == warm:
-                started = time.perf_counter()
+        scan = seconds(self._scan_if_due, device)  # steps may need what it finds
+        self._practice(range(warm))
+        step = seconds(lambda: self._practice(range(warm, warm + steps)), device) / steps
+        if scan < SHORT:  # the first call of anything is slow
+            scan = min(scan, seconds(self._scan_if_due, device))
+        evaluation = seconds(self._evaluate, device)
+        every = self.algorithm.scan_every
+        return Costs(step * self.settings.optimizer.accumulate, evaluation, scan, every)
+
+    def _practice(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             self._forward_backward(number, 1)
             self._update()
-        training = (time.perf_counter() - started) / steps * self.settings.optimizer.accumulate
-        started = time.perf_counter()
-        self._evaluate()
-        return training + (time.perf_counter() - started) / needed(self.settings.eval_every)
 
     def _forward_backward(self, number: int, accumulate: int) -> None:
         """Add the gradient of one batch."""

@@ -36,6 +36,8 @@ class Unit:
     """CPU threads that the command uses."""
     gpus: int = 0
     """GPUs that it wants for itself."""
+    gpus_if_any: int = 0
+    """GPUs that it wants where there are some; it does without where there are none."""
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ def foot(comparison: Comparison) -> list[str]:
         lines.append("± is the sample standard deviation over seeds (n - 1); n counts the seeds")
     if any(spread.interval is not None for spread in scores):
         lines.append(
-            "95 % intervals are of the mean over seeds: Student's t on the logit scale, which stays "
-            "between 0 and 1; none where all seeds have the same value"
+            "95 % intervals are of the mean over seeds: Student's t on the logit scale, which "
+            "stays between 0 and 1; none where all seeds have the same value"
         )
     tests = [row.difference for row in comparison.rows if row.difference is not None]
     if any(test.p_value is not None for test in tests):

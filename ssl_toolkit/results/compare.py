@@ -15,21 +15,22 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
 from ssl_toolkit.config.locations import find_config
-from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.resolve import DEFAULT_DATASET
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_json
 from ssl_toolkit.interfaces import Ended, Launcher, Unit
-from ssl_toolkit.interrupts import STATUS, handled
+from ssl_toolkit.interrupts import STATUS, Interrupted, Interrupts, handled
 from ssl_toolkit.results.comparison import Comparison
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import check_writable
 from ssl_toolkit.results.gathering import gather_folder
 from ssl_toolkit.results.launchers.here import Here, registered_here
+from ssl_toolkit.results.launchers.work import last_error
 from ssl_toolkit.results.lock import LOCK, hold
+from ssl_toolkit.results.measuring import measured
 from ssl_toolkit.results.members import read_member
-from ssl_toolkit.results.placement import FAILURES, PLAN, read_failures
+from ssl_toolkit.results.placement import FAILURES, MEASURING, PLAN, read_failures
 from ssl_toolkit.results.planning import Plan, make_plan, write_plan
 from ssl_toolkit.results.report import write_report
 from ssl_toolkit.results.tables import show_table, write_tables
@@ -82,12 +83,18 @@ def compare(
     else:
         comparison = load_comparison(flags=plain_tree(config))
     console = console or Console(quiet=True)
-    folder = _folder(comparison)
-    launcher = _launcher(comparison)
-    replaced = overwrite and folder.exists()
-    plan = make_plan(comparison, folder, launcher, console, afresh=replaced)
+    plan, launcher = planned(comparison, overwrite=overwrite, console=console)
+    folder, replaced = plan.folder, overwrite and plan.folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with hold(folder), handled(launcher.stop) as interrupts:
+    launchers = [launcher, *([_launcher(comparison)] if plan.unmeasured else ())]
+
+    def stop() -> None:
+        for one in launchers:
+            one.stop()
+
+    with hold(folder), handled(stop) as interrupts:
+        if plan.unmeasured:
+            plan = _measured(plan, launchers[-1], interrupts, console)
         if replaced:
             _empty(folder)
         write_plan(plan)
@@ -111,6 +118,31 @@ def compare(
     return Compared(folder, gathered, status)
 
 
+def planned(
+    comparison: ComparisonConfig, *, overwrite: bool, console: Console
+) -> tuple[Plan, Launcher]:
+    """What `compare` would do, with every check that it makes; nothing is trained or written.
+
+    Raises:
+        UserError: as `compare`.
+    """
+    folder, launcher = _folder(comparison), _launcher(comparison)
+    afresh = overwrite and folder.exists()
+    return make_plan(comparison, folder, launcher, console, afresh=afresh), launcher
+
+
+def _measured(plan: Plan, launcher: Launcher, interrupts: Interrupts, console: Console) -> Plan:
+    with interrupts.patient(STOPPING):
+        try:
+            plan = measured(plan, launcher, console)
+        except ConfigError:
+            if not interrupts.signal:  # else it was stopped, and is not at fault
+                raise
+    if interrupts.signal:
+        raise Interrupted(interrupts.signal)
+    return plan
+
+
 def _carry_out(units: list[Unit], launcher: Launcher, plan: Plan, console: Console) -> bool:
     """Run the units and tell how each ends; whether any failed."""
     total = len(plan.configs)
@@ -132,7 +164,8 @@ def _folder(comparison: ComparisonConfig) -> Path:
     folder = Path(given).absolute()
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"--output {given}: there is a file of that name; choose another name")
-    foreign = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
+    ours = (LOCK, MEASURING)
+    foreign = folder.is_dir() and any(path.name not in ours for path in folder.iterdir())
     if foreign and not (folder / PLAN).exists():
         raise ModelError(f"--output {given}: not the folder of a comparison; choose another")
     check_writable(folder)
@@ -179,18 +212,9 @@ def _units(plan: Plan) -> list[Unit]:
             config = str(plan.config_path(row, seed))
             command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", config]
             command += ["--output", str(member.path), "--continue", "--quiet"]
-            settings = plan.configs[row.name, seed].settings
-            units.append(
-                Unit(
-                    name=_unit_name(row.name, seed),
-                    command=tuple(command),
-                    folder=member.path,
-                    log=plan.folder / "logs" / f"{row.slug}-s{seed}.txt",
-                    environment={"OMP_NUM_THREADS": str(plan.threads)},
-                    threads=plan.threads,
-                    gpus=settings.devices if choose_device(settings.device).type == "cuda" else 0,
-                )
-            )
+            log = plan.folder / "logs" / f"{row.slug}-s{seed}.txt"
+            name = _unit_name(row.name, seed)
+            units.append(plan.unit(name, command, member.path, log, row.name))
     return units
 
 
@@ -208,7 +232,7 @@ def _told(ended: Ended, plan: Plan, console: Console) -> bool:
     elif member.status == "interrupted":
         console.say(f"{ended.unit.name}: stopped by {member.reason}", important=True)
     else:
-        reason = ended.reason or _last_error(ended.unit.log) or f"exit status {ended.status}"
+        reason = ended.reason or last_error(ended.unit.log) or f"exit status {ended.status}"
         failures[row, seed] = reason
         console.warn(f"{ended.unit.name}: failed: {reason}")
     listed = [{"row": row, "seed": seed, "reason": why} for (row, seed), why in failures.items()]
@@ -218,14 +242,3 @@ def _told(ended: Ended, plan: Plan, console: Console) -> bool:
 
 def _unit_name(row: str, seed: int) -> str:
     return f"{row}, seed {seed}"
-
-
-def _last_error(log: Path) -> str:
-    """The last line of a log that tells of an error, else its last line."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in lines if line.startswith("error:")]
-    return (errors or lines or [""])[-1].removeprefix("error:").strip()

@@ -20,6 +20,8 @@ Place = tuple[str, int, Path]
 
 PLAN = "plan.json"
 FAILURES = "failures.json"
+MEASURING = "measuring"
+"""The folder in that of a comparison where the speed of its rows is measured; removed after."""
 
 
 @dataclass(frozen=True)

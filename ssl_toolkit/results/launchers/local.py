@@ -65,8 +65,8 @@ class Local(Launcher):
         """How many of these run at a time."""
         if self.options.jobs is not None:
             return self.options.jobs
-        if units and units[0].gpus:
-            return max(1, len(visible_gpus()) // units[0].gpus)
+        if gpus := max(map(gpus_here, units), default=0):
+            return max(1, len(visible_gpus()) // gpus)
         return max(1, min(len(units), cores()))
 
     def _end_when_stopped(self) -> None:
@@ -89,9 +89,17 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
+def gpus_here(unit: Unit) -> int:
+    """GPUs that a unit gets on this machine; counting them makes no context on any."""
+    import torch
+
+    return unit.gpus or (unit.gpus_if_any if torch.cuda.device_count() else 0)
+
+
 def _start(unit: Unit, slot: int) -> subprocess.Popen[bytes]:
-    if not unit.gpus:
+    count = gpus_here(unit)
+    if not count:
         return Work.of(unit).start()
     gpus = visible_gpus()
-    own = [gpus[number % len(gpus)] for number in range(slot * unit.gpus, (slot + 1) * unit.gpus)]
+    own = [gpus[number % len(gpus)] for number in range(slot * count, (slot + 1) * count)]
     return Work.of(unit, CUDA_VISIBLE_DEVICES=",".join(dict.fromkeys(own))).start()

@@ -71,7 +71,7 @@ class Ray(Launcher):
                         room = task.options(
                             name=unit.name,
                             num_cpus=unit.threads,
-                            num_gpus=unit.gpus,
+                            num_gpus=_gpus(unit),
                             scheduling_strategy="SPREAD",
                         )
                         running[room.remote(Work.of(unit))] = unit
@@ -125,16 +125,27 @@ def _connected(address: str | None) -> Iterator[None]:
 
 def _check_room(unit: Unit) -> None:
     """Refuse a unit that Ray would let wait for ever."""
-    import ray
-
-    wanted = {"CPU": unit.threads, "GPU": unit.gpus}
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in nodes):
-        gpus = f" and {unit.gpus} GPUs" if unit.gpus else ""
+    wanted = {"CPU": unit.threads, "GPU": _gpus(unit)}
+    if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in _nodes()):
+        gpus = f" and {wanted['GPU']} GPUs" if wanted["GPU"] else ""
         raise ConfigError(
             f"no node of Ray has {unit.threads} CPUs{gpus}, which a run needs; "
             "start one, or give fewer --threads"
         )
+
+
+def _nodes() -> list[dict[str, float]]:
+    """What each node of the cluster has."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _gpus(unit: Unit) -> int:
+    """GPUs that a unit gets of this cluster."""
+    if unit.gpus_if_any and any(node.get("GPU", 0) >= unit.gpus_if_any for node in _nodes()):
+        return unit.gpus_if_any
+    return unit.gpus
 
 
 def _ready(running: dict[Any, Unit], timeout: float) -> Iterator[Ended]:

@@ -12,6 +12,7 @@ from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.interfaces import Ended, Launcher, Unit
 from ssl_toolkit.results.launchers import require
+from ssl_toolkit.results.launchers.local import gpus_here
 from ssl_toolkit.results.launchers.slurm_job import Job
 from ssl_toolkit.results.launchers.work import (
     GRACE,
@@ -104,6 +105,22 @@ class Slurm(Launcher):
                         yield Ended(unit, 128 + signal.SIGTERM)
             time.sleep(TICK)
 
+    def _gpus(self, units: Sequence[Unit]) -> int:
+        """GPUs that each job asks for; Slurm gives it no others.
+
+        Raises:
+            ConfigError: whether it shall have any can't be known here.
+        """
+        if self.options.cluster == "local":
+            return max(map(gpus_here, units))
+        asked = any("gpu" in f"{key}={value}" for key, value in self.options.sbatch.items())
+        if any(unit.gpus_if_any for unit in units) and not asked:
+            raise ConfigError(
+                "--device auto: a job of Slurm has only the GPUs that it asks for; say --device "
+                "cuda, which asks for one a run, or --device cpu"
+            )
+        return max(unit.gpus for unit in units)
+
     def _submit(self, units: Sequence[Unit]) -> list[Any]:
         import submitit
 
@@ -120,6 +137,7 @@ class Slurm(Launcher):
             "slurm_setup": options.setup or None,
             "slurm_array_parallelism": options.jobs,
             "mem_gb": options.memory_gb,
+            "gpus_per_node": self._gpus(units) or None,
         }
         executor.update_parameters(
             name="ssl-toolkit",
@@ -127,7 +145,6 @@ class Slurm(Launcher):
             nodes=1,
             tasks_per_node=1,
             cpus_per_task=options.cpus or max(unit.threads for unit in units),
-            gpus_per_node=max(unit.gpus for unit in units),
             slurm_additional_parameters={"requeue": True, **options.sbatch},
             **{key: value for key, value in given.items() if value is not None},
         )

@@ -166,6 +166,17 @@ def unstarted(error: OSError) -> tuple[int, str]:
     return 1, f"can't be started on {socket.gethostname()}: {what}"
 
 
+def last_error(log: Path) -> str:
+    """The last line of a log that tells of an error, else its last line."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or [""])[-1].removeprefix("error:").strip()
+
+
 def is_free(folder: Path) -> bool:
     """Whether no process works in the folder of a run."""
     if not (folder / LOCK).exists():

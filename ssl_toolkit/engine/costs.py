@@ -1,0 +1,57 @@
+"""How long the parts of training take, and how many steps a time allows."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+SHORT = 10.0
+"""Seconds up to which what is slow at its first call is measured twice."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of the parts of training, measured."""
+
+    step: float
+    evaluation: float
+    scan: float
+    scan_every: int
+    """Steps between two scans, 0 for none."""
+
+    def of(self, steps: int, eval_every: int) -> float:
+        """Seconds of a run of so many steps."""
+        scans = math.ceil(steps / self.scan_every) if self.scan_every else 0
+        evaluations = math.ceil(steps / eval_every)
+        return steps * self.step + evaluations * self.evaluation + scans * self.scan
+
+    def steps_within(self, seconds: float, eval_every: Callable[[int], int]) -> int:
+        """The most steps that take no longer.
+
+        Args:
+            seconds: that a run may take.
+            eval_every: the steps between two evaluations of a run of so many steps.
+        """
+        most = int(seconds / self.step)
+        return bisect_right(
+            range(1, most + 1), seconds, key=lambda steps: self.of(steps, eval_every(steps))
+        )
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    """How long a call takes, with all that it makes a device do."""
+    _wait_for(device)
+    started = time.perf_counter()
+    call()
+    _wait_for(device)
+    return time.perf_counter() - started
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

@@ -1,0 +1,319 @@
+"""What is known of a comparison before its first run: checked on the CPU, measured elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ssl_toolkit
+from ssl_toolkit import (
+    Algorithm,
+    Batch,
+    ConfigError,
+    Context,
+    Ended,
+    Launcher,
+    Loss,
+    Options,
+    StepOutput,
+    Unit,
+    Views,
+    registry,
+)
+from ssl_toolkit.config.comparison import load_comparison
+from ssl_toolkit.config.loading import Layer, validate
+from ssl_toolkit.engine.costs import Costs
+from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.results import compare as comparing
+from ssl_toolkit.results import planning
+from ssl_toolkit.results.compare import compare
+from ssl_toolkit.results.console import Console
+from ssl_toolkit.results.launchers import ray
+from ssl_toolkit.results.launchers.here import Here
+from ssl_toolkit.results.launchers.local import Local, gpus_here
+from ssl_toolkit.results.launchers.slurm import Slurm
+from ssl_toolkit.results.measuring import measured
+from ssl_toolkit.results.planning import Plan, make_plan, write_plan
+
+SHORT = {"seeds": "0", "dataset": "digits", "steps": 12}
+
+
+def plan(folder: Path, launcher: Launcher | None = None, **keys: Any) -> Plan:
+    given = {"algos": "supervised,fixmatch", **SHORT, **keys}
+    return make_plan(load_comparison([], given), folder, launcher or local(), Console(quiet=True))
+
+
+def local() -> Local:
+    return Local(Local.Config())
+
+
+class Elsewhere(Launcher):
+    """On other machines."""
+
+    def __init__(self) -> None:
+        super().__init__(Options())
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        raise AssertionError("nothing is launched")
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def forbidden(*arguments: Any, **keywords: Any) -> Any:
+    raise AssertionError("a GPU was touched")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with GPUs that fail the test where anything but counting is done with them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in (
+        "set_device",
+        "get_device_properties",
+        "get_rng_state",
+        "synchronize",
+        "_lazy_init",
+    ):
+        monkeypatch.setattr(torch.cuda, name, forbidden)
+    for owner in (torch.Tensor, torch.nn.Module):
+        to = owner.to
+
+        def on_cpu(self: Any, *arguments: Any, to: Any = to, **keywords: Any) -> Any:
+            assert "cuda" not in f"{arguments}{keywords}"
+            return to(self, *arguments, **keywords)
+
+        monkeypatch.setattr(owner, "to", on_cpu)
+        monkeypatch.setattr(owner, "cuda", forbidden)
+
+
+# --- the device is left to the runs -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+@pytest.mark.parametrize("budget", ["steps", "images=2000", "minutes=1"])
+@pytest.mark.usefixtures("two_gpus")
+def test_planning_touches_no_gpu(
+    tmp_path: Path, device: str, budget: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sync = {"model": {"sync_batchnorm": True}}
+    made = plan(tmp_path, device=device, budget=budget, precision="bf16", **sync)
+    assert not torch.cuda.is_initialized()
+    assert capsys.readouterr().out == ""  # no warning about the CPU that it was rehearsed on
+    for config in made.configs.values():
+        settings = config.settings
+        assert (settings.device, settings.precision) == (device, "bf16")
+        assert settings.model.sync_batchnorm
+
+
+def test_on_a_cpu_it_is_rehearsed_as_it_will_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(tmp_path, device="cpu", precision="fp16")
+    assert "supervised, seed 0: --precision fp16 would not pay" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="synchronises BatchNorm on CUDA devices only"):
+        plan(tmp_path, device="cpu", model={"sync_batchnorm": True})
+
+
+def test_one_run_is_prepared_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def watched(*arguments: Any, **keywords: Any) -> Experiment:
+        assert not [one for one in made if one() is not None]
+        experiment = prepare(*arguments, **keywords)
+        made.extend(map(weakref.ref, (experiment.trainer, experiment.trainer.classifier)))
+        return experiment
+
+    monkeypatch.setattr(planning, "prepare", watched)
+    kept = plan(tmp_path, budget="images=2000", seeds="0,1")
+    assert len(made) == 2 * 3
+    assert not [one for one in made if one() is not None]
+    assert not kept.unmeasured
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus"), [("auto", (0, 2)), ("cuda", (2, 0)), ("cpu", (0, 0)), ("mps", (0, 0))]
+)
+def test_what_a_run_wants_does_not_depend_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpus: tuple[int, int]
+) -> None:
+    for seen in (0, 8):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda seen=seen: seen)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen > 0)
+        made = plan(tmp_path, Elsewhere(), device=device, devices=2)
+        unit = made.unit("name", ("command",), tmp_path, tmp_path / "log", "fixmatch")
+        assert (unit.gpus, unit.gpus_if_any) == gpus
+
+
+def test_a_device_that_is_not_here_is_refused_here_only(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--device cuda: torch sees 0 CUDA"):
+        plan(tmp_path, device="cuda")
+    with pytest.raises(ConfigError, match="--device tpu: unknown device"):
+        plan(tmp_path, device="tpu")
+    plan(tmp_path, Elsewhere(), device="cuda")
+    for launcher in (local(), Elsewhere()):
+        with pytest.raises(ConfigError, match="--device cuda:1: the launcher hands the GPUs out"):
+            plan(tmp_path, launcher, device="cuda:1")
+    with pytest.raises(ConfigError, match=r"--batch-size 32: 3 processes share it in equal parts"):
+        plan(tmp_path, device="cpu", devices=3)
+
+
+def test_launchers_give_gpus_where_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unit(**gpus: int) -> Unit:
+        return Unit("u", ("true",), tmp_path, tmp_path / "log", **gpus)
+
+    either = unit(gpus_if_any=2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)  # the variable alone makes no GPU
+    assert (gpus_here(either), gpus_here(unit(gpus=1))) == (0, 1)
+    assert local().slots([unit()] * 3) == local().slots([either] * 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert (gpus_here(either), local().slots([unit(), either])) == (2, 2)
+
+    for nodes, expected in (([{"CPU": 8}], 0), ([{"CPU": 8}, {"CPU": 8, "GPU": 2.0}], 2)):
+        monkeypatch.setattr(ray, "_nodes", lambda nodes=nodes: nodes)
+        assert ray._gpus(either) == expected
+    assert ray._gpus(unit(gpus=1)) == 1
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "srun").touch(mode=0o755)
+    with pytest.raises(ConfigError, match="--device auto: a job of Slurm has only the GPUs"):
+        next(iter(Slurm(Slurm.Config()).launch([either])))
+    assert Slurm(Slurm.Config())._gpus([unit(gpus=2), unit()]) == 2
+    assert Slurm(Slurm.Config(sbatch={"gres": "gpu:1"}))._gpus([either]) == 0
+    assert Slurm(Slurm.Config(cluster="local"))._gpus([either]) == 2
+
+
+# --- threads and the budget are part of the plan ------------------------------------------------
+
+
+def test_a_plan_keeps_its_threads_and_its_budget(tmp_path: Path) -> None:
+    first = plan(tmp_path, threads=2, budget="images=2000")
+    write_plan(first)
+    assert plan(tmp_path, budget="images=2000").threads == 2
+    with pytest.raises(ConfigError, match="threads is 2 there, 1 here; give the same, or"):
+        plan(tmp_path, threads=1, budget="images=2000")
+    with pytest.raises(ConfigError, match="budget is images=2000 there, images=4000 here"):
+        plan(tmp_path, budget="images=4000")
+    with pytest.raises(ConfigError, match="budget is images=2000 there, steps here"):
+        plan(tmp_path)
+
+
+# --- minutes ------------------------------------------------------------------------------------
+
+
+def test_costs_count_what_a_run_does() -> None:
+    costs = Costs(step=1.0, evaluation=10.0, scan=100.0, scan_every=4)
+    assert costs.of(1, eval_every=1) == 111
+    assert costs.of(4, eval_every=4) == 114
+    assert costs.of(5, eval_every=4) == 225
+    assert costs.steps_within(114, lambda steps: 4) == 4
+    assert costs.steps_within(224, lambda steps: 4) == 4
+    assert costs.steps_within(225, lambda steps: 4) == 5
+    assert costs.steps_within(110, lambda steps: 1) == 0
+    never = Costs(step=1.0, evaluation=10.0, scan=0.0, scan_every=0)
+    assert never.of(7, eval_every=7) == 17
+    # A run that is evaluated twenty times, however long it is.
+    assert 980 < never.steps_within(1200, lambda steps: max(1, steps // 20)) <= 1000
+
+
+class Scans(Algorithm):
+    """Supervised, with a scan that takes long and that a step needs."""
+
+    found = 0
+
+    def views(self) -> Views:
+        return Views()
+
+    @property
+    def scan_every(self) -> int:
+        return 2
+
+    def scan(self, labelled: Any, unlabelled: Any, ctx: Context) -> None:
+        time.sleep(0.3)
+        self.found += 1
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        assert self.found
+        logits = ctx.model(batch.labelled_weak[0]).float()
+        return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
+
+
+@pytest.fixture
+def scans() -> Iterator[str]:
+    ssl_toolkit.register_algorithm("scans")(Scans)
+    yield "scans"
+    del registry._registered["algorithms", "scans"]
+
+
+def test_minutes_pay_for_scans_too(scans: str, tmp_path: Path) -> None:
+    config = validate([Layer("test", {"algo": scans, "dataset": "digits", "device": "cpu"})])
+    costs = prepare(config).trainer.measure(steps=2, warm=1)
+    assert 0.3 <= costs.scan < 2
+    assert costs.scan_every == 2
+    first = plan(tmp_path, Here(), algos=scans, budget="minutes=0.05", threads=1)
+    assert [row.name for row in first.unmeasured] == ["scans"]
+    made = measured(first, Here(), Console(quiet=True))
+    assert made.unmeasured == ()
+    steps = made.configs["scans", 0].settings.steps
+    assert steps is not None
+    assert 1 <= steps <= 2 * 3 / 0.3  # without scans hundreds of steps would fit into 3 s
+    assert first.configs["scans", 0].settings.steps == 12
+
+
+def test_minutes_are_measured_by_the_launcher_and_once(tmp_path: Path) -> None:
+    first = plan(tmp_path, algos="supervised,simple", budget="minutes=0.05", threads=1)
+    assert [row.name for row in first.unmeasured] == ["supervised", "simple"]
+    made = measured(first, local(), Console(quiet=True))
+    steps = {row: config.settings.steps for (row, _), config in made.configs.items()}
+    assert steps["supervised"] > steps["simple"] >= 1  # eight forwards of SimPLE's are dearer
+    for config in made.configs.values():
+        assert config.settings.eval_every == max(1, config.settings.steps // 20)
+    assert [*tmp_path.iterdir()] == []
+    write_plan(made)
+    again = plan(tmp_path, algos="supervised,simple", budget="minutes=0.05")
+    assert (again.configs, again.unmeasured) == (made.configs, ())
+
+
+class Fails(Elsewhere):
+    """Ends each unit badly, after a signal if there is one."""
+
+    number: int | None = None
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        for unit in units:
+            assert unit.command[:3] == (sys.executable, "-m", "ssl_toolkit.results.measuring")
+            unit.log.write_text("lines\nerror: no room on the GPU\nof a log\n")
+            if self.number:
+                signal.raise_signal(self.number)
+            yield Ended(unit, 1)
+
+
+def test_what_cannot_be_measured_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "_launcher", lambda comparison: Fails())
+    given = {"algos": ["supervised"], **SHORT, "budget": "minutes=1", "output": str(tmp_path / "c")}
+    with pytest.raises(
+        ConfigError, match="measuring supervised for the budget: no room on the GPU"
+    ):
+        compare(given)
+    monkeypatch.setattr(Fails, "number", signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        compare(given)
+    assert {path.name for path in (tmp_path / "c").iterdir()} <= {".lock"}
+    monkeypatch.setattr(comparing, "measured", lambda plan, *_: plan.with_steps({"supervised": 0}))
+    with pytest.raises(ConfigError, match="budget minutes=1: not enough for a step of supervised"):
+        compare(given)
