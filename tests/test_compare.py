@@ -146,6 +146,16 @@ def test_a_dry_run_refuses_what_the_run_would(finished: Path, more: Any, told: s
     assert stamps(finished) == before
 
 
+def test_keys_that_may_differ_are_a_list_or_repeated(tmp_path: Path) -> None:
+    rows = {"a": {"algo": "simple"}, "b": {"algo": "simple", "lr": 0.1, "batch_size": 16}}
+    (tmp_path / "rows.yaml").write_text(yaml.dump({"rows": rows, "seeds": "0"}), encoding="utf-8")
+    given = ("compare", "--config", tmp_path / "rows.yaml", *SHARED, "--output", tmp_path / "none")
+    one = refusal(*given, "--dry-run", "--allow-different", "lr")
+    assert "batch_size differs between rows" in one
+    for more in (("lr,batch_size",), ("lr", "--allow-different", "batch_size")):
+        assert call(*given, "--dry-run", "--allow-different", *more).returncode == 0
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     given = ("--algos", "simple,fixmatch", *SHARED, "--budget", "minutes=3")
     result = call("compare", *given, "--output", tmp_path / "none", "--dry-run")

@@ -136,7 +136,7 @@ def test_a_shared_key_set_for_one_row_is_found(tmp_path: Path) -> None:
         ({"algos": "simple", "baseline": "simpel"}, (), (), "did you mean 'simple'"),
         ({"algos": "simple", "allow_different": ["lrr"]}, (), (), "did you mean 'lr'"),
         ({"algos": "simple", "budget": "epochs=3"}, (), (), "budget"),
-        ({"algos": "simple", "seeds": "0,x"}, (), (), "seeds"),
+        ({"algos": "simple", "seeds": "0,x"}, (), (), "'x' is no seed"),
         ({"algos": "simple", "seed": "1"}, (), (), "seeds: a,b,c"),
         ({"algos": "simple"}, (), ("algo=fixmatch",), "algos: a,b,c"),
         ({"algos": "simple"}, ("simple.temperature",), (), "--sweep"),
@@ -189,9 +189,10 @@ def test_seeds_may_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> No
         ("1,01", "seeds: 1 is given twice"),
         ("2-0", "seeds: 2-0 is no range of seeds; write the smaller one first"),
         ("0-99999999999", "seeds: 0-99999999999 is no range"),
-        ("0-", "seeds"),
-        ("-1", "seed"),
-        ("", "seeds"),
+        ("0-", "seeds: '0-' is no seed; write whole numbers from 0 and ranges"),
+        ("-1", "seeds: '-1' is no seed"),
+        ("0,x{", "seeds: 'x{' is no seed"),
+        ("", "seeds: '' is no seed"),
     ],
 )
 def test_wrong_seeds_are_refused(given: str, told: str) -> None:

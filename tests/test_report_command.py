@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,30 @@ def test_a_failed_run_is_reported_too(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "supervised, seed 0: failed: loss is nan" in result.stdout
     assert "loss is nan" in (run / "report.html").read_text("utf-8")
+
+
+def test_no_table_has_an_interval_outside_of_its_range(tmp_path: Path) -> None:
+    runs = [
+        fake_run(tmp_path / f"{algo}{seed}", algo=algo, seed=seed, accuracy=accuracy)
+        for algo, accuracies in {"fixmatch": (0.9603, 1.0), "supervised": (0.02, 0.98)}.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    result = call("report", *runs, "--baseline", "supervised", "--output", tmp_path / "made")
+    assert result.returncode == 0, result.stderr
+    made = json.loads((tmp_path / "made" / "comparison.json").read_text("utf-8"))
+    for row in made["rows"]:
+        for name, score in row["scores"].items():
+            if score["interval"] is not None:
+                lower, upper = score["interval"]
+                assert 0 < lower < score["mean"] < upper, name
+                assert upper < 1 or name in {"test.nll", "seconds", "images_per_second", "steps"}
+    lower, upper = made["rows"][0]["difference"]["interval"]
+    assert (lower, upper) == (-1, 1)
+    texts = [result.stdout, (tmp_path / "made" / "comparison.md").read_text("utf-8")]
+    texts.append((tmp_path / "made" / "report.html").read_text("utf-8"))
+    for text, highest in zip(texts, (1, 1, 100), strict=True):
+        told = re.findall(r"([+-]?[0-9.]+) to ([+-]?[0-9.]+)(?= %|,|<| \|)", text)
+        assert len(told) >= 2
+        for ends in told:
+            assert all(-highest <= float(end) <= highest for end in ends), ends
+        assert "logit scale" in text

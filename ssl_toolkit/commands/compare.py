@@ -56,7 +56,7 @@ def command(
     from ssl_toolkit.config.locations import find_config
 
     if allowed:
-        flags["allow_different"] = list(allowed)
+        flags["allow_different"] = ",".join(allowed)
     if jobs is not None:
         flags["launcher_options"] = {"jobs": jobs}
     comparison = load_comparison([find_config(name) for name in files], flags, sets, sweeps)

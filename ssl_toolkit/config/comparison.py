@@ -47,11 +47,15 @@ def _ranges(value: Any) -> Any:
         return listed
     seeds: list[Any] = []
     for part in listed:
-        found = re.fullmatch(r"([0-9]+)\s*-\s*([0-9]+)", str(part))
-        if found is None:
+        if not isinstance(part, str):
             seeds.append(part)
             continue
-        first, last = map(int, found.groups())
+        found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+        if found is None:
+            raise PydanticCustomError(
+                "seeds", f"{part!r} is no seed; write whole numbers from 0 and ranges, as in 0,5-9"
+            )
+        first, last = int(found[1]), int(found[2] or found[1])
         if not 0 <= last - first < MOST_SEEDS:
             raise PydanticCustomError(
                 "seeds", f"{part} is no range of seeds; write the smaller one first, as in 0-2"

@@ -127,10 +127,11 @@ def _check_room(unit: Unit) -> None:
     """Refuse a unit that Ray would let wait for ever."""
     wanted = {"CPU": unit.threads, "GPU": _gpus(unit)}
     if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in _nodes()):
-        gpus = f" and {wanted['GPU']} GPUs" if wanted["GPU"] else ""
+        gpus = f" and {wanted['GPU']} GPU(s)" if wanted["GPU"] else ""
+        instead = " or --device cpu" if wanted["GPU"] else ""
         raise ConfigError(
             f"no node of Ray has {unit.threads} CPUs{gpus}, which a run needs; "
-            "start one, or give fewer --threads"
+            f"start one, or give fewer --threads{instead}"
         )
 
 
