@@ -151,7 +151,7 @@ def test_what_a_run_wants_does_not_depend_on_this_machine(
         monkeypatch.setattr(torch.cuda, "device_count", lambda seen=seen: seen)
         monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen > 0)
         made = plan(tmp_path, Elsewhere(), device=device, devices=2)
-        unit = made.unit("name", ("command",), tmp_path, tmp_path / "log", "fixmatch")
+        unit = made.unit("name", ("command",), tmp_path, tmp_path / "log", made.comparison.rows[1])
         assert (unit.gpus, unit.gpus_if_any) == gpus
 
 
@@ -314,6 +314,9 @@ def test_what_cannot_be_measured_is_told_and_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         compare(given)
     assert {path.name for path in (tmp_path / "c").iterdir()} <= {".lock"}
+    monkeypatch.setattr(Fails, "launch", lambda launcher, units: iter(()))
+    with pytest.raises(ConfigError, match="supervised was not measured"):
+        compare(given)
     monkeypatch.setattr(comparing, "measured", lambda plan, *_: plan.with_steps({"supervised": 0}))
     with pytest.raises(ConfigError, match="budget minutes=1: not enough for a step of supervised"):
         compare(given)

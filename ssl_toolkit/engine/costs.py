@@ -27,8 +27,8 @@ class Costs:
     def of(self, steps: int, eval_every: int) -> float:
         """Seconds of a run of so many steps."""
         scans = math.ceil(steps / self.scan_every) if self.scan_every else 0
-        evaluations = math.ceil(steps / eval_every)
-        return steps * self.step + evaluations * self.evaluation + scans * self.scan
+        evaluating = math.ceil(steps / eval_every) * self.evaluation
+        return steps * self.step + evaluating + scans * self.scan
 
     def steps_within(self, seconds: float, eval_every: Callable[[int], int]) -> int:
         """The most steps that take no longer.
@@ -45,13 +45,11 @@ class Costs:
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
     """How long a call takes, with all that it makes a device do."""
-    _wait_for(device)
+    waits = device.type != "cpu"
+    if waits:
+        torch.accelerator.synchronize(device)
     started = time.perf_counter()
     call()
-    _wait_for(device)
-    return time.perf_counter() - started
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type != "cpu":
+    if waits:
         torch.accelerator.synchronize(device)
+    return time.perf_counter() - started

@@ -165,9 +165,8 @@ class Trainer:
         step = seconds(lambda: self._practice(range(warm, warm + steps)), device) / steps
         if scan < SHORT:  # the first call of anything is slow
             scan = min(scan, seconds(self._scan_if_due, device))
-        evaluation = seconds(self._evaluate, device)
-        every = self.algorithm.scan_every
-        return Costs(step * self.settings.optimizer.accumulate, evaluation, scan, every)
+        step *= self.settings.optimizer.accumulate
+        return Costs(step, seconds(self._evaluate, device), scan, self.algorithm.scan_every)
 
     def _practice(self, numbers: Iterable[int]) -> None:
         for number in numbers:

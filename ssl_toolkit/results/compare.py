@@ -140,6 +140,8 @@ def _measured(plan: Plan, launcher: Launcher, interrupts: Interrupts, console: C
                 raise
     if interrupts.signal:
         raise Interrupted(interrupts.signal)
+    if plan.unmeasured:
+        raise ConfigError(f"{plan.unmeasured[0].name} was not measured; the launcher lost it")
     return plan
 
 
@@ -214,7 +216,7 @@ def _units(plan: Plan) -> list[Unit]:
             command += ["--output", str(member.path), "--continue", "--quiet"]
             log = plan.folder / "logs" / f"{row.slug}-s{seed}.txt"
             name = _unit_name(row.name, seed)
-            units.append(plan.unit(name, command, member.path, log, row.name))
+            units.append(plan.unit(name, command, member.path, log, row))
     return units
 
 

@@ -18,6 +18,7 @@ from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ToolkitError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Launcher, Unit
@@ -40,12 +41,9 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
         ConfigError: a row can't be measured, or the time is not enough for one step of it.
     """
     seconds = 60 * parse_budget(plan.comparison.settings.budget)[1]
-    steps = {
-        name: config.settings.steps or 0
-        for (name, _), config in plan.configs.items()
-        if name not in {row.name for row in plan.unmeasured}
-    }
     rows = {row.name: row for row in plan.unmeasured}
+    known = ((name, config) for (name, _), config in plan.configs.items() if name not in rows)
+    steps = {name: needed(config.settings.steps) for name, config in known}
     for name, costs in _costs(plan, launcher):
         steps[name] = steps_within(seconds, costs, rows[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")
@@ -54,10 +52,9 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
 
 def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
     """By row, as the runs would be trained: as many at a time, with their threads and GPUs."""
-    seed = plan.comparison.settings.seeds[0]
     if isinstance(launcher, Here):
         for row in plan.unmeasured:
-            yield row.name, measure(plan.configs[row.name, seed])
+            yield row.name, measure(plan.first(row))
         return
     place = plan.folder / MEASURING
     shutil.rmtree(place, ignore_errors=True)
@@ -79,10 +76,10 @@ def _unit(plan: Plan, name: str, row: PlannedRow, place: Path) -> Unit:
     folder = place / row.slug
     folder.mkdir(parents=True)
     config = folder / "config.yaml"
-    write_text(config, yaml.dump(plan.configs[row.name, plan.comparison.settings.seeds[0]].tree()))
+    write_text(config, yaml.dump(plan.first(row).tree()))
     command = (sys.executable, "-m", "ssl_toolkit.results.measuring", str(config))
-    answer = str(folder / "costs.json")
-    return plan.unit(name, (*command, answer), folder, folder / "log.txt", row.name)
+    answered = (*command, str(folder / "costs.json"))
+    return plan.unit(name, answered, folder, folder / "log.txt", row)
 
 
 def measure(config: RunConfig) -> Costs:

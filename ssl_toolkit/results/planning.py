@@ -79,9 +79,15 @@ class Plan:
             configs |= {(row.name, seed): _seeded(resolved, seed) for seed in settings.seeds}
         return replace(self, configs=configs, unmeasured=tuple(unmeasured))
 
-    def unit(self, name: str, command: Sequence[str], folder: Path, log: Path, row: str) -> Unit:
+    def first(self, row: PlannedRow) -> RunConfig:
+        """The configuration of a row's first seed."""
+        return self.configs[row.name, self.comparison.settings.seeds[0]]
+
+    def unit(
+        self, name: str, command: Sequence[str], folder: Path, log: Path, row: PlannedRow
+    ) -> Unit:
         """A command with the threads and the GPUs of a row's runs."""
-        settings = next(config for (of, _), config in self.configs.items() if of == row).settings
+        settings = self.first(row).settings
         cuda, auto = settings.device.startswith("cuda"), settings.device == "auto"
         return Unit(
             name=name,
@@ -311,7 +317,7 @@ def write_plan(plan: Plan) -> None:
                     "name": row.name,
                     "algorithm": row.config.settings.algo,
                     "folder": f"runs/{row.slug}",
-                    "steps": plan.configs[row.name, comparison.settings.seeds[0]].settings.steps,
+                    "steps": plan.first(row).settings.steps,
                 }
                 for row in comparison.rows
             ],
