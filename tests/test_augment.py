@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ssl_toolkit.augment.fixed import Fixed
 from ssl_toolkit.augment.randaugment import RandAugment
-from ssl_toolkit.augment.weak import NoAugmentation, Weak, draw_shift, shift
+from ssl_toolkit.augment.weak import NoAugmentation, Weak, draw_shift, shift, whole
 
 RANDAUGMENTS = {
     "randaugment": {},
@@ -93,6 +93,35 @@ def test_draws_are_rows_that_can_be_joined_and_replayed(name):
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-6)
     assert torch.equal(together, augmenter.transform(torch.cat([images, images]), joined))
     assert all(torch.equal(kept[key], joined[key]) for key in joined)
+
+
+@each
+def test_a_shorter_draw_is_the_start_of_a_longer_one(name):
+    augmenter = build(name)
+    longer = augmenter.draw(1100, 24, 40, seeded(1))
+    for count in (0, 1, 2, 7, 15, 16, 17, 64, 448, 511, 513, 1024):
+        shorter = augmenter.draw(count, 24, 40, seeded(1))
+        assert shorter.keys() == longer.keys()
+        for key, value in shorter.items():
+            assert torch.equal(value, longer[key][:count]), (key, count)
+
+
+@pytest.mark.parametrize("option", ["cutout", "include_weak"])
+def test_what_is_left_out_leaves_the_other_draws(option):
+    whole_draw, fewer = (
+        RandAugment(config).draw(9, 32, 32, seeded())
+        for config in (RandAugment.Config(), RandAugment.Config(**{option: 0}))
+    )
+    assert fewer.keys() < whole_draw.keys()
+    assert all(torch.equal(fewer[key], whole_draw[key]) for key in fewer)
+
+
+def test_whole_numbers_stay_below_their_count():
+    nearly_one = torch.tensor([1 - 2**-24])  # the largest number that torch.rand gives
+    assert all(whole(nearly_one, count) == count - 1 for count in range(1, 5000))
+    shares = torch.bincount(whole(torch.rand(90_000, generator=seeded()), 9)) / 90_000
+    assert len(shares) == 9
+    assert (shares - 1 / 9).abs().max() < 0.005
 
 
 @each
@@ -186,7 +215,7 @@ def test_weak_crops_from_the_padded_picture(size, fraction):
 
 @pytest.mark.parametrize(("size", "padding"), [(32, 4), (84, 10), (224, 28)])
 def test_weak_offsets_reach_the_published_padding(size, padding):
-    draws = draw_shift(4000, size, size, seeded())
+    draws = draw_shift(torch.rand(4000, 3, generator=seeded()), size, size)
     for key in ("top", "left"):
         assert draws[key].unique().tolist() == list(range(-padding, padding + 1))
     assert abs(draws["mirror"].float().mean() - 0.5) < 0.03
@@ -195,7 +224,7 @@ def test_weak_offsets_reach_the_published_padding(size, padding):
 
 def test_shift_takes_images_that_are_not_contiguous():
     images = textures(4).permute(0, 1, 3, 2)
-    draws = draw_shift(4, 32, 32, seeded())
+    draws = draw_shift(torch.rand(4, 3, generator=seeded()), 32, 32)
     assert torch.equal(shift(images, draws), shift(images.contiguous(), draws))
 
 

@@ -48,17 +48,21 @@ class Fixed(Augmenter):
         """Draw kornia's parameters, under ``<step>.<parameter>``; each (count, ...) float or int.
 
         kornia draws from torch's global CPU generator; it is seeded from `generator` for the
-        duration and put back afterwards.
+        duration and put back afterwards. It draws one parameter after the other for all images, so
+        that each would depend on their number: they are drawn for blocks of a fixed size, and
+        those of the images are taken from these.
         """
-        seed = int(torch.randint(2**62, (), generator=generator).item())
-        draws: Draws = {}
+        blocks: list[Draws] = []
         with torch.random.fork_rng(devices=[]):
-            # Not torch.manual_seed, which would reseed the generators of the accelerators too.
-            torch.default_generator.manual_seed(seed)
-            for name, step in _steps(height, width):
-                parameters = step.forward_parameters(torch.Size((count, 3, height, width)))
-                for key in set(parameters) - _SHARED:
-                    draws[f"{name}.{key}"] = parameters[key]
+            for _ in range(max(1, math.ceil(count / _BLOCK))):
+                seed = int(torch.randint(2**62, (), generator=generator).item())
+                # Not torch.manual_seed, which would reseed the generators of accelerators too.
+                torch.default_generator.manual_seed(seed)
+                blocks.append(_drawn_block(height, width))
+        draws = blocks[0]
+        if len(blocks) > 1:
+            draws = {key: torch.cat([block[key] for block in blocks]) for key in draws}
+        draws = {key: value[:count] for key, value in draws.items()}
         if not self.flip:
             draws["mirror.batch_prob"].zero_()
         return draws
@@ -72,6 +76,17 @@ class Fixed(Augmenter):
 
 # Not one row an image: the shape of the batch, and a step order that `order` overrides below.
 _SHARED = {"forward_input_shape", "order"}
+
+_BLOCK = 512
+"""Images that kornia draws for at once: 8 take hardly less time. Another number is another draw."""
+
+
+def _drawn_block(height: int, width: int) -> Draws:
+    drawn: Draws = {}
+    for name, step in _steps(height, width):
+        parameters = step.forward_parameters(torch.Size((_BLOCK, 3, height, width)))
+        drawn |= {f"{name}.{key}": parameters[key] for key in set(parameters) - _SHARED}
+    return drawn
 
 
 @lru_cache(maxsize=4)

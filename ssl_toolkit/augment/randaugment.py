@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.augment import operations as ops
-from ssl_toolkit.augment.weak import draw_shift, shift
+from ssl_toolkit.augment.weak import SHIFT_COLUMNS, draw_shift, shift, whole
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.interfaces import Augmenter, Draws
 
@@ -175,31 +175,38 @@ class RandAugment(Augmenter):
             `operations.cutout_`, unless there is no cutout; and those of `weak.draw_shift` if
             `include_weak`.
         """
+        # A row of uniform numbers for each image, filled row after row, so that a longer draw
+        # begins with a shorter one. Those that `include_weak` or `cutout` leave out are drawn all
+        # the same: the other draws stay as they are.
+        columns = [SHIFT_COLUMNS, 2, 4 * self.config.num_ops]
+        uniform = torch.rand(count, sum(columns), generator=generator)
+        shifted, square, slots = torch.split(uniform, columns, dim=1)
         draws: Draws = {}
         if self.config.include_weak:
-            draws |= draw_shift(count, height, width, generator, flip=self.flip)
-        shape = (count if self.config.choice == "image" else 1, self.config.num_ops)
-        operation = torch.randint(len(self.pool), shape, generator=generator)
-        level = torch.randint(1, self._top_level + 1, shape, generator=generator)
+            draws |= draw_shift(shifted, height, width, flip=self.flip)
+        if self.config.choice == "batch":
+            slots = slots[:1].expand(count, -1)
+        picked, level, sign, applied = slots.view(count, 4, self.config.num_ops).unbind(1)
+        operation = whole(picked, len(self.pool))
         if self.config.magnitude == "max":
-            level.fill_(10)
-        sign = torch.randint(2, shape, generator=generator) * 2 - 1
-        applied = torch.rand(shape, generator=generator) < self.config.probability
-        value = self._values[operation, level] * torch.where(self._signed[operation], sign, 1)
-        draws["operation"] = operation.where(applied, _NOT_APPLIED).expand(count, -1).clone()
-        draws["value"] = value.expand(count, -1).clone()
+            value = self._values[operation, 10]
+        else:
+            value = self._values[operation, 1 + whole(level, self._top_level)]
+        value = torch.where(self._signed[operation] & (sign < 0.5), -value, value)
+        draws["operation"] = operation.where(applied < self.config.probability, _NOT_APPLIED)
+        draws["value"] = value
         if side := round(self.config.cutout * min(height, width)):
-            draws["box"] = self._draw_box(count, height, width, side, generator)
+            draws["box"] = self._draw_box(square, height, width, side)
         return draws
 
-    def _draw_box(
-        self, count: int, height: int, width: int, side: int, generator: torch.Generator
-    ) -> Tensor:
+    def _draw_box(self, uniform: Tensor, height: int, width: int, side: int) -> Tensor:
         if self.config.variant == "authors":
             highs, start = (height - side + 1, width - side + 1), 0
         else:
             highs, start = (height, width), -(side // 2)
-        corner = [torch.randint(k, (count,), generator=generator) + start for k in highs]
+        corner = [
+            whole(column, k) + start for column, k in zip(uniform.unbind(1), highs, strict=True)
+        ]
         return torch.stack([*corner, *(k + side for k in corner)], dim=1)
 
     def transform(self, images: Tensor, draws: Draws) -> Tensor:

@@ -52,35 +52,53 @@ class Weak(Augmenter):
 
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
         """Draw as `draw_shift` does; no image is mirrored unless `flip`."""
+        uniform = torch.rand(count, SHIFT_COLUMNS, generator=generator)
         fraction = self.config.padding_fraction
-        return draw_shift(count, height, width, generator, fraction=fraction, flip=self.flip)
+        return draw_shift(uniform, height, width, fraction=fraction, flip=self.flip)
 
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop and mirror images (N, 3, H, W) by N rows of draws; values are copied, not mixed."""
         return shift(images, draws)
 
 
+SHIFT_COLUMNS = 3
+"""Uniform numbers that `draw_shift` takes for each image."""
+
+
 def draw_shift(
-    count: int,
+    uniform: Tensor,
     height: int,
     width: int,
-    generator: torch.Generator,
     *,
     fraction: float = PADDING_FRACTION,
     flip: bool = True,
 ) -> Draws:
     """Draw where to crop and whether to mirror.
 
+    Args:
+        uniform: (count, SHIFT_COLUMNS) uniform in [0, 1). torch fills it row after row, so that
+            the rows of a shorter draw are the first rows of a longer one.
+        height: of the images, in pixels.
+        width: of the images, in pixels.
+        fraction: padding as a share of the side.
+        flip: whether images may be mirrored.
+
     Returns:
         ``top`` and ``left``, (count,) int64, uniform in [-p, p] for p = int(fraction · side): the
         crop's corner from the image's own; ``mirror``, (count,) bool, true for half if `flip`.
     """
     vertical, horizontal = int(fraction * height), int(fraction * width)
-    top = torch.randint(-vertical, vertical + 1, (count,), generator=generator)
-    left = torch.randint(-horizontal, horizontal + 1, (count,), generator=generator)
-    # Drawn in any case: `flip` then leaves the other draws of the generator as they are.
-    mirror = torch.rand(count, generator=generator) < 0.5
-    return {"top": top, "left": left, "mirror": mirror & flip}
+    top, left, mirror = uniform.unbind(1)
+    return {
+        "top": whole(top, 2 * vertical + 1).sub_(vertical),
+        "left": whole(left, 2 * horizontal + 1).sub_(horizontal),
+        "mirror": mirror < 0.5 * flip,
+    }
+
+
+def whole(uniform: Tensor, count: int) -> Tensor:
+    """Whole numbers 0 .. count-1, each as likely, from (n,) or more uniform ones in [0, 1)."""
+    return (uniform * count).long()
 
 
 def shift(images: Tensor, draws: Draws) -> Tensor:
@@ -95,9 +113,10 @@ def shift(images: Tensor, draws: Draws) -> Tensor:
     """
     count, channels, height, width = images.shape
     mirror, left = draws["mirror"], draws["left"]
-    rows = (mirror * (3 * height - 2) + draws["top"] + height - 1)[:, None] + torch.arange(height)
-    columns = torch.where(mirror, -left, left) + width - 1
-    starts = (rows * (3 * width - 2) + columns[:, None]).flatten()
+    across = 3 * width - 2  # a row of the table
+    corner = (mirror * (3 * height - 2) + draws["top"]) * across + torch.where(mirror, -left, left)
+    rows = torch.arange(height - 1, 2 * height - 1) * across + (width - 1)
+    starts = (corner[:, None] + rows).flatten()
     slices = _reflected_places(height, width, images.device).unfold(0, width, 1)
     pixels = slices.index_select(0, starts.to(images.device, non_blocking=True))
     pixels = pixels.view(count, 1, height * width).expand(-1, channels, -1)

@@ -22,7 +22,11 @@ class Views:
     unlabelled_weak: int = 0
     unlabelled_strong: int = 0
     unlabelled_ratio: int = 1
-    """Unlabelled images for each labelled one (the papers' mu)."""
+    """Unlabelled images for each labelled one (the papers' mu).
+
+    With another ratio the labelled part of each batch stays the same, and so do the order of the
+    unlabelled images, which is gone through faster, and the draws of a view's first rows.
+    """
 
     @property
     def needs_unlabelled(self) -> bool:

@@ -34,7 +34,12 @@ class Augmenter(nn.Module, ABC):
 
     @abstractmethod
     def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
-        """Draw the parameters for some images.
+        """Draw the parameters for some images, one row each.
+
+        Under one seed the rows of a shorter draw are the first rows of a longer one: algorithms
+        that take different numbers of images a step then share the draws of the first. A single
+        ``torch.rand(count, k, generator=generator)`` with a column for each parameter does that;
+        one tensor drawn after another doesn't, and neither does `torch.randn`.
 
         Args:
             count: number of images, the rows of each draw.
