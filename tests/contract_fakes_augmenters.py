@@ -62,6 +62,29 @@ class ByChance(Change):
         return self.plain(images, draws)
 
 
+@breaks("shorter_draws_come_first")
+class InTurn(Change):
+    """It draws one parameter after the other."""
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        offset = torch.rand(count, generator=generator)
+        return {"offset": offset, **super().draw(count, height, width, generator)}
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws)
+
+
+@breaks("shorter_draws_come_first")
+class Normal(Change):
+    """It draws normal numbers, which torch fills otherwise from 16 on."""
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        return {"gain": torch.randn(count, generator=generator).sigmoid()}
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        return self.plain(images, draws)
+
+
 @breaks("transform_is_not_random")
 class Flickering(Change):
     """It draws in transform."""

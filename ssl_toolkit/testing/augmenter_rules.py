@@ -56,6 +56,24 @@ def same_seed_same_draws(subject: Subject) -> None:
 
 @rule(
     "augmenters",
+    why="rows of a comparison that take different numbers of images share the draws of the first.",
+    cause="two tensors drawn in turn, or randn; cut the columns of one torch.rand(count, k)",
+)
+def shorter_draws_come_first(subject: Subject) -> None:
+    """Under one seed, the rows of a shorter draw are the first rows of a longer one."""
+    augmenter = _make(subject)
+    # No multiple of 16 numbers in any draw: torch fills those of another length otherwise.
+    longer = augmenter.draw(40, 15, 13, seeded_generator("contract"))
+    for count in (1, 2, 5, 17):
+        shorter = augmenter.draw(count, 15, 13, seeded_generator("contract"))
+        first = {name: value[:count] for name, value in longer.items() if name in shorter}
+        wrong = differing(first, {name: shorter[name] for name in first})
+        told = f"draws {listed(wrong)} for {count} images are not the first of those for 40"
+        require(not wrong, told)
+
+
+@rule(
+    "augmenters",
     why="draws are replayed, and transforms run on any device.",
     cause="a random number is drawn in transform; draw it in draw",
 )
