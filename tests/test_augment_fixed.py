@@ -104,15 +104,22 @@ def test_draws_cover_the_changed_size():
         assert augmenter(texture(3, size), generator).shape == (3, 3, size, size)
 
 
-@pytest.mark.parametrize("size", [(32, 32), (84, 84), (24, 40), (3, 5), (2, 2), (1, 1)])
-def test_own_transforms_give_kornia_s_pixels(size):
+@pytest.mark.parametrize(
+    ("size", "tolerance"),
+    [
+        *(((1, 1), 1e-5), ((2, 2), 1e-5), ((3, 5), 1e-5), ((24, 40), 1.5e-5), ((32, 32), 1e-5)),
+        *(((84, 84), 3e-5), ((224, 224), 1e-4)),
+    ],
+)
+def test_own_transforms_give_kornia_s_pixels(size, tolerance):
     generator = torch.Generator().manual_seed(4)
-    images = torch.rand(150, 3, *size, generator=generator)
-    draws = Fixed().draw(150, *size, generator)
+    count = 150 if max(size) < 200 else 40
+    images = torch.rand(count, 3, *size, generator=generator)
+    draws = Fixed().draw(count, *size, generator)
     kept = {key: value.clone() for key, value in draws.items()}
     expected = Fixed(Fixed.Config(transforms="kornia")).transform(images, draws)
     ours = Fixed(Fixed.Config(transforms="own")).transform(images, draws)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-5)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=tolerance)
     assert all(torch.equal(kept[key], draws[key]) for key in draws)
     gates = [draws[f"{step}.batch_prob"] for step in ("mirror", "blur", "erase", "affine")]
-    assert len(torch.stack(gates, dim=1).unique(dim=0)) > 10, "few combinations were seen"
+    assert len(torch.stack(gates, dim=1).unique(dim=0)) > 8, "few combinations were seen"

@@ -49,7 +49,7 @@ PIL_COLOUR = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, (84, 84), (224, 224)])
 @pytest.mark.parametrize("name", PIL_COLOUR)
 @pytest.mark.parametrize("prepare", [lambda image: image, flat], ids=["photo", "flat"])
 def test_colours_are_within_two_levels_of_pil(name, size, prepare):
@@ -126,6 +126,30 @@ def test_geometry_takes_the_same_pixels_as_pil(name, size):
             assert clear.mean() > 0.9
             assert torch.equal(ours[:, clear], pil[:, clear])
             assert (ours - to_tensor(image)).abs().mean() > 0.004
+
+
+@pytest.mark.parametrize("size", [32, 84, 224])
+@pytest.mark.parametrize(
+    ("name", "most", "at_one_level"),
+    [("rotate", 1e-3, 2e-3), ("shear_x", 2.5e-3, 0.04), ("shear_y", 2.5e-3, 0.04)],
+)
+def test_few_pixels_between_two_others_are_not_pil_s(name, most, at_one_level, size):
+    noise = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    image, entry, affine = Image.fromarray(noise), ENTRIES[name], Image.Transform.AFFINE
+    shares = []
+    for level in LEVELS:
+        for sign in (-1, 1):
+            amount = sign * level * (3 if name == "rotate" else 0.03)
+            pil = (
+                image.rotate(amount)
+                if name == "rotate"
+                else image.transform(image.size, affine, pil_matrix(name, amount, size, size))
+            )
+            matrix = entry.geometry(sign * entry.value(level), size, size)
+            ours = ops.warp(to_tensor(image)[None], torch.tensor([matrix]))[0]
+            shares.append((ours != to_tensor(pil)).any(0).float().mean().item())
+    assert sum(shares) / len(shares) < most
+    assert max(shares) < at_one_level
 
 
 DOT = (2, 9)

@@ -29,7 +29,9 @@ class Fixed(Augmenter):
     the blur once for a batch of four and more. On an image that isn't square the crop is as large
     a square as fits and is stretched.
 
-    Works in float32 or wider. kornia is imported by the first `draw`.
+    Works in float32 or wider. kornia is imported by the first `draw`. What kornia makes of the same
+    draws differs by at most 1e-5 at 32 px, 2.5e-5 at 84 and 7e-5 at 224 (measured on noise, where
+    a step between two pixels is largest): coordinates have the digits of float32.
     """
 
     class Config(Options):
@@ -38,7 +40,7 @@ class Fixed(Augmenter):
         transforms: Literal["own", "kornia"] = option(
             "own",
             help="who applies what kornia drew: this package, several times as fast and the same "
-            "to 1e-5, or kornia",
+            "to 1e-4 up to 224 px, or kornia",
             source="measured, docs/performance",
         )
 

@@ -2,13 +2,17 @@
 
 `values` is (n,), on the device and in the dtype of the images; each operation returns a tensor of
 the images' shape with values in [0, 1], leaves its input alone, draws nothing, and never waits for
-the device. Meanings are PIL's. Values are not rounded to 8 bits in between, which keeps them
-within 2/255 of PIL's; where the meaning is about 8-bit levels (equalize, posterize, solarize),
-levels are rounded as PIL would store them.
+the device. Meanings are PIL's. Values are not rounded to 8 bits in between, which keeps colors
+within 2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the meaning is about 8-bit levels
+(equalize, posterize, solarize), levels are rounded as PIL would store them.
 
 A geometric operation maps a value, the height and the width to the matrix that `warp` applies,
 in the convention of `Image.transform`. The nearest pixel is taken (PIL's default, which FixMatch's
-code uses) and black fills what comes from outside.
+code uses) and black fills what comes from outside. Translations take PIL's very pixels. Of a
+rotation or a shear, a pixel whose source falls onto the border between two pixels may be the other
+one's, as PIL counts in fractions of 16 bits: at 32, 84 and 224 pixels 0.01, 0.02 and 0.08 % of the
+pixels of rotations over all levels, at most 0.15 % at one, and 0.2 % of those of shears, nearly all
+at the one level (0.12) that puts every 25th pixel onto such a border.
 """
 
 from __future__ import annotations

@@ -96,8 +96,10 @@ class RandAugment(Augmenter):
 
     FixMatch's own code has other ranges than its table (enhancement 0.28 to 1.72, posterize 4 to 1
     bits, translation by 1 to 9 pixels); the table is followed, in steps of a tenth of the range.
-    Operations act on unrounded values in float32 or wider and within 2/255 of PIL's; geometric
-    ones take the nearest pixel and fill with black, as PIL does by default.
+    Operations act on unrounded values in float32 or wider; colors are within 2/255 of PIL's.
+    Geometric ones take the nearest pixel and fill with black, as PIL does by default: the same
+    pixels as PIL but for those of a rotation or a shear that fall onto the border between two
+    pixels, where PIL may take the other one (`operations` says how many).
 
     The variant ``authors`` has what SimPLE's authors released: brightness is added, contrast
     scaled without a mean, saturation scaled in HSV, solarize inverts what is below its value,
