@@ -77,6 +77,8 @@ def test_runs_of_a_seed_share_split_weights_and_settings(finished: Path) -> None
         assert splits[0] == splits[1]
         for key in ("split", "initial_weights", "fingerprint", "torch_threads"):
             assert records[0][key] == records[1][key], key
+        assert len(records[0]["draws"]) == 5
+        assert records[1]["draws"].items() < records[0]["draws"].items()
     first, second = (read(finished / "runs/simple" / seed / "record.json") for seed in ("s0", "s1"))
     assert first["split"] != second["split"]
     assert first["initial_weights"] != second["initial_weights"]

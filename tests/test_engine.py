@@ -290,6 +290,49 @@ def test_algorithms_share_images_order_and_draws() -> None:
         assert torch.equal(tensor, batches["supervised weights"][name]), name
 
 
+def test_ratios_share_the_order_and_the_first_draws() -> None:
+    made = {
+        ratio: prepare(configure(algo="fixmatch", fixmatch={"unlabelled_ratio": ratio}))
+        for ratio in (1, 7)
+    }
+    few, many = (made[ratio].trainer.batches for ratio in (1, 7))
+    size = len(few.draw(0).labels)
+    for number in range(3):
+        one, other = few.draw(number), many.draw(number)
+        assert torch.equal(one.labelled_indices, other.labelled_indices)
+        assert torch.equal(one.labelled_weak, other.labelled_weak)
+    one, other = few.draw(0), many.draw(0)
+    assert len(other.unlabelled_indices) == 7 * size
+    assert torch.equal(one.unlabelled_indices, other.unlabelled_indices[:size])
+    assert torch.equal(one.unlabelled_weak, other.unlabelled_weak[:, :size])
+    strong = (one.unlabelled_strong - other.unlabelled_strong[:, :size]).abs()
+    assert strong.max() < 1e-6
+    # From the second batch on the images differ, and the draws of the first rows don't.
+    assert not torch.equal(few.draw(1).unlabelled_indices, many.draw(1).unlabelled_indices[:size])
+    assert few.digests(8) == many.digests(8)
+
+
+def test_digests_are_those_of_what_two_algorithms_both_draw() -> None:
+    algorithms = ("supervised", "mixmatch", "simple", "fixmatch")
+    prepared = {algo: prepare(configure(algo=algo)) for algo in algorithms}
+    digests = {algo: made.trainer.batches.digests(8) for algo, made in prepared.items()}
+    assert digests["supervised"].keys() == {"labelled_order", "labelled_weak"}
+    assert digests["fixmatch"].keys() - digests["mixmatch"].keys() == {"unlabelled_strong"}
+    for one in digests.values():
+        assert one.items() <= digests["fixmatch"].items()
+    assert len({*digests["fixmatch"].values()}) == 5
+    other = prepare(configure(algo="fixmatch", seed=1)).trainer.batches.digests(8)
+    assert not {*other.values()} & {*digests["fixmatch"].values()}
+    padded = configure(augment={"weak_options": {"padding_fraction": 0.4}})
+    changed = prepare(padded).trainer.batches.digests(8)
+    assert changed["labelled_order"] == digests["supervised"]["labelled_order"]
+    assert changed["labelled_weak"] != digests["supervised"]["labelled_weak"]
+    before = prepared["simple"].trainer.batches
+    first = before.draw(0).unlabelled_strong
+    before.digests(8)
+    assert torch.equal(before.draw(0).unlabelled_strong, first)
+
+
 def test_balanced_sampling_shows_classes_equally() -> None:
     batches = prepare(configure(sampler="balanced", num_labels=37)).trainer.batches
     labels = torch.cat([batches.draw(n).labels for n in range(10)])

@@ -167,6 +167,27 @@ def test_runs_without_a_hash_of_their_weights_are_not_held_against_others(tmp_pa
     assert len(gathered(found).rows) == 2
 
 
+def test_what_two_rows_both_draw_is_the_same(tmp_path: Path) -> None:
+    found = two_rows(tmp_path, record={"draws": {"labelled_weak": "a", "unlabelled_weak": "b"}})
+    assert len(gathered(found).rows) == 2  # the other row is older, and has none
+    for seed in (0, 1):
+        edit(tmp_path / f"plain{seed}" / "record.json", draws={"labelled_weak": "a"})
+    assert len(gathered(found).rows) == 2
+    edit(tmp_path / "plain1" / "record.json", draws={"labelled_weak": "another"})
+    (message,) = refused(found, allow=["augment.strong"])
+    assert message.startswith("draws of labelled_weak of seed 1 must be the same in all rows")
+    assert "another in plain; a in other" in message
+    assert "ssl-toolkit check" in message
+
+
+def test_draws_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
+    augment = {"augment": {"strong_options": {"num_ops": 1}}}
+    found = two_rows(tmp_path, record={"draws": {"unlabelled_strong": "one"}}, config=augment)
+    for seed in (0, 1):
+        edit(tmp_path / f"plain{seed}" / "record.json", draws={"unlabelled_strong": "two"})
+    assert len(gathered(found, allow=["augment"]).rows) == 2
+
+
 def test_classes_are_the_same_in_the_same_order(tmp_path: Path) -> None:
     (message,) = refused(two_rows(tmp_path, summary={"classes": ["b", "a"]}))
     assert message.startswith("classes must be the same")

@@ -2,11 +2,20 @@
 
 Everything random here is a pure function of (seed, batch number): a resumed run and every
 algorithm of a comparison see the same images in the same order under the same draws.
+
+Algorithms with other numbers of unlabelled images a batch share as much as that allows. Batch t
+holds positions t·U to (t+1)·U - 1 of one endless order, which depends on the seed and the pool
+alone; row i of a view's draws depends on the seed, t, the kind of the view, its number and i, not
+on U. So the labelled part is equal in every batch. A larger U runs through the same order faster,
+and the first rows of a view have equal draws in every batch, though after the first batch for other
+images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -45,6 +54,10 @@ class TrainingImages:
     def stream(self, seed: int) -> IndexStream:
         """Places in `unlabelled` in the order of a run."""
         return IndexStream(len(self.unlabelled), seed, "unlabelled", self.order)
+
+
+_POSITIONS = 256  # of an order, and
+_BATCHES = 3  # of draws, that a digest covers
 
 
 class BatchMaker:
@@ -135,6 +148,39 @@ class BatchMaker:
             unlabelled_labels=self.images.hidden[unlabelled] if self._oracle else None,
         )
 
+    def digests(self, image_size: int) -> dict[str, str]:
+        """Hashes of how the orders and the draws begin, by name.
+
+        ``labelled_order`` and ``unlabelled_order`` are of the first positions; ``labelled_weak``
+        and the like, for each kind of view there is, of the first view's draws in the first
+        batches, of as many rows as a batch has labelled images. So the names that two algorithms
+        have in common have equal hashes, also where their batches have other numbers of unlabelled
+        images. Nothing is changed by it.
+
+        Args:
+            image_size: side of the images in pixels.
+        """
+        streams = {"labelled": (self._labelled, self._labelled_size)}
+        if self._unlabelled_size:
+            streams["unlabelled"] = (self._unlabelled, self._unlabelled_size)
+        found = {}
+        for part, (stream, size) in streams.items():
+            found[f"{part}_order"] = _digest([stream.take(0, _POSITIONS)])
+            for strength, augmenter in (("weak", self.weak), ("strong", self.strong)):
+                kind = f"{part}_{strength}"
+                if getattr(self.views, kind):
+                    found[kind] = _digest(self._first_rows(augmenter, kind, size, image_size))
+        return found
+
+    def _first_rows(
+        self, augmenter: Augmenter, kind: str, size: int, image_size: int
+    ) -> Iterator[Tensor]:
+        augmenter = copy.deepcopy(augmenter)  # one may count what it draws
+        for number in range(_BATCHES):
+            generator = seeded_generator(self._seed, number, kind, 0)
+            draws = augmenter.draw(size, image_size, image_size, generator)
+            yield from (draws[name][: self._labelled_size] for name in sorted(draws))
+
     def hidden_labels(self, batch: Batch) -> Tensor:
         """(U,) true classes of the batch's unlabelled images, -1 where unknown; for metrics."""
         return self.images.hidden[batch.unlabelled_indices]
@@ -190,3 +236,12 @@ class BatchMaker:
             made[end - size : end].view(count, len(images), *shape)
             for end, size, (images, count) in zip(ends, sizes, wanted.values(), strict=True)
         ]
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        # Rounded: the last digits of a logarithm are not the same on every CPU.
+        exact = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+        digest.update(exact.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

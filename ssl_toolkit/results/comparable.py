@@ -28,8 +28,10 @@ _SPLIT = (
     "stream_buffer",
 )
 _WEIGHTS = (*_DATA, "backbone", "pretrained", "weights", "image_size")
-"""The keys that a split, the initial weights and the classes follow from: where one of these
-differs by permission, what follows from it may differ too."""
+_DRAWS = (*_SPLIT, "sampler", "image_size", "batch_size")
+"""The keys that a split, the initial weights and the classes follow from, and with those of
+`augment` the draws: where one of these differs by permission, what follows from it may differ too.
+"""
 
 
 def section(config: Mapping[str, Any]) -> str:
@@ -55,8 +57,8 @@ def check_comparable(
     """Refuse completed runs that no table may hold together.
 
     Compared are all settings but `NOT_COMPARED` and the algorithms' own sections; the own section
-    within a row; and for each seed the hashes of the split and of the initial weights (older runs
-    have none of the latter) and the classes.
+    within a row; and for each seed the hashes of the split, of the initial weights and of the
+    draws (older runs have none of the latter two) and the classes.
 
     Args:
         members: completed runs.
@@ -82,6 +84,7 @@ def check_comparable(
                 messages.append(f"{key} differs between the seeds of {name}: {value}")
     for what, keys in (("split", _SPLIT), ("initial weights", _WEIGHTS), ("classes", _DATA)):
         messages += _unequal(members, what, keys)
+    messages += unequal_draws(members)
     if messages:
         raise ConfigError(messages)
     marked = {key for values in different.values() for key in values}
@@ -170,8 +173,36 @@ def _told_changes(members: Sequence[Member]) -> str:
     return f" ({told})" if told else ""
 
 
+def unequal_draws(members: Sequence[Member]) -> list[str]:
+    """A message for each order of images, or kind of view, that runs of a seed draw differently.
+
+    Only what two runs both draw is held against each other, where the settings that it follows from
+    are equal.
+    """
+    augment = [k for m in members for k in shared_settings(m) if k.startswith("augment.")]
+    keys = (*_DRAWS, *dict.fromkeys(augment))
+    names = dict.fromkeys(name for member in members for name in _draws(member))
+    return [
+        f"{message} (versions may differ; or for other numbers of images the augmenter draws "
+        "otherwise, as `ssl-toolkit check` on it tells)"
+        for name in names
+        for message in _unequal(members, f"{_OF_DRAWS}{name}", keys)
+    ]
+
+
+_OF_DRAWS = "draws of "
+
+
+def _draws(member: Member) -> Mapping[str, Any]:
+    draws = (member.record or {}).get("draws")
+    return draws if isinstance(draws, Mapping) else {}
+
+
 def _found(member: Member, what: str) -> str | None:
     if what == "classes":
         return ", ".join(map(str, (member.summary or {})["classes"]))
-    value = (member.record or {}).get(what.replace(" ", "_"))
+    if what.startswith(_OF_DRAWS):
+        value = _draws(member).get(what.removeprefix(_OF_DRAWS))
+    else:
+        value = (member.record or {}).get(what.replace(" ", "_"))
     return None if value is None else str(value)[:16]

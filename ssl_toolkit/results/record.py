@@ -13,6 +13,7 @@ from torch import nn
 from ssl_toolkit import registry
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.trainer import needed
 
 PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
 
@@ -41,7 +42,8 @@ def record(experiment: Experiment) -> dict[str, Any]:
     """What a run is made of; taken before its first step.
 
     Versions, device, the distribution of each plugin, and hashes of the shared configuration, the
-    split and the initial weights: in a comparison those three agree for each seed.
+    split, the initial weights, and how the orders of images and the draws of the views begin: in a
+    comparison those agree for each seed, the last ones by name as far as two rows have them.
     """
     settings = experiment.config.settings
     plugins = {
@@ -72,6 +74,7 @@ def record(experiment: Experiment) -> dict[str, Any]:
         "fingerprint": experiment.config.fingerprint(),
         "split": experiment.split_hash,
         "initial_weights": _weights_hash(experiment.trainer.classifier),
+        "draws": experiment.trainer.batches.digests(needed(settings.image_size)),
         "notes": list(experiment.notes),
         "warnings": list(experiment.warnings),
     }

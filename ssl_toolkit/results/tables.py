@@ -159,7 +159,10 @@ def _member(member: Member, folder: Path) -> dict[str, Any]:
         "scores": _scores(member),
         **{
             key: record.get(key)
-            for key in ("fingerprint", "split", "initial_weights", "device", "torch_threads")
+            for key in (
+                *("fingerprint", "split", "initial_weights", "draws"),
+                *("device", "torch_threads"),
+            )
         },
     }
 
