@@ -13,7 +13,18 @@ import torch
 from torch.nn import functional as F
 
 import ssl_toolkit
-from ssl_toolkit import Algorithm, Batch, Context, Loss, StepOutput, UserError, Views, registry
+from ssl_toolkit import (
+    Algorithm,
+    Augmenter,
+    Batch,
+    Context,
+    Draws,
+    Loss,
+    StepOutput,
+    UserError,
+    Views,
+    registry,
+)
 
 SHORT = {"dataset": "digits", "steps": 6, "eval_every": 3, "save_every": 3}
 FAULTS: list[str] = []
@@ -55,6 +66,39 @@ def rows(run: Path) -> list[dict[str, float]]:
         {key: value for key, value in json.loads(line).items() if not key.endswith(timed)}
         for line in lines
     ]
+
+
+class InTurn(Augmenter):
+    """Draws one parameter after the other, so that each depends on the number of images."""
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        return {name: torch.rand(count, generator=generator) for name in ("red", "gain")}
+
+    def transform(self, images: torch.Tensor, draws: Draws) -> torch.Tensor:
+        return images * draws["gain"].view(-1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("ratio", [1, 7])
+def test_an_augmenter_that_draws_otherwise_for_more_images_is_refused_before_training(
+    tmp_path: Path, ratio: int
+) -> None:
+    own = {"augment": {"strong": "in_turn"}, "fixmatch": {"unlabelled_ratio": ratio}}
+    given = comparison(tmp_path / "made", **own) | {"algos": ["simple", "fixmatch"], "steps": 1}
+    ssl_toolkit.register_augmenter("in_turn")(InTurn)
+    try:
+        if ratio == 1:
+            assert ssl_toolkit.compare(given).status == 0
+            return
+        with pytest.raises(
+            UserError, match="draws of unlabelled_strong of seed 0 must be the"
+        ) as e:
+            ssl_toolkit.compare(given)
+    finally:
+        del registry._registered["augmenters", "in_turn"]
+    (message,) = e.value.messages
+    assert "in simple; " in message
+    assert "ssl-toolkit check" in message
+    assert not (tmp_path / "made" / "runs").exists()
 
 
 def test_it_fails_is_stopped_and_ends_as_in_processes(tmp_path: Path) -> None:

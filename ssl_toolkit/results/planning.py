@@ -30,6 +30,8 @@ from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import ImageTable, Launcher, Unit
 from ssl_toolkit.results.checking import refuse_contradictions
+from ssl_toolkit.results.comparable import unequal_draws
+from ssl_toolkit.results.comparison import Member
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.data_check import check_same_data
 from ssl_toolkit.results.folder import RunFolder, check_same
@@ -142,11 +144,13 @@ def make_plan(
     for row in comparison.rows:
         for seed in settings.seeds if row is comparison.rows[0] else settings.seeds[:1]:
             try:
-                found = _rehearse(_seeded(resolved[row.name], seed), launcher, console, row.name)
+                config = _seeded(resolved[row.name], seed)
+                found = _rehearse(config, launcher, console, row.name, folder)
             except UserError as error:
                 messages += [m for m in error.messages if m not in messages]
                 continue
             rehearsed[row.name, seed] = found
+    messages += unequal_draws([found.draws for found in rehearsed.values()])
     if messages:
         raise ConfigError(messages)
     configs = {
@@ -204,9 +208,13 @@ class _Rehearsed(NamedTuple):
     """Images that a step draws."""
     table: ImageTable
     split: Split
+    draws: Member
+    """What the run will record of its draws."""
 
 
-def _rehearse(config: RunConfig, launcher: Launcher, console: Console, row: str) -> _Rehearsed:
+def _rehearse(
+    config: RunConfig, launcher: Launcher, console: Console, row: str, folder: Path
+) -> _Rehearsed:
     """Prepare a run on the CPU and let go of it."""
     settings = config.settings
     if not isinstance(launcher, Here) and ":" in settings.device:
@@ -230,7 +238,11 @@ def _rehearse(config: RunConfig, launcher: Launcher, console: Console, row: str)
     views = trainer.batches.views
     ratio = views.unlabelled_ratio if views.needs_unlabelled else 0
     images = needed(settings.batch_size) * (1 + ratio) * settings.optimizer.accumulate
-    return _Rehearsed(images, experiment.table, experiment.split)
+    draws = trainer.batches.digests(needed(settings.image_size))
+    drawn = Member(
+        row, settings.seed, folder, "missing", config=config.tree(), record={"draws": draws}
+    )
+    return _Rehearsed(images, experiment.table, experiment.split, drawn)
 
 
 def _check_equal(resolved: Mapping[str, RunConfig], allowed: set[str]) -> None:
