@@ -34,6 +34,7 @@ RANKS = {
     "errors": 0,
     "api": 0,
     "interrupts": 0,
+    "streams": 0,
     "files": 1,
     "config": 1,
     "registry": 1,
@@ -50,7 +51,10 @@ RANKS = {
 }
 """A part imports parts of a lower rank, itself, and the parts named in BESIDE."""
 BESIDE = {"files", "config", "registry"}
-LIGHT = ("errors", "api", "interrupts", "files", "config", "registry", "scaffold", "commands")
+LIGHT = (
+    *("errors", "api", "interrupts", "streams", "files", "config", "registry", "scaffold"),
+    "commands",
+)
 """Parts that are imported without torch."""
 
 

@@ -14,6 +14,7 @@ import click
 import ssl_toolkit
 from ssl_toolkit.errors import ToolkitError, one_line
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
+from ssl_toolkit.streams import lost, protect
 
 COMMANDS = {
     "run": "Train an algorithm and test it.",
@@ -32,6 +33,9 @@ COMMANDS = {
     "new": "Write a project for a plugin of your own.",
     "doctor": "Check this installation.",
 }
+
+IN_FILES = ("run", "compare", "resume", "report", "export", "new")
+"""Commands whose results are in files: what they print may get lost."""
 
 
 class _StoppedError(Exception):
@@ -97,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     # Barriers that spin make small steps many times slower beside one other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    protect()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script, on a terminal of any encoding
             stream.reconfigure(errors="backslashreplace")
@@ -104,7 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     with handled():
         try:
             status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
-            sys.stdout.flush()
         except Exception as error:
             if "--debug" in given:
                 traceback.print_exc()
@@ -113,13 +117,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             status = exit_status(error)
         if status in STATUS.values() and arguments is None:
             end_soon(status)
-        _exit(status if isinstance(status, int) else 0)
+        sys.stdout.flush()
+        if not status and (error := _output_missed(given)):
+            status = _tell(error)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _output_missed(given: Sequence[str]) -> OSError | None:
+    """Why results that were printed are not where they should be; a reader may leave."""
+    error = lost(sys.stdout)
+    if error is None or isinstance(error, ConnectionError):
+        return None
+    if given and given[0] in IN_FILES and "--dry-run" not in given:
+        return None
+    return OSError(error.errno, error.strerror, "standard output")
 
 
 def _tell(error: Exception) -> int:
     """Print what went wrong, a line for each fault; returns the exit status."""
-    if isinstance(error, BrokenPipeError):
-        return 0
     if isinstance(error, _StoppedError):
         return error.status
     if isinstance(error, click.Abort):
@@ -137,12 +152,3 @@ def _tell(error: Exception) -> int:
     for message in messages:
         print("error:", one_line(str(message)), file=sys.stderr)
     return status
-
-
-def _exit(status: int) -> NoReturn:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader left; keep Python from complaining about it when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)

@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +16,7 @@ from PIL import Image
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import write_atomically
+from ssl_toolkit.streams import lost
 
 Row = Sequence[str | float | None]
 
@@ -48,6 +49,8 @@ def check_target(path: Path | None, suffixes: Sequence[str] = ()) -> None:
 def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Write rows as they come; a file is there as a whole or not at all.
 
+    Printing ends early, without a word, when the reader of the output leaves.
+
     Numbers have the digits that tell them apart from their neighbours in float32. None is an empty
     cell in CSV and TSV and null in JSON.
 
@@ -64,7 +67,7 @@ def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -
         # Data for the next program is UTF-8 in any locale; a terminal gets what it can show.
         if hasattr(sys.stdout, "reconfigure") and not sys.stdout.isatty():
             sys.stdout.reconfigure(encoding="utf-8")
-        _separated(sys.stdout, columns, rows, ",")
+        _separated(sys.stdout, columns, _while_read(rows), ",")
         return
     suffix = path.suffix.lower()
 
@@ -87,6 +90,13 @@ def write_picture(path: Path, picture: Image.Image) -> None:
 def plain(value: Any) -> float:
     """A float32 as the shortest decimal number that means it."""
     return float(str(value))
+
+
+def _while_read(rows: Iterable[Row]) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        if lost(sys.stdout):
+            return
 
 
 def _separated(stream: TextIO, columns: Sequence[str], rows: Iterable[Row], delimiter: str) -> None:

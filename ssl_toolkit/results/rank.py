@@ -19,6 +19,7 @@ from ssl_toolkit.interrupts import STATUS, end_soon, exit_status
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.processes import ANSWER
 from ssl_toolkit.results.run import resume, train
+from ssl_toolkit.streams import protect
 
 
 def main(order: Path) -> int:
@@ -56,6 +57,7 @@ def main(order: Path) -> int:
 
 
 if __name__ == "__main__":
+    protect()
     status = main(Path(sys.argv[1]))
     end_soon(status)
     sys.exit(status)

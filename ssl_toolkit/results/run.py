@@ -113,7 +113,7 @@ def _begin(experiment: Experiment, folder: RunFolder, console: Console) -> None:
         folder.write_summary(summary_of(experiment, "running"))
     except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        if isinstance(error, OSError):
             raise ModelError(f"{error.filename or folder.path}: {error.strerror}") from error
         raise
 

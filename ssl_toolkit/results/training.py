@@ -132,8 +132,6 @@ def _finish(
         told = MEMORY.format(trainer.step + 1, shown(folder.path))
         _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
         raise TrainingError(told) from error
-    except BrokenPipeError:  # whoever read the output left
-        raise
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         told = (
