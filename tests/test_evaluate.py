@@ -21,6 +21,7 @@ from ssl_toolkit.engine.metrics import (
     top_k_accuracy,
 )
 from ssl_toolkit.results.confusion import MOST_NAMED, draw_confusion
+from ssl_toolkit.results.console import score_rows
 
 RUN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
        "3", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip
@@ -80,6 +81,24 @@ def test_the_interval_is_that_of_resampled_pictures() -> None:
     lower, upper = bootstrap_interval(800, 1000)
     assert lower < 0.8 < upper
     assert upper - lower == pytest.approx(2 * 1.96 * (0.8 * 0.2 / 1000) ** 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(("number", "lines"), [(20, 20), (21, 10), (2000, 10)])
+def test_many_classes_leave_the_scores_in_sight(number: int, lines: int) -> None:
+    labels = np.arange(number).repeat(2)
+    labels = labels[labels != 3]  # a class without pictures
+    probs = np.full((len(labels), number), 0.1 / number, np.float32)
+    probs[np.arange(len(labels)), np.where(labels < 9, 0, labels)] += 0.9
+    names = [f"class {n}" for n in range(number)]
+    rows = score_rows({"test": scores(probs, labels, names)}, all_in="that file")
+    classes = [name.strip() for name, _ in rows if name.startswith(" ")]
+    assert len(classes) == lines
+    told = dict(rows).get("test classes")
+    if number == 20:
+        assert (classes, told) == (names, None)
+    else:  # all that is taken for class 0 comes first
+        assert classes[:7] == [f"class {n}" for n in (1, 2, 4, 5, 6, 7, 8)]
+        assert told == f"the 10 least accurate of {number:,} (that file lists all)"
 
 
 # --- the command --------------------------------------------------------------------------------

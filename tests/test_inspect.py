@@ -42,6 +42,16 @@ def test_sizes_are_those_of_upright_pictures(cases, tmp_path):
     assert told["heights"]["least"] == 48
 
 
+def test_of_many_classes_some_are_shown(tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number:02}").mkdir()
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number:02}" / "a.png")
+    text = call("inspect", tmp_path).stdout
+    assert "classes: 30\n  00: pool 1\n" in text
+    assert "  19: pool 1\n  and 10 more (--json lists all)\n" in text
+    assert "  20: " not in text
+
+
 def test_faults_twins_and_leaks(cases, tmp_path):
     data = shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "data")
     (data / "test/a/t_0.png").write_bytes(b"no picture")

@@ -99,5 +99,5 @@ def command(
         }
         click.echo(json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    for name, value in score_rows(results):
+    for name, value in score_rows(results, all_in="--json"):
         click.echo(f"{name}: {value}")

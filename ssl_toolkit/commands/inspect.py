@@ -75,9 +75,7 @@ def _sheet_path(text: str, data: Path) -> Path:
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"layout: {facts['layout']}"
     yield f"pictures: {_told(facts['counts'])}"
-    yield f"classes: {len(facts['classes'])}"
-    for name, counts in facts["per_class"].items():
-        yield f"  {name}: {_told(counts)}"
+    yield from _listed("classes", [f"{k}: {_told(v)}" for k, v in facts["per_class"].items()])
     balance = facts["balance"]
     ratio = f"{balance['largest'] / balance['smallest']:.1f} times the smallest"
     yield f"balance: the largest class has {balance['largest']} pictures, {ratio}"

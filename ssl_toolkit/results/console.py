@@ -19,6 +19,12 @@ from ssl_toolkit.results.health import alarms, collapse, is_evaluation
 
 Row = dict[str, Any]
 
+MOST_CLASSES = 20
+"""Up to so many classes each has a line in the final table; of more only some."""
+
+WORST_CLASSES = 10
+"""Lines for classes where there are more."""
+
 
 class Console:
     """Prints the course of a run and keeps what was printed in its log.
@@ -224,8 +230,15 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def score_rows(results: dict[str, dict[str, Any] | None]) -> list[tuple[str, str]]:
-    """Names and values of the scores of parts; of ``validation`` the accuracy alone."""
+def score_rows(
+    results: dict[str, dict[str, Any] | None], *, all_in: str = "summary.json"
+) -> list[tuple[str, str]]:
+    """Names and values of the scores of parts; of ``validation`` the accuracy alone.
+
+    Args:
+        results: scores by part, None for an empty one.
+        all_in: what lists every class, when there are too many for the screen.
+    """
     rows = []
     for part, scores in results.items():
         if part == "validation":
@@ -235,11 +248,11 @@ def score_rows(results: dict[str, dict[str, Any] | None]) -> list[tuple[str, str
         elif scores is None:
             rows.append((part, f"none: there are no {part} pictures"))
         else:
-            rows += _part_rows(part, scores)
+            rows += _part_rows(part, scores, all_in)
     return rows
 
 
-def _part_rows(part: str, scores: dict[str, Any]) -> list[tuple[str, str]]:
+def _part_rows(part: str, scores: dict[str, Any], all_in: str) -> list[tuple[str, str]]:
     lower, upper = scores["interval"]
     rows = [
         (f"{part} accuracy", f"{scores['accuracy']:.4f} of {scores['count']} pictures"),
@@ -251,7 +264,14 @@ def _part_rows(part: str, scores: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if len(scores["per_class"]) > 5:
         rows.insert(2, (f"{part} top-5 accuracy", f"{scores['top5']:.4f}"))
-    for name, own in scores["per_class"].items():
+    classes = [*scores["per_class"].items()]
+    if len(classes) > MOST_CLASSES:
+        scored = [item for item in classes if item[1]["accuracy"] is not None]
+        worst = sorted(scored, key=lambda item: item[1]["accuracy"])[:WORST_CLASSES]
+        told = f"the {len(worst)} least accurate of {len(classes):,} ({all_in} lists all)"
+        rows.append((f"{part} classes", told))
+        classes = worst
+    for name, own in classes:
         accuracy = own["accuracy"]
         told = "no pictures" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
         rows.append((f"  {name}", told))
