@@ -58,6 +58,19 @@ def test_a_stopped_run_says_how_to_go_on(made: dict[str, Path], stopped: Path) -
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_limit_for_this_time(made: dict[str, Path], stopped: Path) -> None:
+    config = (stopped / "config.yaml").read_text()
+    again = call("resume", stopped, "--time-limit", "1e-9")
+    assert "stopped by the time limit after step 2; " in again.stdout
+    assert call("resume", stopped, "--time-limit", "60").returncode == 0
+    assert (summary(stopped)["status"], summary(stopped)["steps"]) == ("completed", 4)
+    assert metrics(stopped) == metrics(made["finished"])
+    assert (stopped / "config.yaml").read_text() == config
+    assert call("check-run", stopped).returncode == 0
+    for wrong in ("0", "-1", "soon"):
+        assert "--time-limit" in refusal("resume", stopped, "--time-limit", wrong)
+
+
 def test_resume_of_a_finished_run_changes_no_file(made: dict[str, Path]) -> None:
     run = made["finished"]
     entries = [run, *run.rglob("*")]

@@ -27,6 +27,12 @@ import click
     metavar="N",
     help="Processes that share each batch from now on (default: as before).",
 )
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MIN",
+    help="Minutes after which to save and stop this time (default: as in its configuration).",
+)
 @click.option("--quiet", is_flag=True, help="Warnings and results only.")
 @click.option("--verbose", is_flag=True, help="Every row of metrics.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
@@ -35,6 +41,7 @@ def command(
     data: Path | None,
     steps: int | None,
     devices: int | None,
+    time_limit: float | None,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -47,5 +54,7 @@ def command(
     from ssl_toolkit.results.run import resume
 
     console = Console(quiet=quiet, verbose=verbose)
-    outcome = resume(run, data=data, steps=steps, devices=devices, console=console)
+    outcome = resume(
+        run, data=data, steps=steps, devices=devices, time_limit=time_limit, console=console
+    )
     return STATUS.get(outcome.signal, 0)

@@ -39,6 +39,7 @@ def main(order: Path) -> int:
                 Path(asked["resume"]),
                 data=None if data is None else Path(data),
                 steps=asked["steps"],
+                time_limit=asked["time_limit"],
                 console=console,
             )
     except ToolkitError as error:

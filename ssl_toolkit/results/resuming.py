@@ -40,6 +40,7 @@ def resume(
     data: Path | None = None,
     steps: int | None = None,
     devices: int | None = None,
+    time_limit: float | None = None,
     console: Console | None = None,
 ) -> Outcome:
     """Go on with a run that was stopped, from its last checkpoint to the very same result.
@@ -55,6 +56,8 @@ def resume(
             schedules and ramps that are shares of the steps follow the new number from here on.
         devices: processes that share each batch from now on; None for as many as before. The record
             says so; another number of parts changes the order of sums, and what BatchNorm sees.
+        time_limit: minutes after which to save and stop this time; None for that of the
+            configuration, which stays as it is.
         console: as for `train`.
 
     Raises:
@@ -67,15 +70,18 @@ def resume(
     console = console or Console(quiet=True)
     if under_launcher():
         with joined() as ranks:
-            return shared(ranks, lambda: lead_on(path, ranks, data, steps, console=console))
+            return shared(
+                ranks, lambda: lead_on(path, ranks, data, steps, time_limit, console=console)
+            )
     folder = RunFolder(path)
     if outcome := _over(folder, data, steps, console):
         return outcome
     count = devices or folder.read_config().settings.devices
     if count > 1:
-        order = {"resume": str(path), "data": None if data is None else str(data), "steps": steps}
-        return launch(order | console.kind(), count, str(path))
-    return lead_on(path, Ranks(), data, steps, console=console)
+        order = {"resume": str(path), "data": None if data is None else str(data)}
+        asked = {"steps": steps, "time_limit": time_limit}
+        return launch(order | asked | console.kind(), count, str(path))
+    return lead_on(path, Ranks(), data, steps, time_limit, console=console)
 
 
 def lead_on(
@@ -83,6 +89,7 @@ def lead_on(
     ranks: Ranks,
     data: Path | None = None,
     steps: int | None = None,
+    time_limit: float | None = None,
     *,
     console: Console,
 ) -> Outcome:
@@ -96,7 +103,7 @@ def lead_on(
             if outcome := _over(folder, data, steps, console):
                 return outcome
             drop_partial(path)
-            return _go_on(folder, ranks, data, steps, console, interrupts)
+            return _go_on(folder, ranks, data, steps, time_limit, console, interrupts)
 
 
 def _over(
@@ -117,6 +124,7 @@ def _go_on(
     ranks: Ranks,
     data: Path | None,
     steps: int | None,
+    time_limit: float | None,
     console: Console,
     interrupts: Interrupts,
 ) -> Outcome:
@@ -129,7 +137,7 @@ def _go_on(
     reopened = folder.reopen(data)
     reopened = replace(reopened, settings=reopened.settings.model_copy(update=asked))
     # The folder keeps the configuration of its start, whatever the data was opened with.
-    experiment = replace(prepare_all(reopened, ranks, console), config=config)
+    experiment = replace(prepare_all(reopened, ranks, console), config=_limited(config, time_limit))
     check_classes(experiment.classes, summary["classes"], folder.path, data or config.settings.data)
     if state is not None:
         _take_up(experiment.trainer, state, used)
@@ -151,6 +159,13 @@ def _go_on(
     folder.write_summary(summary_of(experiment, "running"))
     ranks.say({"state": state})
     return finish(experiment, folder, console, interrupts)
+
+
+def _limited(config: RunConfig, minutes: float | None) -> RunConfig:
+    """The configuration for this time, with another time limit if one was given."""
+    if minutes is None:
+        return config
+    return replace(config, settings=config.settings.model_copy(update={"time_limit": minutes}))
 
 
 def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, Path, str]:
