@@ -348,6 +348,18 @@ def test_only_an_oracle_gets_hidden_labels() -> None:
     assert batch.unlabelled_labels.tolist() == truth.tolist()
 
 
+def test_a_warm_up_as_long_as_the_run_is_told() -> None:
+    def warnings(steps: int, **schedule: Any) -> str:
+        made = prepare(configure(algo="supervised", steps=steps, lr=0.01, schedule=schedule))
+        return " ".join(made.warnings)
+
+    told = warnings(10, warmup_steps=90)
+    assert "schedule.warmup_steps 90 is not shorter than the run of 10 steps" in told
+    assert "reaches 0.001 instead of 0.01" in told
+    assert "warmup_steps" in warnings(10, warmup_steps=10, name="cosine")
+    assert warnings(10, warmup_steps=9) == warnings(10) == ""
+
+
 # --- the loop ------------------------------------------------------------------------------------
 
 

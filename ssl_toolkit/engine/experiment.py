@@ -36,7 +36,7 @@ from ssl_toolkit.engine.devices import (
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.images import places, statistics, training_images
 from ssl_toolkit.engine.needs import check_needs, check_parts
-from ssl_toolkit.engine.optimisation import build_optimizer
+from ssl_toolkit.engine.optimisation import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks, synchronised
 from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
@@ -118,7 +118,8 @@ def prepare(
     config, defaults = resolve_config(config)
     settings = config.settings
     precision, warning = choose_precision(settings.precision, device)
-    warnings = [warning] if warning else []
+    told = unfinished_warm_up(settings.schedule, needed(settings.lr), needed(settings.steps))
+    warnings = [text for text in (warning, told) if text]
 
     table = load_table(settings, progress)
     if isinstance(table.read, FilePictures) and table.read.warning:

@@ -73,6 +73,18 @@ def set_learning_rate(
     return factor
 
 
+def unfinished_warm_up(schedule: ScheduleSettings, rate: float, max_steps: int) -> str:
+    """A warning for a run that ends before its warm-up does; empty for any other."""
+    if schedule.warmup_steps < max_steps:
+        return ""
+    reached = rate * (max_steps - 1) / schedule.warmup_steps
+    return (
+        f"schedule.warmup_steps {schedule.warmup_steps} is not shorter than the run of {max_steps} "
+        f"steps: the learning rate reaches {reached:.3g} instead of {rate:g}; use fewer warm-up "
+        "steps or more --steps"
+    )
+
+
 def all_finite(module: nn.Module) -> bool:
     """Whether every parameter and floating-point buffer is finite; waits for the device once."""
     tensors = [
