@@ -99,9 +99,7 @@ def _naming(path: Path, *own: Path) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system can sync a folder."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
+    """Make the rename itself durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -440,7 +440,6 @@ def test_caches_that_nobody_used_for_long_are_removed(paths, root):
     assert opened(paths, 8)[1] == 6  # and made again
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
 def test_a_cache_in_use_stays_however_old(paths, root):
     held, _ = opened(paths, 8)
     (folder,) = folders(root)

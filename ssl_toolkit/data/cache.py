@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -174,14 +174,11 @@ def _build(
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other runs from building the same cache, where the system has locks."""
     with (folder.parent / f".{folder.name}.lock").open("wb") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError:
-                pass
-            else:  # no other build is alive: what lies there was left by one that was killed
-                for leftover in folder.parent.glob(f".{folder.name}.*.partial"):
-                    shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        else:  # no other build is alive: what lies there was left by one that was killed
+            for leftover in folder.parent.glob(f".{folder.name}.*.partial"):
+                shutil.rmtree(leftover, ignore_errors=True)
         yield

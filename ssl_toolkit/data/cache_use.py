@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -83,7 +83,4 @@ def _lock(file: int, *, shared: bool) -> None:
         BlockingIOError: another process has it.
         OSError: the disk has no locks.
     """
-    if sys.platform != "win32":
-        import fcntl
-
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -72,7 +71,7 @@ def keep_freed_memory() -> None:
     (docs/performance.md). The process keeps as much as it ever needed. Other C libraries are left
     alone.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
         mallopt(_MMAP_THRESHOLD, _MOST_KEPT)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import socket
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -91,18 +91,15 @@ def _is(handle: int, path: Path) -> bool:
 
 
 def _take(handle: int, folder: Path) -> None:
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ModelError(_refusal(folder, _read(handle))) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise ModelError(f"{shown(folder)}: {error.strerror}") from error
-        else:
-            return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ModelError(_refusal(folder, _read(handle))) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise ModelError(f"{shown(folder)}: {error.strerror}") from error
+    else:
+        return
     holder = _read(handle)
     if holder and (holder.get("host") != socket.gethostname() or _alive(holder.get("pid"))):
         way_out = f"; if it isn't running any more, delete {shown(folder / LOCK)}"
