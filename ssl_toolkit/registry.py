@@ -202,10 +202,35 @@ register_launcher = _registrar("launchers")
 register_logger = _registrar("loggers")
 
 
+def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Known names like a word, the nearest first; case, dashes and underscores don't count.
+
+    Where a name differs in nothing else, it is the only answer.
+
+    Args:
+        word: as it was written.
+        known: names that are right.
+        most: names at most.
+        cutoff: least likeness, as for `difflib.get_close_matches`.
+    """
+    plain: dict[str, list[str]] = {}
+    for name in sorted(known):
+        plain.setdefault(_bare(name), []).append(name)
+    if same := plain.get(_bare(word)):
+        return same[:most]
+    near = difflib.get_close_matches(_bare(word), plain, n=most, cutoff=cutoff)
+    return [name for form in near for name in plain[form]][:most]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``, did you mean 'x' or 'y'?`` for near names, nothing when there is none."""
-    near = difflib.get_close_matches(word, sorted(known), n=3, cutoff=0.6)
-    return f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+    *others, last = [repr(name) for name in near_names(word, known)] or [""]
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return f", did you mean {listed}?" if listed else ""
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name).lower()
 
 
 def _normalised(distribution: str) -> str:

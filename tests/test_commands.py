@@ -85,6 +85,11 @@ def test_help_names_every_command() -> None:
         assert "--debug" in call(name, "--help").stdout
 
 
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "win32")
+    assert "runs on Linux and macOS; on Windows, use it in WSL" in refusal("list")
+
+
 def test_version() -> None:
     assert call("--version").stdout.strip() == f"ssl-toolkit, version {ssl_toolkit.__version__}"
 
@@ -94,7 +99,9 @@ def test_version() -> None:
     [
         (["lst"], "no such command 'lst', did you mean 'list'?"),
         (["evalute", "x"], "did you mean 'evaluate'?"),
-        (["run", "--stepz", "3"], "--steps"),
+        (["run", "--stepz", "3"], "no such option --stepz, did you mean '--steps'?"),
+        (["run", "--labels_per_class", "3"], "did you mean '--labels-per-class'?"),
+        (["check_run", "x"], "did you mean 'check-run'?"),
         (["run", "--algo"], "--algo"),
         (["run", "stray"], "stray"),
         (["evaluate"], "RUN"),

@@ -58,12 +58,12 @@ def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -
         (second, "fixmatch.treshold", "did you mean 'fixmatch.confidence_threshold'?"),
         (second, "fixmatch.unlabelled_ratio", "given '0'"),
         (second, "mixmatch.alpha", "this run uses 'fixmatch'"),
-        ("command line", "batch_size", "given '0'"),
         ("--set optimizer.name=adam", "optimizer.name", "given 'adam'"),
     ]:
         found = [line for line in lines if line.startswith(f"error: {origin}: {key}: ")]
         assert found, (key, message)
         assert any(rest in line for line in found), found
+    assert "error: --batch-size: must be at least 1 (given '0')" in lines
     assert "/not/there" not in message  # no data was read
 
 
@@ -72,7 +72,8 @@ def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> 
     assert f"error: {files[1]}: lr: " in refusal(
         "run", "--config", files[0], "--config", files[1], "--dry-run"
     )
-    assert "error: command line: lr: " in refusal("run", "--config", files[1], "--lr", "x")
+    told = refusal("run", "--config", files[1], "--lr", "x")
+    assert told == "error: --lr: must be a number (given 'x')\n"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,8 @@ def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> 
         ("weight_decay", "optimizer.weight_decay"),
         ("step", "steps"),
         ("label_per_class", "labels_per_class"),
+        ("Batch-Size", "batch_size"),
+        ("optimizer.WeightDecay", "optimizer.weight_decay"),
         ("optimzer", "optimizer"),
         ("optimizer.wieght_decay", "optimizer.weight_decay"),
         ("ema.warm_up", "ema.warmup"),
@@ -99,6 +102,30 @@ def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> 
 def test_a_near_name_is_suggested(key: str, meant: str) -> None:
     message = refusal("run", "--algo", "fixmatch", "--set", f"{key}=1")
     assert f"{key}: unknown key, did you mean {meant!r}?" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("lr=", "the value is missing; write --set lr=VALUE"),
+        ("ema.decay= ", "the value is missing; write --set ema.decay=VALUE"),
+        ("lr=abc", "lr: must be a number (given 'abc')"),
+        ("lr=0", "lr: must be greater than 0 (given '0')"),
+        ("steps=2.5", "steps: must be an integer (given '2.5')"),
+        ("seed=null", "seed: must be an integer (given null)"),
+        ("compile=maybe", "compile: must be true or false (given 'maybe')"),
+        ("precision=BF16", "precision: must be 'auto', 'fp32', 'bf16' or 'fp16' (given 'BF16')"),
+        ("classes=a", "classes: must be a list (given 'a')"),
+        ("classes=[a]", "classes: must have 2 items or more (given ['a'])"),
+        ("optimizer=3", "optimizer: must be a map of options (given '3')"),
+        ("output=''", "output: must not be empty (given '')"),
+        ("fixmatch.confidence_threshold=2", "confidence_threshold: must be at most 1 (given '2')"),
+    ],
+)
+def test_a_wrong_value_is_told_in_one_plain_line(given: str, told: str) -> None:
+    (line,) = refusal("run", "--algo", "fixmatch", "--set", given).splitlines()
+    assert line.startswith(f"error: --set {given}".rstrip())
+    assert line.endswith(told)
 
 
 @pytest.mark.parametrize("ours", sorted(set(OTHER_NAMES.values())))

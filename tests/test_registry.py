@@ -186,14 +186,31 @@ def test_a_plugin_named_like_a_key_does_no_harm(key: str, install: Install) -> N
     ("flag", "name", "near"),
     [
         ("--algo", "fixmach", "fixmatch"),
+        ("--algo", "FixMatch", "fixmatch"),
+        ("--algo", "fix-match", "fixmatch"),
+        ("--algo", "MixMatch_Enhanced", "mixmatch_enhanced"),
+        ("--backbone", "WRN-28-2", "wrn_28_2"),
+        ("--backbone", "timm:ResNet-50", "resnet50"),
+        ("--dataset", "CIFAR-10", "cifar10"),
+        ("--dataset", "torchvision:fashion_mnist", "FashionMNIST"),
+        ("--loggers", "TensorBoard", "tensorboard"),
         ("--dataset", "digit", "digits"),
         ("--set=augment.strong", "randaugmnt", "randaugment"),
     ],
 )
 def test_an_unknown_name_gets_a_near_one(flag: str, name: str, near: str) -> None:
     arguments = [f"{flag.partition('=')[2]}={name}"] if "=" in flag else [name]
-    message = refusal("run", flag.partition("=")[0], *arguments, "--dry-run")
-    assert f"{name!r}, did you mean {near!r}" in message
+    message = refusal("run", flag.partition("=")[0], *arguments)
+    assert f"{name.rpartition(':')[2]}" in message
+    assert f", did you mean {near!r}" in message
+
+
+def test_a_name_that_is_only_written_otherwise_is_the_one_answer() -> None:
+    known = ["fixmatch", "mixmatch", "fix_match_2", "Fix-Match"]
+    assert registry.did_you_mean("FixMatch", known[:3]) == ", did you mean 'fixmatch'?"
+    assert registry.near_names("FIX_MATCH", known) == ["Fix-Match", "fixmatch"]
+    told = registry.did_you_mean("match", ["matcha", "matchb", "matchc", "other"])
+    assert told == ", did you mean 'matchc', 'matchb' or 'matcha'?"
 
 
 def test_a_name_like_nothing_gets_the_known_ones() -> None:

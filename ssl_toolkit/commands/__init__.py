@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import ssl_toolkit
-from ssl_toolkit.errors import ToolkitError, one_line
+from ssl_toolkit.errors import ToolkitError, UserError, one_line
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
 from ssl_toolkit.streams import lost, protect
 
@@ -108,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = [*(sys.argv[1:] if arguments is None else arguments)]
     with handled():
         try:
+            if sys.platform == "win32":  # without its kind of locks two runs would mix
+                raise UserError("ssl-toolkit runs on Linux and macOS; on Windows, use it in WSL")
             status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
         except Exception as error:
             if "--debug" in given:
@@ -118,9 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if status in STATUS.values() and arguments is None:
             end_soon(status)
         sys.stdout.flush()
-        if not status and (error := _output_missed(given)):
-            status = _tell(error)
+        if not status and (missed := _output_missed(given)):
+            status = _tell(missed)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: click.ClickException) -> str:
+    """What click finds wrong, with near names as everywhere else."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from ssl_toolkit.registry import did_you_mean
+
+    known = [name for one in error.ctx.command.get_params(error.ctx) for name in one.opts]
+    return f"no such option {error.option_name}{did_you_mean(error.option_name, known)}"
 
 
 def _output_missed(given: Sequence[str]) -> OSError | None:
@@ -145,7 +157,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, ToolkitError):
         messages, status = () if error.told else error.messages, error.exit_status
     elif isinstance(error, click.ClickException):
-        messages, status = [error.format_message()], error.exit_code
+        messages, status = [_usage(error)], error.exit_code
     elif isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         messages = [f"{place}{error.strerror or error}"]

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.faults import Faults
+from ssl_toolkit.config.faults import FLAGS, Faults
 from ssl_toolkit.config.loading import (
     Layer,
     RunConfig,
@@ -32,7 +32,9 @@ from ssl_toolkit.registry import did_you_mean
 
 
 def _listed(value: Any) -> Any:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
 Names = Annotated[list[str], BeforeValidator(_listed)]
@@ -164,7 +166,7 @@ def load_comparison(
         PluginError: an algorithm, an augmenter or the launcher is unknown or broken.
     """
     layers = [Layer(str(path), yaml.read(path)) for path in files]
-    layers += [Layer("command line", given_flags(flags or {})), *map(parse_set, sets)]
+    layers += [Layer(FLAGS, given_flags(flags or {})), *map(parse_set, sets)]
     layers += map(_parse_sweep, sweeps)
     own = [_only(layer, own=True) for layer in layers]
     tree, origins = merge(own)

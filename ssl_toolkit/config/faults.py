@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,38 @@ from pydantic import BaseModel, ValidationError
 
 from ssl_toolkit.config.settings import OTHER_NAMES, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
+from ssl_toolkit.registry import near_names
 
 Path_ = tuple[str, ...]
+
+FLAGS = "command line"
+"""Where the values of flags come from."""
+
+_NUMBER, _INTEGER, _SWITCH = "must be a number", "must be an integer", "must be true or false"
+_MAP = "must be a map of options"
+_SAID = {
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "finite_number": "must be a finite number",
+    "int_parsing": _INTEGER,
+    "int_type": _INTEGER,
+    "int_from_float": _INTEGER,
+    "int_parsing_size": "must be a smaller integer",
+    "bool_parsing": _SWITCH,
+    "bool_type": _SWITCH,
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": _MAP,
+    "model_type": _MAP,
+    "literal_error": "must be {expected}",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "string_too_short": "must not be empty",
+    "too_short": "must have {min_length} items or more",
+}
+"""What is wrong with a value, by pydantic's name for the kind of fault."""
 
 
 class Faults:
@@ -29,7 +58,10 @@ class Faults:
             (self._origins[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._origins),
             "",
         )
-        self.messages.append(f"{origin}: {'.'.join(path)}: {message}".removeprefix(": "))
+        key = ".".join(path)
+        if origin == FLAGS and len(path) == 1:
+            key, origin = f"--{key.replace('_', '-')}", ""
+        self.messages.append(f"{origin}: {key}: {message}".removeprefix(": "))
 
     def unknown(self, path: Path_, siblings: Sequence[str]) -> None:
         """A key that nobody knows; `siblings` are the known ones beside it."""
@@ -51,10 +83,11 @@ class Faults:
                     path += (str(fault["loc"][-1]),)
                     self.unknown(path, _siblings(model, path[len(prefix) : -1]))
                 else:
-                    told.setdefault(path, []).append(fault["msg"][:1].lower() + fault["msg"][1:])
+                    told.setdefault(path, []).append(_said(fault))
                     given[path] = fault["input"]
             for path, messages in told.items():  # one line for all branches of a union
-                value = "" if isinstance(given[path], dict) else f" (given {given[path]!r})"
+                shown = "null" if given[path] is None else repr(given[path])
+                value = "" if isinstance(given[path], dict) else f" (given {shown})"
                 self.add(path, " or ".join(messages) + value)
             return None
 
@@ -70,6 +103,13 @@ class Faults:
             raise ConfigError(messages + self.plugin_messages)
         if self.plugin_messages:
             raise PluginError(self.plugin_messages)
+
+
+def _said(fault: Any) -> str:
+    """A fault that pydantic found, in plain words."""
+    own = _SAID.get(fault["type"])
+    message: str = fault["msg"] if own is None else own.format(**fault.get("ctx", {}))
+    return message[:1].lower() + message[1:]
 
 
 def _siblings(model: type[BaseModel], path: Path_) -> list[str]:
@@ -96,13 +136,13 @@ def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
     *above, last = path
     prefix = ".".join(above) + "." if above else ""
     anywhere = {key.rpartition(".")[2]: key for key in reversed(_all_keys())}
-    if near := difflib.get_close_matches(last, siblings, n=1, cutoff=0.7):
+    if near := near_names(last, siblings, most=1, cutoff=0.7):
         found = prefix + near[0]
-    elif alias := difflib.get_close_matches(last, OTHER_NAMES, n=1, cutoff=0.8):
+    elif alias := near_names(last, OTHER_NAMES, most=1, cutoff=0.8):
         ours = OTHER_NAMES[alias[0]]
         known = ours in anywhere.values()
         found = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
-    elif near := difflib.get_close_matches(last, anywhere, n=1, cutoff=0.7):
+    elif near := near_names(last, anywhere, most=1, cutoff=0.7):
         found = anywhere[near[0]]
     elif above and siblings:
         return f"; known here: {', '.join(sorted(siblings))}"

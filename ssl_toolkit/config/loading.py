@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.faults import Faults, Path_
+from ssl_toolkit.config.faults import FLAGS, Faults, Path_
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import SHARED_REFERENCE, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
@@ -105,7 +105,7 @@ def load_config(
             wrong).
     """
     layers = [Layer(str(path), yaml.read(path)) for path in files]
-    layers.append(Layer("command line", given_flags(flags or {})))
+    layers.append(Layer(FLAGS, given_flags(flags or {})))
     layers += [parse_set(text) for text in sets]
     return validate(layers)
 
@@ -208,7 +208,7 @@ def _plugin_options(
         faults.plugin_messages += error.messages
         return None
     if not isinstance(given, dict):
-        faults.add(prefix, f"should be a map of options (given {given!r})")
+        faults.add(prefix, f"must be a map of options (given {given!r})")
         return None
     options: Options | None = faults.check(
         config, (config.reference if reference else {}) | given, prefix
@@ -221,7 +221,7 @@ def _section(tree: Tree, key: str, faults: Faults) -> Tree:
     if section is None:
         return {}
     if not isinstance(section, dict):
-        faults.add((key,), f"should be a map of options (given {section!r})")
+        faults.add((key,), f"must be a map of options (given {section!r})")
         return {}
     return section
 
@@ -236,6 +236,8 @@ def parse_set(text: str) -> Layer:
     if not equals or not all(key.split(".")):
         raise ConfigError(f"--set {text}: write --set key=value or --set section.key=value")
     origin = f"--set {text}"
+    if not value.strip():
+        raise ConfigError(f"{origin}: the value is missing; write --set {key}=VALUE")
     try:
         tree: Any = yaml.parse(value)
     except ConfigError as error:

@@ -117,16 +117,15 @@ class TorchvisionSet(Dataset):
     def __init__(self, name: str) -> None:
         self.name = name.removeprefix(PREFIX)
         if self.name not in SETS:
-            near = {known.lower(): known for known in SETS}.get(self.name.lower())
             known = ", ".join(sorted(SETS))
             import torchvision.datasets
 
-            if not near and self.name in torchvision.datasets.__all__:
+            if self.name in torchvision.datasets.__all__:
                 raise PluginError(
                     f"{PREFIX}{self.name} is not for classification: its pictures don't carry one "
                     f"class each; known: {known}"
                 )
-            hint = f", did you mean {near!r}?" if near else did_you_mean(self.name, SETS)
+            hint = did_you_mean(self.name, SETS)
             raise PluginError(f"unknown dataset {PREFIX}{self.name}{hint}; known: {known}")
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
