@@ -26,7 +26,7 @@ def write_atomically(
     """
     # The suffix (not only the stem) is kept: some writers choose a format by it.
     beside = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    with _naming(path, beside):
+    with naming(path, beside):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with beside.open("wb") as file:
@@ -63,7 +63,7 @@ def append_line(path: Path, line: str) -> None:
         OSError: the disk is full or the file can't be written; names the file, which then has
             the length that it had.
     """
-    with _naming(path), path.open("ab", buffering=0) as file:
+    with naming(path), path.open("ab", buffering=0) as file:
         length = file.tell()
         content = memoryview((line + "\n").encode("utf-8", "backslashreplace"))
         try:
@@ -88,12 +88,18 @@ def drop_partial(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _naming(path: Path, *own: Path) -> Iterator[None]:
-    """Make errors of writing name the file that was wanted."""
+def naming(path: Path, *own: Path) -> Iterator[None]:
+    """Make errors of writing name what was wanted.
+
+    Args:
+        path: the final name.
+        own: names that are only used on the way, of files or folders; the user knows none of them.
+    """
     try:
         yield
     except OSError as error:
-        if error.filename is None or Path(os.fsdecode(error.filename)) in own:
+        name = None if error.filename is None else Path(os.fsdecode(error.filename))
+        if name is None or any(name.is_relative_to(one) for one in own):
             error.filename, error.filename2 = str(path), None
         raise
 

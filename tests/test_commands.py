@@ -85,6 +85,14 @@ def test_help_names_every_command() -> None:
         assert "--debug" in call(name, "--help").stdout
 
 
+def test_many_errors_leave_the_screen_readable(tmp_path: Path) -> None:
+    lines = [f"key_{number}: 1" for number in range(40)]
+    (tmp_path / "many.yaml").write_text("\n".join(lines))
+    told = refusal("run", "--config", tmp_path / "many.yaml").splitlines()
+    assert len(told) == 26
+    assert told[-1] == "error: and 15 more"
+
+
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "win32")
     assert "runs on Linux and macOS; on Windows, use it in WSL" in refusal("list")
@@ -107,6 +115,12 @@ def test_version() -> None:
         (["evaluate"], "RUN"),
         (["list", "nothing"], "nothing"),
         (["show"], "NAME"),
+        (
+            ["resume", "x", "--steps", "many"],
+            "value for '--steps': 'many' is not an integer",
+        ),
+        (["resume", "x", "--time-limit", "soon"], "'soon' is not a number"),
+        (["new", "--kind", "x"], "no such option --kind"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[str], told: str) -> None:

@@ -255,7 +255,7 @@ def test_where_nothing_can_be_kept_pictures_are_in_memory(paths, root, kind, mon
     assert {path.suffix for path in root.glob("*")} <= {".lock"}
 
 
-def test_a_full_disk_in_the_middle(paths):
+def test_a_full_disk_in_the_middle(paths, root):
     code = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
@@ -267,7 +267,7 @@ def test_a_full_disk_in_the_middle(paths):
     done = subprocess.run(
         [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
     )
-    assert "File too large" in done.stdout
+    assert f"can't be kept in {root} (File too large)" in done.stdout
 
 
 def test_faults_are_tried_again(paths, monkeypatch):

@@ -134,7 +134,7 @@ def test_what_can_not_be_predicted(run: Path, pool: Path, tmp_path: Path) -> Non
     ]
     assert str(tmp_path / "gone") in refusal("predict", tmp_path / "gone", pool)
     assert "neither a run nor an exported model" in refusal("predict", empty, pool)
-    assert "Missing argument" in refusal("predict", run)
+    assert "missing argument" in refusal("predict", run)
     assert "--device gpuu" in refusal("predict", run, pool, "--device", "gpuu")
     assert "--batch-size" in refusal("predict", run, pool, "--batch-size", "0")
 

@@ -99,7 +99,7 @@ def test_what_is_no_run_or_comparison(tmp_path: Path) -> None:
     assert "no row has this name" in refusal("report", run, "--baseline", "x")
     (tmp_path / "file.txt").write_text("", encoding="utf-8")
     assert refusal("report", run, "--output", tmp_path / "file.txt")
-    assert "Missing argument" in refusal("report")
+    assert "missing argument" in refusal("report")
 
 
 def test_a_failed_run_is_reported_too(tmp_path: Path) -> None:

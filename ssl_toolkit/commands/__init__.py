@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -36,6 +37,12 @@ COMMANDS = {
 
 IN_FILES = ("run", "compare", "resume", "report", "export", "new")
 """Commands whose results are in files: what they print may get lost."""
+
+MOST_ERRORS = 25
+"""Lines for the faults of one command: beyond that, only how many more there are."""
+
+_TYPES = re.compile(r"a valid (integer|float)( range)?")
+_PLAIN = {"integer": "an integer", "float": "a number"}
 
 
 class _StoppedError(Exception):
@@ -128,10 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _usage(error: click.ClickException) -> str:
     """What click finds wrong, with near names as everywhere else."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return error.format_message()
+        told = error.format_message()
+        return _TYPES.sub(lambda found: _PLAIN[found[1]], told[:1].lower() + told[1:]).rstrip(".")
     from ssl_toolkit.registry import did_you_mean
 
-    known = [name for one in error.ctx.command.get_params(error.ctx) for name in one.opts]
+    options = [
+        one for one in error.ctx.command.get_params(error.ctx) if isinstance(one, click.Option)
+    ]
+    known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
     return f"no such option {error.option_name}{did_you_mean(error.option_name, known)}"
 
 
@@ -161,6 +172,8 @@ def _tell(error: Exception) -> int:
     elif isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         messages = [f"{place}{error.strerror or error}"]
-    for message in messages:
+    for message in messages[:MOST_ERRORS]:
         print("error:", one_line(str(message)), file=sys.stderr)
+    if len(messages) > MOST_ERRORS:
+        print(f"error: and {len(messages) - MOST_ERRORS:,} more", file=sys.stderr)
     return status

@@ -33,6 +33,7 @@ from ssl_toolkit.data.cache_files import (
 from ssl_toolkit.data.cache_use import remove_unused
 from ssl_toolkit.data.packed import container
 from ssl_toolkit.data.pictures import shown
+from ssl_toolkit.files import naming
 
 VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
@@ -147,12 +148,13 @@ def _build(
     """
     needed = bytes_of(len(paths), size)
     if shutil.disk_usage(folder.parent).free < needed:
-        reason = f"no space: {needed / 2**20:,.0f} MiB are needed"
+        reason = f"no space: {needed / 2**20:,.1f} MiB are needed"
         raise OSError(errno.ENOSPC, reason, str(folder.parent))
     beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".partial"))
     try:
-        (beside / "new").mkdir()
-        write_cache(beside / "new", paths, size, workers, progress)
+        with naming(folder.parent, beside):
+            (beside / "new").mkdir()
+            write_cache(beside / "new", paths, size, workers, progress)
         if folder.exists():  # damaged or stale
             os.rename(folder, beside / "old")
         try:

@@ -18,6 +18,7 @@ from ssl_toolkit.data.sources import read_data
 from ssl_toolkit.data.splits import Rows
 from ssl_toolkit.data.torchvision_sets import PREFIX, TorchvisionSet
 from ssl_toolkit.data.verified import verify
+from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.models.factory import own_image_size
@@ -189,8 +190,8 @@ def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
     foreign = sorted(set(classes) - set(table.classes))
     if missing or foreign or len(classes) != len(table.classes):
         raise DataError(
-            f"classes: the data has {', '.join(table.classes)}; the list given "
-            f"lacks {', '.join(missing) or 'none'} and adds {', '.join(foreign) or 'none'}"
+            f"classes: the data has {some(table.classes)}; the list given lacks "
+            f"{some(missing) or 'none'} and adds {some(foreign) or 'none'}"
         )
     place = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
     labels = np.where(table.labels >= 0, place[table.labels], -1).astype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import write_atomically
+from ssl_toolkit.files import naming, write_atomically
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
 from ssl_toolkit.results.folder import RunFolder
@@ -93,12 +93,13 @@ def _copy_model(source: Path, target: Path) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     before = target.with_name(f".{target.name}.{os.getpid()}.before")
     try:
-        for name in (_CONFIG, _WEIGHTS, _CARD):
-            if (source / name).is_file():
-                _write(beside / name, (source / name).read_bytes())
-        if target.exists():
-            target.rename(before)  # a folder that isn't empty can't be replaced in one step
-        beside.rename(target)
+        with naming(target, beside, before):
+            for name in (_CONFIG, _WEIGHTS, _CARD):
+                if (source / name).is_file():
+                    _write(beside / name, (source / name).read_bytes())
+            if target.exists():
+                target.rename(before)  # a folder that isn't empty can't be replaced in one step
+            beside.rename(target)
     except BaseException:
         if before.exists() and not target.exists():
             before.rename(target)
