@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from typing_extensions import Buffer
 
@@ -67,3 +68,37 @@ def lost(stream: TextIO) -> OSError | None:
     """Why output to a stream was lost; None while none was, and for streams of other kinds."""
     error = getattr(getattr(getattr(stream, "buffer", None), "raw", None), "lost", None)
     return error if isinstance(error, OSError) else None
+
+
+def missed(stream: TextIO) -> OSError | None:
+    """The error to tell where output was lost that is nowhere else; a reader may leave."""
+    stream.flush()
+    error = lost(stream)
+    if error is None or isinstance(error, ConnectionError):
+        return None
+    return OSError(error.errno, error.strerror, "standard output")
+
+
+class Tolerant:
+    """A stream of a program's own, of which nothing that fails is told.
+
+    Args:
+        stream: to write to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write if that is possible."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush if that is possible."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

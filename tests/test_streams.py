@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -18,6 +19,7 @@ import pytest
 
 from ssl_toolkit.commands import main
 from ssl_toolkit.config.loading import load_config
+from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.outputs import write_rows
 from ssl_toolkit.streams import lost, protected
 
@@ -157,6 +159,19 @@ def test_rows_that_nobody_reads_are_not_made(broken: TextIO) -> None:
             made += 1
             yield ["a picture", "a class"]
 
-    with redirect_stdout(broken):
+    full = os.fstat(broken.fileno()).st_mode & 0o170000 != 0o010000  # no pipe
+    refused = pytest.raises(OSError, match="No space") if full else contextlib.nullcontext()
+    with redirect_stdout(broken), refused:
         write_rows(None, ["path", "class"], rows())
     assert 0 < made < 2_000
+
+
+def test_a_run_of_a_program_outlives_its_output(tmp_path: Path) -> None:
+    number = without_reader()
+    with os.fdopen(number, "w") as stream, redirect_stdout(stream):
+        console = Console()
+        console.log_to(tmp_path / "log.txt")
+        for step in range(3):
+            console.say(f"line {step}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    assert (tmp_path / "log.txt").read_text() == "line 0\nline 1\nline 2\n"

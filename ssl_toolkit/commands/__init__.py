@@ -15,7 +15,7 @@ import click
 import ssl_toolkit
 from ssl_toolkit.errors import ToolkitError, UserError, one_line
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
-from ssl_toolkit.streams import lost, protect
+from ssl_toolkit.streams import missed, protect
 
 COMMANDS = {
     "run": "Train an algorithm and test it.",
@@ -35,8 +35,8 @@ COMMANDS = {
     "doctor": "Check this installation.",
 }
 
-IN_FILES = ("run", "compare", "resume", "report", "export", "new")
-"""Commands whose results are in files: what they print may get lost."""
+IN_FILES = ("run", "compare", "resume", "report", "predict", "pseudo-label", "export", "new")
+"""Commands whose results are in files: what else they print may get lost."""
 
 MOST_ERRORS = 25
 """Lines for the faults of one command: beyond that, only how many more there are."""
@@ -126,9 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             status = exit_status(error)
         if status in STATUS.values() and arguments is None:
             end_soon(status)
-        sys.stdout.flush()
-        if not status and (missed := _output_missed(given)):
-            status = _tell(missed)
+        in_files = given[:1] and given[0] in IN_FILES and "--dry-run" not in given
+        if not (status or in_files) and (told := missed(sys.stdout)):
+            status = _tell(told)
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -144,16 +144,6 @@ def _usage(error: click.ClickException) -> str:
     ]
     known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
     return f"no such option {error.option_name}{did_you_mean(error.option_name, known)}"
-
-
-def _output_missed(given: Sequence[str]) -> OSError | None:
-    """Why results that were printed are not where they should be; a reader may leave."""
-    error = lost(sys.stdout)
-    if error is None or isinstance(error, ConnectionError):
-        return None
-    if given and given[0] in IN_FILES and "--dry-run" not in given:
-        return None
-    return OSError(error.errno, error.strerror, "standard output")
 
 
 def _tell(error: Exception) -> int:

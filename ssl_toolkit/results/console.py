@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ssl_toolkit.files import append_line
 from ssl_toolkit.results.health import alarms, collapse, is_evaluation
+from ssl_toolkit.streams import Tolerant
 
 Row = dict[str, Any]
 
@@ -38,7 +39,8 @@ class Console:
         self._quiet = quiet
         self._verbose = verbose
         # Lines are never wrapped or cut in a file: soft_wrap leaves that to whoever reads it.
-        self._rich = RichConsole(file=sys.stdout, soft_wrap=True, highlight=False)
+        file = cast(TextIO, Tolerant(sys.stdout)) if sys.stdout else None
+        self._rich = RichConsole(file=file, soft_wrap=True, highlight=False)
         self._early: list[str] = []
         self._log: Path | None = None
         self._reading: tuple[int, float] | None = None

@@ -16,7 +16,7 @@ from PIL import Image
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import write_atomically
-from ssl_toolkit.streams import lost
+from ssl_toolkit.streams import lost, missed
 
 Row = Sequence[str | float | None]
 
@@ -68,6 +68,8 @@ def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -
         if hasattr(sys.stdout, "reconfigure") and not sys.stdout.isatty():
             sys.stdout.reconfigure(encoding="utf-8")
         _separated(sys.stdout, columns, _while_read(rows), ",")
+        if error := missed(sys.stdout):
+            raise error
         return
     suffix = path.suffix.lower()
 
