@@ -129,6 +129,8 @@ def test_a_shared_key_set_for_one_row_is_found(tmp_path: Path) -> None:
     ("flags", "sweeps", "sets", "told"),
     [
         ({}, (), (), "no algorithms to compare"),
+        ({"algos": ""}, (), (), "no algorithms to compare"),
+        ({"algos": "simple", "seeds": ""}, (), (), "--seeds: must not be empty"),
         ({"algos": "simple,simple"}, (), (), "simple is given twice"),
         ({"algos": "simple"}, (), ("fixmatch.unlabelled_ratio=2",), "fixmatch"),
         ({"algos": "simple"}, ("fixmatch.unlabelled_ratio=1,2",), (), "fixmatch"),

@@ -14,6 +14,7 @@ from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.config.locations import configs_dir, find_config
 from ssl_toolkit.config.shared import differences, shared_keys
 from ssl_toolkit.engine.experiment import resolve_config
+from ssl_toolkit.errors import ConfigError
 
 ALL = sorted(configs_dir().rglob("*.yaml"))
 COMPARISONS = [path for path in ALL if path.parent.name == "compare"]
@@ -40,6 +41,8 @@ def test_the_folder_is_found_and_not_empty() -> None:
     assert (configs_dir() / "quickstart.yaml").is_file()
     assert find_config("quickstart.yaml") == configs_dir() / "quickstart.yaml"
     assert {path.stem for path in PAPER} >= SIMPLE_ROWS.keys()
+    with pytest.raises(ConfigError, match=r"no such .* mean 'quickstart\.yaml'\?"):
+        find_config("Quick-Start.yaml")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ from ssl_toolkit.commands.run import clash
 
 
 @click.command(short_help="List what is installed.")
-@click.argument("group", required=False, type=click.Choice(registry.GROUPS))
+@click.argument("group", required=False, metavar="[GROUP]", type=click.Choice(registry.GROUPS))
 @click.option("--verbose", is_flag=True, help="Import each plugin; add its state and the reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")

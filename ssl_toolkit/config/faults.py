@@ -37,7 +37,7 @@ _SAID = {
     "greater_than_equal": "must be at least {ge:g}",
     "less_than": "must be less than {lt:g}",
     "less_than_equal": "must be at most {le:g}",
-    "string_too_short": "must not be empty",
+    "string_too_short": "must have {min_length} characters or more",
     "too_short": "must have {min_length} items or more",
 }
 """What is wrong with a value, by pydantic's name for the kind of fault."""
@@ -107,8 +107,9 @@ class Faults:
 
 def _said(fault: Any) -> str:
     """A fault that pydantic found, in plain words."""
-    own = _SAID.get(fault["type"])
-    message: str = fault["msg"] if own is None else own.format(**fault.get("ctx", {}))
+    facts = fault.get("ctx", {})
+    own = "must not be empty" if facts.get("min_length") == 1 else _SAID.get(fault["type"])
+    message: str = fault["msg"] if own is None else own.format(**facts)
     return message[:1].lower() + message[1:]
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.registry import did_you_mean
+
 
 def configs_dir() -> Path:
     """The folder ``configs/``: inside an installed wheel, or beside the package in a checkout."""
@@ -15,8 +18,16 @@ def configs_dir() -> Path:
 def find_config(name: str) -> Path:
     """A configuration file by path, or by its name below `configs_dir`.
 
-    A name that is neither is returned as given; reading it tells the user that it is missing.
+    Raises:
+        ConfigError: it is neither; near names of those that come with the package are told.
     """
     path = Path(name)
     shipped = configs_dir() / name
-    return shipped if not path.exists() and shipped.is_file() else path
+    if path.exists():
+        return path
+    if shipped.is_file():
+        return shipped
+    known = [str(one.relative_to(configs_dir())) for one in configs_dir().rglob("*.yaml")]
+    raise ConfigError(
+        f"{path}: no such file, nor one that comes with ssl-toolkit{did_you_mean(name, known)}"
+    )

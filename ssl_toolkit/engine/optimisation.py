@@ -79,9 +79,9 @@ def unfinished_warm_up(schedule: ScheduleSettings, rate: float, max_steps: int) 
         return ""
     reached = rate * (max_steps - 1) / schedule.warmup_steps
     return (
-        f"schedule.warmup_steps {schedule.warmup_steps} is not shorter than the run of {max_steps} "
-        f"steps: the learning rate reaches {reached:.3g} instead of {rate:g}; use fewer warm-up "
-        "steps or more --steps"
+        f"schedule.warmup_steps ({schedule.warmup_steps}) is not below steps ({max_steps}), so the "
+        f"learning rate reaches {reached:.3g} instead of {rate:g}; use fewer warm-up steps or more "
+        "--steps"
     )
 
 
