@@ -186,7 +186,7 @@ def test_seeds_may_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("0,0", "command line: seeds: 0 is given twice"),
+        ("0,0", "--seeds: 0 is given twice"),
         ("0-3,2", "seeds: 2 is given twice"),
         ("1,01", "seeds: 1 is given twice"),
         ("2-0", "seeds: 2-0 is no range of seeds; write the smaller one first"),
@@ -194,7 +194,7 @@ def test_seeds_may_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> No
         ("0-", "seeds: '0-' is no seed; write whole numbers from 0 and ranges"),
         ("-1", "seeds: '-1' is no seed"),
         ("0,x{", "seeds: 'x{' is no seed"),
-        ("", "seeds: '' is no seed"),
+        ("", "--seeds: must not be empty"),
     ],
 )
 def test_wrong_seeds_are_refused(given: str, told: str) -> None:
