@@ -13,6 +13,7 @@ The command line prints each message as one line that begins with ``error:``.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -61,12 +62,33 @@ class TrainingError(ToolkitError):
     """Training failed while running."""
 
 
-def one_line(text: str) -> str:
-    """Text for one line of a terminal: no breaks, what is not printable as Python escapes it.
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # invisible, but letters of some scripts and pictographs need them
 
-    Names of files and of plugins and the texts of foreign errors may hold anything.
+
+def visible(text: str) -> str:
+    r"""Text for one line of a terminal or a log: controls and breaks as Python escapes them.
+
+    Names of classes, files and plugins and the texts of foreign errors may hold anything.
+
+    >>> print(visible("\x1b[31mred\n"))
+    \x1b[31mred\n
     """
-    shown = "\u200c\u200d"  # joiners, without which some scripts can't be read
+    if text.isprintable():
+        return text
     return "".join(
-        c if c.isprintable() or c in shown else repr(c)[1:-1] for c in " ".join(text.split())
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c) in _INVISIBLE and c not in _JOINERS
+        else c
+        for c in text
     )
+
+
+def visible_lines(text: str) -> str:
+    """`visible` for each line of a text."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    """`visible`, with every run of white space as one space."""
+    return visible(" ".join(text.split()))

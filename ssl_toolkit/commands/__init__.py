@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import ssl_toolkit
-from ssl_toolkit.errors import ToolkitError, UserError, one_line
+from ssl_toolkit.errors import ToolkitError, UserError, one_line, visible_lines
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
 from ssl_toolkit.streams import missed, protect
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script, on a terminal of any encoding
             stream.reconfigure(errors="backslashreplace")
-    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    given = [_at_home(text) for text in (sys.argv[1:] if arguments is None else arguments)]
     with handled():
         try:
             if sys.platform == "win32":  # without its kind of locks two runs would mix
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
         except Exception as error:
             if "--debug" in given:
-                traceback.print_exc()
+                print(visible_lines(traceback.format_exc()), file=sys.stderr)
             status = _tell(error)
         except KeyboardInterrupt as error:
             status = exit_status(error)
@@ -144,6 +144,14 @@ def _usage(error: click.ClickException) -> str:
     ]
     known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
     return f"no such option {error.option_name}{did_you_mean(error.option_name, known)}"
+
+
+def _at_home(argument: str) -> str:
+    """An argument with ``~`` as the home folder, also where shells leave it: ``--output=~/x``."""
+    flag, equals, value = argument.partition("=")
+    if flag.startswith("--") and value.startswith("~"):
+        return flag + equals + os.path.expanduser(value)
+    return os.path.expanduser(argument)
 
 
 def _tell(error: Exception) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from ssl_toolkit.commands.screen import echo_json
+from ssl_toolkit.errors import visible_lines
 
 if TYPE_CHECKING:
     from ssl_toolkit.testing import RuleResult
@@ -36,7 +38,7 @@ def command(name: str, kind: str | None, device: str, root: Path | None, as_json
     broken = [result for result in results if not result.passed]
     if as_json:
         told = {"kind": subject.kind, "name": name, "rules": [_plain(r) for r in results]}
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        echo_json(told)
     else:
         _print(subject.kind, name, results)
     return 1 if broken else 0
@@ -72,7 +74,7 @@ def _print(kind: str, name: str, results: tuple[RuleResult, ...]) -> None:
     console.print(table)
     broken = [result for result in results if not result.passed]
     for result in broken:
-        console.print(escape(f"\n{result.explain()}"), soft_wrap=True)
+        console.print(escape(f"\n{visible_lines(result.explain())}"), soft_wrap=True)
     seconds = sum(result.seconds for result in results)
     kept = len(results) - len(broken)
     console.print(f"{kept} of {len(results)} rules kept ({seconds:.1f} s)")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
+
+from ssl_toolkit.commands.screen import echo, echo_json
 
 
 @click.command(short_help="Check that the folder of a run is whole.")
@@ -30,12 +31,12 @@ def command(run: Path, as_json: bool) -> int:
             "checked": found.checked,
             "data_not_compared": found.data or None,
         }
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        echo_json(told)
     else:
         for fault in found.faults:
-            click.echo(f"error: {fault}", err=True)
+            echo(f"error: {fault}", err=True)
         if not found.faults:
             of = f"{len(found.checked)} files checked"
             of += f"; its data was not compared: {found.data}" if found.data else ", and its data"
-            click.echo(f"{shown(run)}: {found.status}, whole ({of})")
+            echo(f"{shown(run)}: {found.status}, whole ({of})")
     return 1 if found.faults else 0

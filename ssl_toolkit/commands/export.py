@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.screen import echo
+
 
 @click.command(short_help="Write a run's model for use elsewhere.")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -34,5 +36,5 @@ def command(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     from ssl_toolkit.results.export import export_run
 
     path, opened_by = export_run(run, form, output, overwrite=overwrite)  # type: ignore[arg-type]
-    click.echo(f"{path}")
-    click.echo(f"open it with {opened_by}")
+    echo(f"{path}")
+    echo(f"open it with {opened_by}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from ssl_toolkit import registry
 from ssl_toolkit.commands.run import clash
+from ssl_toolkit.commands.screen import echo, echo_json
 
 
 @click.command(short_help="List what is installed.")
@@ -27,19 +27,19 @@ def command(group: str | None, verbose: bool, as_json: bool) -> None:
     for name in groups:
         for clashing, found in registry.clashes(name).items():
             owners = [entry.distribution for entry in found]
-            click.echo(f"warning: {name}: {clash(clashing, owners)}", err=True)
+            echo(f"warning: {name}: {clash(clashing, owners)}", err=True)
     if as_json:
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        echo_json(rows)
         return
     for name in groups:
         members = [row for row in rows if row["group"] == name]
-        click.echo(f"{name}:" if members else f"{name}: none")
+        echo(f"{name}:" if members else f"{name}: none")
         width = max((len(row["name"]) for row in members), default=0)
         for row in members:
             notes = [row["state"]] if row["state"] != "unloaded" else []
             notes += [row["reason"]] if row["reason"] else []
             line = f"  {row['name']:{width}}  {row['distribution']} {row['version']}".rstrip()
-            click.echo("  ".join([line, *notes]))
+            echo("  ".join([line, *notes]))
 
 
 def describe(entry: registry.Entry, load: bool) -> dict[str, Any]:

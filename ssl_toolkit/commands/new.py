@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.screen import echo
 from ssl_toolkit.scaffold import KINDS, LICENCES, create
 
 
@@ -38,5 +39,5 @@ def command(kind: str, name: str, parent: Path, licence: str, author: str | None
     chosen = None if licence == "none" else licence
     folder = create(kind, name, parent, licence=chosen, author=author)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        click.echo(path)
-    click.echo(f"next: pip install -e {folder}; ssl-toolkit check {name}")
+        echo(path)
+    echo(f"next: pip install -e {folder}; ssl-toolkit check {name}")

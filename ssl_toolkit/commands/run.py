@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ssl_toolkit.commands.screen import echo, echo_data
+
 FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--algo", "NAME", "Algorithm (default: simple)."),
     ("--backbone", "NAME", "Registered backbone or any timm model."),
@@ -125,7 +127,7 @@ def command(
         from ssl_toolkit.config import yaml
         from ssl_toolkit.engine.experiment import resolve_config
 
-        click.echo(yaml.dump(resolve_config(config)[0].tree()), nl=False)
+        echo_data(yaml.dump(resolve_config(config)[0].tree()))
         return 0
 
     from ssl_toolkit.interrupts import STATUS
@@ -151,7 +153,7 @@ def tell_clashes(*settings: dict[str, Any]) -> None:
     for group, names in chosen.items():
         for name, found in registry.clashes(group).items():
             if name in names:
-                click.echo(f"warning: {clash(name, [e.distribution for e in found])}", err=True)
+                echo(f"warning: {clash(name, [e.distribution for e in found])}", err=True)
 
 
 def clash(name: str, distributions: list[str]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import click
 
 from ssl_toolkit import registry
+from ssl_toolkit.commands.screen import echo, echo_json
 from ssl_toolkit.errors import PluginError
 
 
@@ -36,24 +36,24 @@ def command(name: str, as_json: bool) -> None:
         plugin, _ = registry.attempt(entry)
         shown.append(describe(entry, True) | ({} if plugin is None else _details(plugin)))
     if as_json:
-        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        echo_json(shown)
         return
     for one in shown:
-        click.echo(f"{one['name']} ({one['group'].removesuffix('s')})")
-        click.echo(f"  distribution: {one['distribution']} {one['version']}")
-        click.echo(f"  state: {one['state']}" + (f" ({one['reason']})" if one["reason"] else ""))
+        echo(f"{one['name']} ({one['group'].removesuffix('s')})")
+        echo(f"  distribution: {one['distribution']} {one['version']}")
+        echo(f"  state: {one['state']}" + (f" ({one['reason']})" if one["reason"] else ""))
         if one.get("summary"):
-            click.echo(f"  {one['summary']}")
+            echo(f"  {one['summary']}")
         for key, value in one.get("defaults", {}).items():
-            click.echo(f"  {key}: {value}")
+            echo(f"  {key}: {value}")
         for option in one.get("options", []):
             facts = [option["type"], option["range"]]
             if "reference" in option:
                 facts.append(f"profile reference: {option['reference']}")
             told = ", ".join(filter(None, facts))
-            click.echo(f"  {option['name']} = {option['default']}  ({told})")
+            echo(f"  {option['name']} = {option['default']}  ({told})")
             source = f" [{option['source']}]" if option["source"] else ""
-            click.echo(f"      {option['meaning']}{source}")
+            echo(f"      {option['meaning']}{source}")
 
 
 def _details(plugin: type) -> dict[str, Any]:

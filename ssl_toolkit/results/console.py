@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from ssl_toolkit.errors import visible
 from ssl_toolkit.files import append_line
 from ssl_toolkit.results.health import alarms, collapse, is_evaluation
 from ssl_toolkit.streams import Tolerant
@@ -54,7 +55,8 @@ class Console:
         self._early = []
 
     def say(self, text: str, *, important: bool = False) -> None:
-        """One line; shown when quiet only if it is important."""
+        """One line, its controls escaped; shown when quiet only if it is important."""
+        text = visible(text)
         if important or not self._quiet:
             self._rich.print(Text(text))
         if self._log is None:
@@ -97,12 +99,12 @@ class Console:
         if self._rich.is_terminal:
             table = Table(show_header=False, title=Text(f"{summary['algorithm']}: results"))
             for name, value in rows:
-                table.add_row(Text(name), Text(value))
+                table.add_row(Text(visible(name)), Text(visible(value)))
             self._rich.print(table)
         for name, value in rows:
             line = f"{name}: {value}"
             if self._rich.is_terminal:
-                self._write(line)
+                self._write(visible(line))
             else:
                 self.say(line, important=True)
 
@@ -174,7 +176,7 @@ class _Course:
             self._best = (accuracy, row["step"])
         if self._progress is not None:
             self._progress.update(
-                self._task, completed=row["step"], description=_brief(row, self._best)
+                self._task, completed=row["step"], description=visible(_brief(row, self._best))
             )
         if self._console.shows(row):
             self._console.say(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 
+from ssl_toolkit.errors import visible
+
 _PLAIN = frozenset(" ,;/?%'-")
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"  # invisible, but letters of some scripts and pictographs need them
 
 
 def escaped(text: object) -> str:
@@ -16,17 +15,11 @@ def escaped(text: object) -> str:
     >>> print(escaped("a|b_c\n<i>"))
     a\|b\_c\\n\<i\>
     """
-    visible = "".join(
-        character
-        if unicodedata.category(character) not in _INVISIBLE or character in _JOINERS
-        else character.encode("unicode_escape").decode()
-        for character in str(text)
-    )
     return "".join(
         f"\\{character}"
         if character.isascii() and not (character.isalnum() or character in _PLAIN)
         else character
-        for character in visible
+        for character in visible(str(text))
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.errors import ToolkitError
+from ssl_toolkit.errors import ToolkitError, one_line
 from ssl_toolkit.files import write_json
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status
 from ssl_toolkit.results.console import Console
@@ -47,7 +47,7 @@ def main(order: Path) -> int:
             told = {"messages": list(error.messages), "status": error.exit_status}
             write_json(order.with_name(ANSWER), told)
         elif not error.told:
-            print(f"process {os.environ['RANK']}: {error}", file=sys.stderr)
+            print(f"process {os.environ['RANK']}: {one_line(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as error:
         return exit_status(error)

@@ -9,6 +9,7 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ssl_toolkit.errors import visible
 from ssl_toolkit.interfaces import Unit
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.folder import RunFolder
@@ -64,5 +65,7 @@ class Watch:
             ]
             busy = [f"{unit.name}: {step}/{steps}" for unit, step, steps in at if 0 < step < steps]
             self._progress.update(
-                self._task, completed=sum(step for _, step, _ in at), description="; ".join(busy)
+                self._task,
+                completed=sum(step for _, step, _ in at),
+                description=visible("; ".join(busy)),
             )

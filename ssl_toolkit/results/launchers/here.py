@@ -14,7 +14,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.errors import ToolkitError
+from ssl_toolkit.errors import ToolkitError, one_line, visible_lines
 from ssl_toolkit.interfaces import Ended, Launcher, Unit
 from ssl_toolkit.results.run import train
 
@@ -68,10 +68,10 @@ def _carry_out(unit: Unit) -> Ended:
             outcome = train(load_config([config], {"output": str(unit.folder)}), proceed=True)
         except ToolkitError as error:
             for message in error.messages:
-                print("error:", " ".join(message.split()))
+                print("error:", one_line(message))
             return Ended(unit, error.exit_status)
         except Exception:  # of a plugin
-            traceback.print_exc()
+            print(visible_lines(traceback.format_exc()))
             return Ended(unit, 1)
     if outcome.signal:
         signal.raise_signal(getattr(signal, outcome.signal))

@@ -1,0 +1,33 @@
+"""What the commands print: no name of a class, file or plugin reaches a terminal raw."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from ssl_toolkit.errors import visible, visible_lines
+
+
+def echo(text: object, *, err: bool = False) -> None:
+    """Print one line, its controls escaped."""
+    click.echo(visible(str(text)), err=err)
+
+
+def echo_json(value: Any) -> None:
+    """Print JSON; what is not printable is escaped as JSON escapes it, so nothing is lost."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    click.echo("\n".join(map(_escaped, text.split("\n"))))
+
+
+def echo_data(text: str) -> None:
+    """Print lines for the next program as they are; on a terminal their controls are escaped."""
+    click.echo(visible_lines(text) if sys.stdout.isatty() else text, nl=False)
+
+
+def _escaped(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c if visible(c) == c else json.dumps(c)[1:-1] for c in line)
