@@ -41,6 +41,14 @@ def write_atomically(
         _sync_folder(path.parent)
 
 
+def at_home(path: str | os.PathLike[str]) -> Path:
+    """A path with ``~`` as the home folder, unless there is something of that very name here."""
+    given = Path(path)
+    if not str(given).startswith("~") or given.exists():
+        return given
+    return given.expanduser()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all (see `write_atomically` for errors)."""
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))

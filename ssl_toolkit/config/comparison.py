@@ -26,6 +26,7 @@ from ssl_toolkit.config.loading import (
     validate,
 )
 from ssl_toolkit.config.options import Options, option
+from ssl_toolkit.config.settings import Place
 from ssl_toolkit.config.shared import shared_keys
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
@@ -103,7 +104,7 @@ class ComparisonSettings(Options):
         None, ge=1, help="CPU threads of a run; default: cores shared out among the jobs"
     )
     name: str | None = option(None, min_length=1, help="title; default: the folder's name")
-    output: str | None = option(None, min_length=1, help="folder of the comparison")
+    output: Place | None = option(None, help="folder of the comparison")
 
 
 BUDGET_KEYS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.files import at_home
 from ssl_toolkit.registry import did_you_mean
 
 
@@ -21,7 +22,7 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: it is neither; near names of those that come with the package are told.
     """
-    path = Path(name)
+    path = at_home(name)
     shipped = configs_dir() / name
     if path.exists():
         return path

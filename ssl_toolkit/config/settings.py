@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from ssl_toolkit.config.options import Options, option
 
@@ -25,6 +26,8 @@ def _parted(given: Any) -> Any:
 
 
 Names = Annotated[list[str], BeforeValidator(_parted)]
+Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
+"""A path; ``~`` is the home folder, whoever wrote it."""
 
 
 class OptimizerSettings(Options):
@@ -156,16 +159,16 @@ class Settings(Options):
     )
     backbone: str | None = option(None, min_length=1, help="registered name or timm's")
     pretrained: bool = option(False, help="start from published weights")
-    weights: str | None = option(None, min_length=1, help="file with weights to start from")
+    weights: Place | None = option(None, help="file with weights to start from")
 
     dataset: str | None = option(None, min_length=1, help="registered data set")
-    data: str | None = option(None, min_length=1, help="folder with pictures")
-    root: str | None = option(None, min_length=1, help="folder with the files of the data set")
+    data: Place | None = option(None, help="folder with pictures")
+    root: Place | None = option(None, help="folder with the files of the data set")
     download: bool = option(False, help="fetch missing files of the data set")
     labels_per_class: int | None = option(None, ge=1, help="labelled pictures of each class")
     num_labels: int | None = option(None, ge=1, help="labelled pictures in all, stratified")
-    labels: str | None = option(None, min_length=1, help="file that says which are labelled")
-    split: str | None = option(None, min_length=1, help="split.json to use as it is")
+    labels: Place | None = option(None, help="file that says which are labelled")
+    split: Place | None = option(None, help="split.json to use as it is")
     val_fraction: float | None = option(None, ge=0, lt=1, help="share for validation")
     test_fraction: float | None = option(None, ge=0, lt=1, help="share for the test")
     labelled_in_pool: bool | None = option(
@@ -209,7 +212,7 @@ class Settings(Options):
         False, help="compile the forwards of a step, which takes minutes and pays in long runs"
     )
     workers: int = option(0, ge=0, le=256, help="threads that read pictures")
-    output: str | None = option(None, min_length=1, help="folder of the run")
+    output: Place | None = option(None, help="folder of the run")
     loggers: Names = option([], help="where the metrics are sent, beside the files of the run")
     group: str | None = option(
         None, min_length=1, help="comparison that the run belongs to, for the loggers"

@@ -102,6 +102,18 @@ def read_dumped(path: Path) -> dict[str, Any]:
     return tree
 
 
+class _TextDumper(yaml.SafeDumper):
+    """Escapes in texts what YAML would take for the end of a line."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_TextDumper.add_representer(str, _text)
+
+
 def dump(tree: dict[str, Any]) -> str:
     """Write a tree of plain types so that `parse` and the fields' types give it back."""
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return yaml.dump(tree, Dumper=_TextDumper, sort_keys=False, allow_unicode=True)

@@ -21,7 +21,7 @@ ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
 def default_root() -> Path:
     """Where data sets are looked for without ``--root``."""
     named = os.environ.get(ROOT_VARIABLE)
-    return Path(named) if named else Path("~/.cache/ssl-toolkit/datasets").expanduser()
+    return Path(named or "~/.cache/ssl-toolkit/datasets").expanduser()
 
 
 class CIFAR10(Dataset):

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from ssl_toolkit.data.pictures import shown, try_picture
+from ssl_toolkit.files import at_home
 
 Picture = str | os.PathLike[str] | Image.Image | NDArray[np.generic] | Tensor
 """A file, a picture of Pillow's, an array (H, W, 3) or (H, W), or a tensor (3, H, W)."""
@@ -45,7 +46,7 @@ def pixels_of(image: Picture, size: int) -> Pixels | str:
         Its pixels, or the reason why it can't be read.
     """
     if isinstance(image, str | os.PathLike):
-        return try_picture(Path(image), size)
+        return try_picture(at_home(image), size)
     if isinstance(image, Image.Image):
         return try_picture(image, size)
     if isinstance(image, Tensor):

@@ -20,6 +20,7 @@ from ssl_toolkit.data.pictures import pillow_muted, shown
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
+from ssl_toolkit.files import at_home
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import check_description, load_exported
 from ssl_toolkit.models.factory import build_classifier
@@ -200,7 +201,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         ModelError: no such folder, nothing to load in it, damaged files, or no such device.
         PluginError: the backbone's package is not installed.
     """
-    where, chosen = Path(path), choose_device(device)
+    where, chosen = at_home(path), choose_device(device)
     folder = RunFolder(where)
     checkpoint = folder.best if folder.best.exists() else folder.last
     if (where / "config.json").is_file() or folder.model.is_dir():

@@ -18,7 +18,7 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.ranks import Ranks, joined, under_launcher
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import drop_partial, write_json, write_text
+from ssl_toolkit.files import at_home, drop_partial, write_json, write_text
 from ssl_toolkit.interrupts import Interrupts, handled
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.data_check import check_data, find_data
@@ -68,6 +68,7 @@ def resume(
         TrainingError: as `train`.
     """
     console = console or Console(quiet=True)
+    path, data = at_home(path), None if data is None else at_home(data)
     if under_launcher():
         with joined() as ranks:
             return shared(
