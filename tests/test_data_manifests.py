@@ -10,7 +10,7 @@ from picture_files import put, rows_of
 
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.manifests import part_of, read_manifest
-from ssl_toolkit.data.records import MOST_FAULTS
+from ssl_toolkit.data.records import MOST_FAULTS, BadRows, records
 from ssl_toolkit.data.sources import read_data
 from ssl_toolkit.errors import DataError
 
@@ -122,6 +122,35 @@ def test_lists_of_path_and_label(folder):
         "c.png": ("unlabelled", ""),
         "d.png": ("unlabelled", ""),
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "label"),
+    [
+        ("a.png red fox", "a.png", "red fox"),
+        ("a.png  big red fox ", "a.png", "big red fox"),
+        ("deep er/g.png red fox", "deep er/g.png", "red fox"),
+        ("deep er/g.png\tred fox", "deep er/g.png", "red fox"),
+        ("A B.PNG 7", "A B.PNG", "7"),
+        ("my pic.png 2.jpg cat", "my pic.png 2.jpg", "cat"),
+        ("a.png Äpfel & Birnen", "a.png", "Äpfel & Birnen"),
+        ("a.png 3.5 kg", "a.png", "3.5 kg"),
+        ("scan 7", "scan", "7"),
+        ("scan\tred fox", "scan", "red fox"),
+        ("my scan 7.png", "my scan 7.png", ""),
+        ("a.png null", "a.png", ""),
+    ],
+)
+def test_labels_of_several_words_in_lists(tmp_path, line, path, label):
+    bad = BadRows("l.txt")
+    found = list(records(manifest(tmp_path, f"{line}\r\n", "l.txt"), bad, "path", []))
+    assert found == [(1, path, label, "")]
+
+
+@pytest.mark.parametrize("line", ["scan red fox", "my folder/scan 7", "a.xyz red fox"])
+def test_lines_of_lists_that_can_be_read_in_two_ways_are_refused(folder, line):
+    (told,) = faults(manifest(folder, f"a.png x\nb.png y\n{line}\n", "l.txt"))
+    assert f"line 3: where the path ends in '{line}' can't be told; put a tab" in told
 
 
 def test_root_and_paths_that_stay_inside(folder):

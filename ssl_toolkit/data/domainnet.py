@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ssl_toolkit.data.benchmarks import default_root
 from ssl_toolkit.data.collected import Collected
-from ssl_toolkit.data.manifests import inside
+from ssl_toolkit.data.manifests import Links, inside
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.records import BadRows, records
 from ssl_toolkit.errors import DataError
@@ -55,9 +55,10 @@ class DomainNetReal(Dataset):
         rows = Collected(lazily=True)
         names: dict[int, str] = {}
         base = os.path.abspath(folder)
+        links = Links(base, ["real"])
         parts: tuple[Part, ...] = ("pool", "test")
         for path, part in zip(lists, parts, strict=True):
-            _read_list(path, part, base, names, rows)
+            _read_list(path, part, base, links, names, rows)
         gaps = [str(number) for number in range(len(names)) if number not in names]
         if gaps or len(set(names.values())) < len(names):
             raise DataError(
@@ -74,7 +75,9 @@ class DomainNetReal(Dataset):
         return rows.table(tuple(names[number] for number in range(len(names))))
 
 
-def _read_list(path: Path, part: Part, base: str, names: dict[int, str], rows: Collected) -> None:
+def _read_list(
+    path: Path, part: Part, base: str, links: Links, names: dict[int, str], rows: Collected
+) -> None:
     bad = BadRows(shown(path))
     seen = set(rows.keys)
     for line, text, label, _ in records(path, bad, "path", rows.notes):
@@ -83,6 +86,8 @@ def _read_list(path: Path, part: Part, base: str, names: dict[int, str], rows: C
             bad.add(
                 line, f"{text!r} {label!r} is no path real/<class>/<picture> inside with a number"
             )
+        elif outside := links.outside(key):
+            bad.add(line, f"{key!r} leads by a link out of {shown(Path(base))} to {outside}")
         elif key in seen:
             bad.add(line, f"{key!r} stands in a list already")
         elif names.setdefault(int(label), key.split("/")[-2]) != key.split("/")[-2]:

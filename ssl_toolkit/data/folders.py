@@ -8,6 +8,7 @@ from typing import Literal
 
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.names import class_name
 from ssl_toolkit.data.pictures import shown, text_of
 from ssl_toolkit.data.walk import (
     entries,
@@ -155,7 +156,7 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tup
         if part == main:
             classes = _read_classes(top, f"{name}/", kinds, part, others, rows)
             continue
-        foreign = [item for item in kinds if text_of(item.name) not in classes]
+        foreign = [item for item in kinds if _class_of(item) not in classes]
         faults += [
             f"{shown(item)} is a class that {text_of(splits[main].name)}/ doesn't have (it has "
             f"{some(classes)}); add pictures of it there, or remove the folder"
@@ -182,8 +183,8 @@ def _read_classes(
     """Read class folders into the table; returns `classes`, by default those read here."""
     root = real_path(top)
     kinds: list[str] = []
-    for folder in folders:
-        kind = text_of(folder.name)
+    for folder in sorted(folders, key=_class_of):
+        kind, name = _class_of(folder), text_of(folder.name)
         real = real_path(folder)
         home = real_path(folder.parent)
         if folder.is_symlink() and (
@@ -192,16 +193,22 @@ def _read_classes(
             or is_inside(root, real)
             or in_any(real, others)
         ):
-            rows.links.append(prefix + kind)
+            rows.links.append(prefix + name)
             continue
-        finds = walk(folder, prefix + kind, root=root, others=others)
+        finds = walk(folder, prefix + name, root=root, others=others)
         if not prefix and not finds.pictures:
-            rows.ignored.append(kind)  # beside the classes of a single pool: no class
+            rows.ignored.append(name)  # beside the classes of a single pool: no class
             continue
-        label = len(kinds) if classes is None else classes.index(kind)
+        if kind not in kinds[-1:]:
+            kinds.append(kind)
+        label = len(kinds) - 1 if classes is None else classes.index(kind)
         rows.add(finds, label, part)
-        kinds.append(kind)
     return tuple(kinds) if classes is None else classes
+
+
+def _class_of(folder: Path) -> str:
+    """The class of a folder: two folders of one name in two Unicode forms are one class."""
+    return class_name(text_of(folder.name))
 
 
 def _read_unlabelled(top: Path, pool: Path | None, others: Sequence[Path], rows: Collected) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.manifests import fill, fill_from_files, part_of
+from ssl_toolkit.data.names import class_of
 from ssl_toolkit.data.packed import parquet_path, parquet_pictures
 from ssl_toolkit.data.pictures import shown, text_of
 from ssl_toolkit.data.records import BadRows, Record, label_text, records
@@ -120,7 +121,8 @@ def _named(value: Any, names: Sequence[str]) -> str | None:
         if value == -1:
             return ""
         return names[value] if 0 <= value < len(names) else None
-    return label_text(value)
+    label = label_text(value)
+    return label if label is None else class_of(label)
 
 
 def _label_column(schema: Any) -> tuple[str, list[str]]:

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.hugging_face import METADATA
 from ssl_toolkit.data.leaks import find_leaks, same_pictures
+from ssl_toolkit.data.names import class_name, look_alike
 from ssl_toolkit.data.packed import container
 from ssl_toolkit.data.pictures import text_of
 from ssl_toolkit.interfaces import ImageTable, Part
@@ -68,7 +69,15 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
         ],
         "duplicates": [[table.keys[row] for row in group.tolist()] for group in same],
         "leaks": leaks.content(table)["groups"],
-        "warnings": [text for text in (pictures.warning, leaks.warning() if leaks else "") if text],
+        "warnings": [
+            text
+            for text in (
+                pictures.warning,
+                leaks.warning() if leaks else "",
+                *look_alike(table.classes),
+            )
+            if text
+        ],
         # The first one counts what stands above, and skipped pictures are listed with reasons.
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
@@ -127,7 +136,7 @@ def _layout(data: Path, table: ImageTable, pictures: FilePictures) -> str:
     for part in get_args(Part):
         rows = np.flatnonzero(table.parts == part)
         if len(rows):
-            tops = {table.keys[row].split("/")[0] for row in rows.tolist()}
+            tops = {class_name(table.keys[row].split("/")[0]) for row in rows.tolist()}
             kind = "" if part == "unlabelled" else "<class>/"
             told.append("<class>/" if tops <= set(table.classes) else f"{min(tops)}/{kind}")
     return f"folders: {', '.join(told)}"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ssl_toolkit.data.manifests import UNLABELLED, inside
+from ssl_toolkit.data.manifests import inside
+from ssl_toolkit.data.names import class_name
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.records import BadRows, Record, records
 from ssl_toolkit.data.splits import Rows
@@ -62,23 +63,22 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
     """Rows of the table, and the labels that the file gives to rows without one."""
     bad = BadRows(shown(path))
     found = list(_lines(path, bad))
-    labelled = any(label.lower() not in UNLABELLED for _, _, label, _ in found)
+    labelled = any(label for _, _, label, _ in found)
     rows = places_of(table.keys, [text for _, text, _, _ in found])
-    if (rows < 0).any():  # perhaps written as paths
-        rows = np.maximum(
-            rows, places_of(table.keys, [_key(text, base) for _, text, _, _ in found])
-        )
+    for read in (str.strip, lambda text: _key(text.strip(), base)):
+        if (rows < 0).any():  # perhaps with spaces around, perhaps written as paths
+            rows = np.maximum(rows, places_of(table.keys, [read(text) for _, text, _, _ in found]))
     numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
     said: dict[int, int] = {}
     for (line, text, label, _), row in zip(found, rows.tolist(), strict=True):
-        if labelled and label.lower() in UNLABELLED:
+        if labelled and not label:
             continue
         if row < 0:
             bad.add(line, f"the data has no picture {text!r}")
             continue
         own, part = int(table.labels[row]), table.parts[row]
-        number = numbers.get(label) if labelled else own
+        number = numbers.get(class_name(label)) if labelled else own
         if part in ("validation", "test"):
             bad.add(line, f"{text!r} is a {part} picture")
         elif row in lines:
@@ -101,13 +101,14 @@ def _lines(path: Path, bad: BadRows) -> list[Record]:
     if path.suffix.lower() in _TABLES:
         return list(records(path, bad, "path", []))
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
     except OSError as error:
         raise DataError(f"can't read --labels {bad.where}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise DataError(f"--labels {bad.where} is not UTF-8 text; save it as UTF-8") from None
-    lines = enumerate(text.splitlines(), 1)
-    return [(number, line.strip(), "", "") for number, line in lines if line.strip()]
+    lines = enumerate(text.split("\n"), 1)  # names may hold what splitlines() breaks at
+    return [(number, line, "", "") for number, line in lines if line.strip()]
 
 
 def _key(text: str, base: Path | None) -> str:

@@ -10,16 +10,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.names import class_name, name_fault
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.records import BadRows, Record, records
 from ssl_toolkit.data.texts import Texts, have_twins
-from ssl_toolkit.data.walk import some
+from ssl_toolkit.data.walk import is_inside, real_path, some
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.registry import did_you_mean
-
-UNLABELLED = frozenset(("", "-1", "unlabeled", "unlabelled", "null"))
-"""Labels, in lower case, that mean none."""
 
 PARTS: dict[str, Part] = {
     "": "pool",
@@ -45,13 +43,15 @@ def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, 
 
     A table has a first line that names its columns: ``path``, and ``label`` and ``split`` where
     there are any, in any order; others are ignored. JSONL has an object with these keys a line.
-    A list (``.txt``) has a path, a space and a label a line. Labels in `UNLABELLED`, of upper or
-    lower case, mean none; all others are class names as they are written. An empty split means
-    the pool, which unlabelled pictures join as unlabelled ones.
+    A list (``.txt``) has a path, a space and a label a line. Labels in `names.UNLABELLED`, of
+    upper or lower case, mean none; all others are class names as they are written, the forms of
+    one name in Unicode being one class. An empty split means the pool, which unlabelled pictures
+    join as unlabelled ones.
 
     Args:
         path: the file, UTF-8; its extension is one of `records.SUFFIXES`.
-        root: what paths are relative to; None for the manifest's folder. No path leads outside.
+        root: what paths are relative to; None for the manifest's folder. No path leads outside,
+            nor does a link on it.
         rows: takes the pictures.
 
     Returns:
@@ -81,7 +81,7 @@ def fill_from_files(
         DataError: as `read_manifest`.
     """
     base = os.path.abspath(root)
-    classes = fill(found, base, bad, rows)
+    classes = fill(found, base, bad, rows, Links(base))
     rows.paths = rows.keys
     if not rows.keys.is_ascii() and any(_file_name(key) != key for key in rows.keys):
         rows.paths = Texts(_file_name(key) for key in rows.keys)
@@ -95,7 +95,13 @@ def fill_from_files(
     return classes
 
 
-def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> tuple[str, ...]:
+def fill(
+    found: Iterable[Record],
+    base: str,
+    bad: BadRows,
+    rows: Collected,
+    links: Links | None = None,
+) -> tuple[str, ...]:
     """Add records to the table, all but where the pictures are.
 
     Args:
@@ -103,6 +109,7 @@ def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> t
         base: the absolute folder that their paths must not leave.
         bad: takes what is wrong with them.
         rows: takes keys, labels and parts, in the order of the records; empty of these so far.
+        links: where the paths are files: refuses those that lead out of `base` all the same.
 
     Returns:
         The classes.
@@ -113,24 +120,32 @@ def fill(found: Iterable[Record], base: str, bad: BadRows, rows: Collected) -> t
     keys = rows.keys
     lines = array("q")
     names: dict[str, int] = {}
+    forms: dict[str, int] = {"": -1}
     numbers = array("q")
     parts: list[Part] = []
     for line, text, label, split in found:
         key = inside(text, base) if _may_be_odd(text) else text
         part = PARTS.get(split) or PARTS.get(split.strip().lower())
-        bare = label in UNLABELLED or label.lower() in UNLABELLED
         if not key:
             bad.add(line, f"{text!r} is no path inside {shown(Path(base))}{_WAY_IN}")
+        elif fault := name_fault(key):
+            bad.add(line, f"the path {text!r} {fault}")
+        elif label not in forms and (fault := name_fault(label)):
+            bad.add(line, f"the label {label!r} {fault}")
+        elif links is not None and (outside := links.outside(key)):
+            bad.add(line, f"{text!r} leads by a link out of {shown(Path(base))} to {outside}")
         elif part is None:
             words = ", ".join(word for word in PARTS if word)
             bad.add(line, f"the split {split!r} is unknown; it is empty or one of {words}")
-        elif bare and part in ("labelled", "validation", "test"):
+        elif not label and part in ("labelled", "validation", "test"):
             bad.add(line, f"{text!r} is in the {part} split and has no label")
         else:
+            if label not in forms:
+                forms[label] = names.setdefault(class_name(label), len(names))
             keys.append(key)
             lines.append(line)
-            numbers.append(-1 if bare else names.setdefault(label, len(names)))
-            parts.append("unlabelled" if bare else part)
+            numbers.append(forms[label])
+            parts.append(part if label else "unlabelled")
     if have_twins(keys):
         _name_twins(keys, lines, bad)
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
@@ -181,6 +196,35 @@ def inside(text: str, base: str) -> str | None:
         if full.startswith(start):
             return full[len(start) :]
     return None
+
+
+class Links:
+    """Tells paths that lead out of a folder by a link; each folder on the way is looked at once.
+
+    Args:
+        base: the folder, absolute.
+        tops: folders in it that may be links themselves.
+    """
+
+    def __init__(self, base: str, tops: Iterable[str] = ()) -> None:
+        self._base = base
+        self._roots = [real_path(Path(base, top)) for top in ("", *tops)]
+        self._folders: dict[str, str] = {}
+
+    def outside(self, key: str) -> str:
+        """Where a path in the folder leads, and the way out, if that is outside; else empty."""
+        name = _file_name(key)
+        folder = os.path.dirname(name)
+        if folder not in self._folders:
+            self._folders[folder] = self._leads_to(folder)
+        path = os.path.join(self._base, name)
+        return self._folders[folder] or (self._leads_to(name) if os.path.islink(path) else "")
+
+    def _leads_to(self, name: str) -> str:
+        real = real_path(Path(self._base, name))
+        if any(is_inside(real, root) for root in self._roots):
+            return ""
+        return f"{shown(real)}; write where the pictures are, and name a folder of all with --root"
 
 
 def _file_name(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from ssl_toolkit.data.array_pickles import read_array_pickle
 from ssl_toolkit.data.arrays import Pictures, array_table
 from ssl_toolkit.data.benchmarks import default_root
 from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.manifests import Links
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES, shown
 from ssl_toolkit.data.splits import hashed_order
 from ssl_toolkit.data.walk import entries, real_path, some, walk
@@ -186,12 +188,15 @@ def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
     """images/ with train.csv, val.csv and test.csv, each ``filename,label``."""
     found: dict[str, str] = {}
     faults = []
+    links = Links(os.path.abspath(folder), ["images"])
     for path in (folder / name for name in LISTS):
         with path.open(encoding="utf-8-sig", newline="") as lines:
             for row in csv.DictReader(lines):
                 name, label = row.get("filename"), row.get("label")
                 if not name or not label or Path(name).name != name:
                     faults.append(f"{shown(path)}: the row {row} has no plain filename and label")
+                elif outside := links.outside(f"images/{name}"):
+                    faults.append(f"{shown(path)}: {name!r} leads by a link out to {outside}")
                 elif found.setdefault(name, label) != label:
                     faults.append(f"{shown(path)}: {name} has two labels, {found[name]}, {label}")
     if faults:

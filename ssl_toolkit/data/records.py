@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ssl_toolkit.data.names import class_of, unguarded
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import DataError
@@ -22,7 +23,7 @@ MOST_FAULTS = 20
 """Bad rows that are told one by one; of more, the number."""
 
 Record = tuple[int, str, str, str]
-"""Number of the line, path, label and split; label and split are empty where there is none."""
+"""Number of the line, path, class and split; class and split are empty where there is none."""
 
 
 @dataclass
@@ -69,7 +70,7 @@ def records(path: Path, bad: BadRows, column: str, notes: list[str]) -> Iterator
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             if suffix == ".txt":
-                yield from _listed(lines)
+                yield from _listed(lines, bad)
             elif suffix in (".jsonl", ".ndjson"):
                 yield from _objects(lines, bad, column)
             else:
@@ -82,14 +83,29 @@ def records(path: Path, bad: BadRows, column: str, notes: list[str]) -> Iterator
         ) from None
 
 
-def _listed(lines: Iterable[str]) -> Iterator[Record]:
+_SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(PICTURE_SUFFIXES))
+_PATH_ENDS = re.compile(rf"(.*(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
+
+
+def _listed(lines: Iterable[str], bad: BadRows) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         text = line.strip()
-        path, _, label = text.rpartition(" ") if "\t" not in text else text.rpartition("\t")
-        if not path or os.path.splitext(text)[1].lower() in PICTURE_SUFFIXES:
-            path, label = text, ""
+        if "\t" in text:
+            path, _, label = text.rpartition("\t")
+        elif match := _PATH_ENDS.fullmatch(text):  # spaces in the path, and in the label, are fine
+            path, label = match[1], match[2] or ""
+        elif text.count(" ") > 1:
+            bad.add(
+                number,
+                f"where the path ends in {text!r} can't be told; put a tab between path and label, "
+                "or write a .csv with the columns path and label",
+            )
+            continue
+        else:
+            path, _, label = text.rpartition(" ")
+            path, label = (path, label) if path else (text, "")
         if text:
-            yield number, path.rstrip(), label, ""
+            yield number, path.rstrip(), class_of(label), ""
 
 
 def _table(
@@ -118,8 +134,8 @@ def _table(
                 if row:
                     bad.add(rows.line_num + 1, f"{len(row)} columns, the first line has {width}")
                 continue
-            label = row[of].strip() if of >= 0 else ""
-            yield rows.line_num + 1, row[at], label, row[to] if to >= 0 else ""
+            label = class_of(row[of]) if of >= 0 else ""
+            yield rows.line_num + 1, unguarded(row[at]), label, row[to] if to >= 0 else ""
     except csv.Error as error:
         raise DataError(f"{bad.where}, line {rows.line_num + 1}: {error}") from None
 
@@ -141,7 +157,7 @@ def _objects(lines: Iterable[str], bad: BadRows, column: str) -> Iterator[Record
         if label is None or not isinstance(split, str):
             bad.add(number, "label and split must be a text, a whole number or null")
         else:
-            yield number, content[column], label, split
+            yield number, content[column], class_of(label), split
 
 
 def label_text(value: Any) -> str | None:
@@ -151,5 +167,5 @@ def label_text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str):
-        return value.strip()
+        return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.manifests import fill, part_of
+from ssl_toolkit.data.names import class_of
 from ssl_toolkit.data.packed import tar_path
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES, shown, text_of
 from ssl_toolkit.data.records import BadRows, Record, label_text
@@ -86,7 +87,7 @@ def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -
                 continue
             ((name, offset, length),) = pictures
             rows.paths.append(tar_path(shard, offset, length, name))
-            yield number, f"{where}/{name}", label, split
+            yield number, f"{where}/{name}", class_of(label), split
 
 
 def _scan(shard: Path) -> Index:
@@ -178,7 +179,7 @@ def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> st
     label = label_text(told)
     if label is None:
         raise DataError(f"{where} is neither a text nor a whole number")
-    return label
+    return label.strip()
 
 
 def _is_packed(shard: Path) -> bool:

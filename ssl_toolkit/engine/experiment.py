@@ -21,6 +21,7 @@ from ssl_toolkit.config.settings import EMASettings, Settings
 from ssl_toolkit.data.contents import Content, content_of
 from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
+from ssl_toolkit.data.names import look_alike
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.split_file import load_split, split_hash
 from ssl_toolkit.data.splits import Split, draw_split
@@ -144,7 +145,7 @@ def prepare(
     if leaks:
         warnings.append(f"{leaks.warning()}; leaks.json lists them")
     notes = [*table.notes, *split.notes]
-    warnings += split.warnings
+    warnings += [*split.warnings, *look_alike(table.classes)]
     algorithm_class: type[Algorithm] = registry.load("algorithms", settings.algo)
     classifier, model_notes = _classifier(settings, table)
     notes += model_notes

@@ -14,6 +14,7 @@ from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.benchmarks import default_root
 from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.labels_file import choose_labelled
+from ssl_toolkit.data.names import class_name, name_fault
 from ssl_toolkit.data.sources import read_data
 from ssl_toolkit.data.splits import Rows
 from ssl_toolkit.data.torchvision_sets import PREFIX, TorchvisionSet
@@ -85,7 +86,7 @@ def load_table(
     else:
         dataset = _dataset(settings.dataset or DEFAULT_DATASET)
         root = None if settings.root is None else Path(settings.root)
-        table = dataset.load(root, download=settings.download)
+        table = _named(dataset.load(root, download=settings.download))
         if settings.image_size is not None and not streamed and not lazily:
             table = verify(
                 table,
@@ -186,6 +187,7 @@ def _image_size(settings: Settings, backbone: str, defaults: DatasetDefaults) ->
 
 def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
     """The table with its classes in the order given."""
+    classes = [*map(class_name, classes)]
     missing = sorted(set(table.classes) - set(classes))
     foreign = sorted(set(classes) - set(table.classes))
     if missing or foreign or len(classes) != len(table.classes):
@@ -196,6 +198,18 @@ def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
     place = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
     labels = np.where(table.labels >= 0, place[table.labels], -1).astype(np.int64)
     return replace(table, classes=tuple(classes), labels=labels)
+
+
+def _named(table: ImageTable) -> ImageTable:
+    """The table of a data set with its classes named as those of files are.
+
+    Raises:
+        DataError: one of the names can't be a name.
+    """
+    for name in table.classes:
+        if fault := name_fault(name):
+            raise DataError(f"the data set's class {name!r} {fault}")
+    return replace(table, classes=tuple(map(class_name, table.classes)))
 
 
 def _first(given: float | None, default: float) -> float:

@@ -1,0 +1,90 @@
+"""Names of classes and files in tables: written so that they read back the same, and told apart."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+
+UNLABELLED = frozenset(("", "-1", "unlabeled", "unlabelled", "null"))
+"""Labels, in lower case, that mean none."""
+
+_FORMULA = frozenset("=+-@\t\r")
+"""What a formula begins with in a spreadsheet."""
+
+
+def guarded(text: str, *, as_label: bool = False) -> str:
+    """A text as a cell: after an apostrophe or two where it would be read as something else.
+
+    That is a formula in a spreadsheet, in a column of labels a word of `UNLABELLED`; and, with two,
+    a text without the spaces at its ends. `unguarded` gives the text back.
+    """
+    plain = not as_label and text[:1] not in _FORMULA and text.lower() in UNLABELLED
+    return text if plain else _guard(text) + text
+
+
+def unguarded(cell: str) -> str:
+    """The text that `guarded` made a cell of; a cell that is not guarded as it is."""
+    for guard in ("''", "'"):
+        text = cell.removeprefix(guard)
+        if text != cell and _guard(text) == guard:
+            return text
+    return cell
+
+
+def _guard(text: str) -> str:
+    """What to put before a text; two for spaces: `'s-Hertogenbosch` may have some after it."""
+    bare = text.lstrip("'")  # apostrophes of its own change nothing, so each adds to them
+    if bare != bare.strip():
+        return "''"
+    return "'" if bare and (bare[0] in _FORMULA or bare.lower() in UNLABELLED) else ""
+
+
+def class_of(cell: str) -> str:
+    """The class that a label names, empty for none: a guarded one as it was, others stripped."""
+    text = unguarded(cell)
+    if text == cell:
+        text = cell.strip()
+        return "" if text.lower() in UNLABELLED else text
+    return text
+
+
+def class_name(text: str) -> str:
+    """A name in the one Unicode form (NFC) in which names of classes are compared."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def name_fault(text: str) -> str:
+    """Why a text can't be a name, as the end of a sentence; empty where it can."""
+    if "\0" in text:
+        return "holds a NUL character, which no name may"
+    if not text.isascii() and not _is_text(text):
+        return "is no Unicode text (it holds half a character)"
+    return ""
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def look_alike(classes: Sequence[str]) -> list[str]:
+    """A line for each group of classes that people would read as one."""
+    groups = defaultdict(list)
+    for name in classes:
+        groups[_as_read(name)].append(name)
+    return [
+        f"{' and '.join(map(repr, group))} are different classes but look alike (only case, "
+        "spaces or invisible characters differ); if they are one, rename them"
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def _as_read(name: str) -> str:
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    visible = (c for c in folded if c.isspace() or unicodedata.category(c)[0] != "C")
+    return " ".join("".join(visible).split())
