@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.screen import echo, echo_json
 
 
 @click.command(short_help="Score a trained model.")
@@ -64,11 +64,14 @@ def command(
         predict_own_data,
         score_parts,
     )
+    from ssl_toolkit.results.inputs import check_beside, data_of
     from ssl_toolkit.results.outputs import check_target, write_picture
 
     check_target(confusion, (".png",))
     if data is None and root is not None:
         raise click.UsageError("--root belongs to the manifest of --data; name that too")
+    for place, base in data_of(run) if data is None else [(data, root)]:
+        check_beside(confusion, place, base)
     progress = None if as_json else Console().reading
     if data is None:
         predictions, classes = predict_own_data(
@@ -97,7 +100,7 @@ def command(
             part: scored and {**scored, "confusion": matrices[part].tolist()}
             for part, scored in results.items()
         }
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False))
+        echo_json(told)
         return
     for name, value in score_rows(results, all_in="--json"):
-        click.echo(f"{name}: {value}")
+        echo(f"{name}: {value}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ssl_toolkit.commands.screen import echo, echo_json
 from ssl_toolkit.errors import ConfigError
 
 MOST = 20
@@ -36,14 +36,16 @@ def command(
     Layout, classes, counts, sizes, unreadable files, pictures that are there twice, and leaks into
     the test. What is decoded here is not decoded again by a run of the same --image-size.
     """
-    sheet = None if contact_sheet is None else _sheet_path(contact_sheet, Path(data))
+    sheet = None if contact_sheet is None else _sheet_path(contact_sheet)
     from ssl_toolkit.config.loading import load_config
     from ssl_toolkit.data.inspection import contact_sheet as draw
     from ssl_toolkit.data.inspection import inspect
     from ssl_toolkit.engine.resolve import load_table
     from ssl_toolkit.files import write_atomically
     from ssl_toolkit.results.console import Console
+    from ssl_toolkit.results.inputs import check_beside
 
+    check_beside(sheet, Path(data), None if root is None else Path(root))
     flags = {"data": data, "root": root, "workers": workers, "image_size": image_size or "32"}
     settings = load_config([], {**flags, "on_bad_image": "skip"}).settings
     table = load_table(settings, None if as_json else Console().reading)
@@ -55,20 +57,18 @@ def command(
         except OSError as error:
             raise ConfigError(f"--contact-sheet {sheet}: {error.strerror or error}") from None
     if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        echo_json(facts)
         return
     for line in _lines(facts):
-        click.echo(line)
+        echo(line)
     if sheet is not None:
-        click.echo(f"contact sheet: {sheet}")
+        echo(f"contact sheet: {sheet}")
 
 
-def _sheet_path(text: str, data: Path) -> Path:
+def _sheet_path(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() != ".png":
         raise ConfigError(f"--contact-sheet {text}: the sheet is a PNG; give a name that ends so")
-    if path.resolve().is_relative_to(data.resolve()):
-        raise ConfigError(f"--contact-sheet {text}: nothing is written into the data; choose else")
     return path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.screen import echo
 
 
 @click.command(short_help="Classify pictures with a trained model.")
@@ -17,7 +18,7 @@ from ssl_toolkit.commands.model_options import model_options
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="CSV, or JSON lines if it ends in .jsonl (default: print CSV).",
+    help="Table: .csv, .tsv or .jsonl (default: print CSV).",
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
 @model_options(device="auto", batch_size=64, workers=True)
@@ -38,15 +39,16 @@ def command(
     """
     from ssl_toolkit.data.listing import list_pictures
     from ssl_toolkit.data.pictures import text_of
-    from ssl_toolkit.results.outputs import Row, check_target, plain, write_rows
+    from ssl_toolkit.results.inputs import inputs_of
+    from ssl_toolkit.results.outputs import TABLES, Row, check_target, plain, write_rows
 
-    check_target(output)
     listing = list_pictures(images)
+    check_target(output, TABLES, [*listing.paths, *inputs_of(run)])
     from ssl_toolkit.results.model import load_model  # torch, only once the pictures are there
 
     model = load_model(run, device)
     for note in listing.notes:
-        click.echo(note, err=True)
+        echo(note, err=True)
     bad = 0
 
     def rows() -> Iterator[Row]:
@@ -67,9 +69,9 @@ def command(
         columns += [f"p_{name}" for name in model.classes]
     write_rows(output, columns, rows())
     if output is not None:
-        click.echo(f"{len(listing.names)} pictures: {text_of(str(output))}")
+        echo(f"{len(listing.names)} pictures: {text_of(str(output))}")
     if bad:
-        click.echo(
+        echo(
             f"error: {bad} of {len(listing.names)} pictures can't be read; the column error of "
             "their rows says why",
             err=True,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.screen import echo
 
 
 @click.command(short_help="Label a pool of pictures with a trained model.")
@@ -52,20 +53,25 @@ def command(
     """
     from ssl_toolkit.data.listing import list_pictures
     from ssl_toolkit.data.pictures import text_of
+    from ssl_toolkit.results.inputs import inputs_of
     from ssl_toolkit.results.outputs import check_target, write_rows
 
-    check_target(output, (".csv", ".tsv", ".jsonl"))
     listing = list_pictures([pool])
+    check_target(output, (".csv", ".tsv", ".jsonl"), [*listing.paths, *inputs_of(run)])
     from ssl_toolkit.results.model import load_model  # torch, only once the pool is there
     from ssl_toolkit.results.pseudo_labels import (
         MANIFEST,
         UNCERTAIN,
+        check_names,
         guess,
         manifest_rows,
+        root_of,
         uncertain_rows,
     )
 
     model = load_model(run, device)
+    if output is not None or uncertain is None:
+        check_names(model.classes, listing)
     guesses = guess(model, listing, batch_size, workers=workers)
     if uncertain is not None:
         write_rows(None, UNCERTAIN, uncertain_rows(guesses, model.classes, uncertain))
@@ -76,11 +82,11 @@ def command(
         labels = {row[1] for row in rows if row[1]}
         sure = sum(1 for row in rows if row[1])
         told = f"{sure} of {len(rows)} pictures labelled, {len(labels)} classes"
-        click.echo(told if output is None else f"{text_of(str(output))}: {told}", err=True)
+        echo(told if output is None else f"{text_of(str(output))}: {told}", err=True)
         if len(labels) < 2:
-            click.echo("warning: training needs two classes; lower --threshold", err=True)
-        if output is not None and rows and str(rows[0][0]).startswith("/"):
-            click.echo(f"train on it with --root {text_of(pool)}", err=True)
+            echo("warning: training needs two classes; lower --threshold", err=True)
+        if output is not None and (root := root_of([str(row[0]) for row in rows])):
+            echo(f"train on it with --root {root}", err=True)
     for line in guesses.unreadable:
-        click.echo(f"error: can't read picture {line}", err=True)
+        echo(f"error: can't read picture {line}", err=True)
     return 1 if guesses.unreadable else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_toolkit.files import write_atomically
+from ssl_toolkit.results.outputs import row_writer
 
 _TAIL = 1 << 16
 """Bytes at the end of a log that hold its last row."""
@@ -55,9 +55,9 @@ def write_table(metrics: Path, table: Path) -> None:
 
     def write(file: BinaryIO) -> None:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(metric_rows(metrics))
+        write_row = row_writer(text, names)
+        for row in metric_rows(metrics):
+            write_row([row.get(name) for name in names])
         text.detach()  # flushes; the file stays open for its owner
 
     write_atomically(table, write)

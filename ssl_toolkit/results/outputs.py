@@ -6,44 +6,67 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from PIL import Image
 
+from ssl_toolkit.data.names import class_of, guarded
 from ssl_toolkit.data.pictures import shown
-from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.errors import ConfigError, visible
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.streams import lost, missed
 
 Row = Sequence[str | float | None]
 
 JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *JSON_LINES)
+"""What the name of a table may end in."""
 
 
-def check_target(path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Refuse an output file that can't be written, before anything is computed.
+class _Stream(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+
+def check_target(
+    path: Path | None, suffixes: Sequence[str] = (), inputs: Iterable[Path | str] = ()
+) -> None:
+    """Refuse an output file that can't be written or must not be, before anything is computed.
 
     Args:
         path: None for the screen.
         suffixes: that its name may end in; none for any.
+        inputs: files that are read, and must not be replaced.
 
     Raises:
-        ConfigError: another suffix, a folder has the name, or its place can't be written.
+        ConfigError: another suffix, a folder has the name, it is one of the inputs, or its place
+            can't be written.
     """
     if path is None:
         return
-    if suffixes and path.suffix.lower() not in suffixes:
-        raise ConfigError(f"{shown(path)}: the name of this file ends in {' or '.join(suffixes)}")
     if path.is_dir():
         raise ConfigError(f"{shown(path)}: a folder has this name; choose another one")
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise ConfigError(f"{shown(path)}: the name of this file ends in {' or '.join(suffixes)}")
+    if path.exists() and any(_is_file(path, Path(given)) for given in inputs):
+        raise ConfigError(
+            f"{shown(path)}: this file is an input, which the output would replace; choose another "
+            "name"
+        )
     parent = path.absolute().parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{shown(path)}: {shown(parent)} can't be written; choose another place")
+
+
+def _is_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -52,7 +75,8 @@ def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -
     Printing ends early, without a word, when the reader of the output leaves.
 
     Numbers have the digits that tell them apart from their neighbours in float32. None is an empty
-    cell in CSV and TSV and null in JSON.
+    cell in CSV and TSV and null in JSON. Texts are guarded (see `names.guarded`): in CSV and TSV
+    all, in JSON those under ``label`` that would not read back.
 
     Args:
         path: JSON lines for ``.jsonl`` and ``.ndjson``, TSV for ``.tsv``, else CSV; None prints
@@ -65,7 +89,10 @@ def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -
     """
     if path is None:
         # Data for the next program is UTF-8 in any locale; a terminal gets what it can show.
-        if hasattr(sys.stdout, "reconfigure") and not sys.stdout.isatty():
+        if sys.stdout.isatty():
+            _separated(_Terminal(), columns, rows, ",")
+            return
+        if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(encoding="utf-8")
         _separated(sys.stdout, columns, _while_read(rows), ",")
         if error := missed(sys.stdout):
@@ -101,13 +128,48 @@ def _while_read(rows: Iterable[Row]) -> Iterator[Row]:
             return
 
 
-def _separated(stream: TextIO, columns: Sequence[str], rows: Iterable[Row], delimiter: str) -> None:
-    writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+class _Terminal:
+    """Shows a row a line, its controls escaped."""
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(visible(text.removesuffix("\n")) + "\n")
 
 
-def _json_lines(stream: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def row_writer(
+    stream: _Stream, columns: Sequence[str], delimiter: str = ","
+) -> Callable[[Row], None]:
+    """Write the head of a CSV; what is returned writes a row, its texts guarded."""
+    labels = [name == "label" for name in columns]
+    minimal, quoted = (
+        csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
+
+    def write(row: Row) -> None:
+        cells = [
+            guarded(cell, as_label=is_label) if isinstance(cell, str) else cell
+            for cell, is_label in zip(row, labels, strict=True)
+        ]
+        # A bare carriage return, which the writer doesn't quote, ends a row for every reader.
+        broken = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+        (quoted if broken else minimal).writerow(cells)
+
+    write(columns)
+    return write
+
+
+def _separated(
+    stream: _Stream, columns: Sequence[str], rows: Iterable[Row], delimiter: str
+) -> None:
+    write = row_writer(stream, columns, delimiter)
+    for row in rows:
+        write(row)
+
+
+def _json_lines(stream: _Stream, columns: Sequence[str], rows: Iterable[Row]) -> None:
     for row in rows:
         values = dict(zip(columns, row, strict=True))
+        label = values.get("label")
+        if isinstance(label, str) and class_of(label) != label:
+            values["label"] = guarded(label, as_label=True)
         stream.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")

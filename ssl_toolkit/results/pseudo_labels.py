@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.listing import Listing
-from ssl_toolkit.data.pictures import text_of
+from ssl_toolkit.data.names import class_name, class_of, guarded, name_fault
+from ssl_toolkit.data.pictures import shown, text_of
+from ssl_toolkit.data.walk import some
+from ssl_toolkit.errors import DataError
 from ssl_toolkit.results.model import Model
 from ssl_toolkit.results.outputs import Row, plain
 
@@ -62,6 +65,35 @@ def guess(
     )
 
 
+def check_names(classes: Sequence[str], listing: Listing) -> None:
+    """Refuse a manifest that would not read back the same.
+
+    Args:
+        classes: that pictures may be of.
+        listing: the pool.
+
+    Raises:
+        DataError: names the classes and files whose names a table can't hold.
+    """
+    faults = [
+        f"the class {name!r} can't be written so that it reads back the same; rename it"
+        for name in classes
+        if name_fault(name) or class_name(class_of(guarded(name, as_label=True))) != name
+    ]
+    odd = [shown(path) for path in listing.paths if text_of(str(path)) != str(path)]
+    if odd:
+        faults.append(f"names that are not UTF-8, which no manifest can hold: {some(odd)}")
+    if faults:
+        raise DataError([f"pseudo-label: {fault}" for fault in faults])
+
+
+def root_of(paths: Sequence[str]) -> str:
+    """The ``--root`` that reads a manifest with these paths; empty where it needs none."""
+    if not paths or not os.path.isabs(paths[0]):
+        return ""
+    return os.path.commonpath([os.path.dirname(path) for path in paths])
+
+
 def manifest_rows(
     guesses: Guesses, classes: Sequence[str], threshold: float, folder: Path | None
 ) -> list[Row]:
@@ -73,18 +105,14 @@ def manifest_rows(
         guesses: of the pool.
         classes: C names.
         threshold: least probability of a pseudo label, in [0, 1].
-        folder: where the manifest will lie. When all of the pool is inside, the paths are relative
-            to it, otherwise absolute, as they are for None.
+        folder: where the manifest will lie. When all of the pool is inside, also by where its
+            links lead, the paths are relative to it, otherwise absolute, as they are for None.
 
     Returns:
         A value for each of `MANIFEST`, in the order of the guesses. The split is ``labelled`` or
         ``unlabelled``, so that another threshold at training time can't mix them up.
     """
-    paths = [os.path.abspath(path) for path in guesses.paths]
-    if folder is not None:
-        base = os.path.join(os.path.abspath(folder), "")
-        if all(path.startswith(base) for path in paths):
-            paths = [path.removeprefix(base) for path in paths]
+    paths = _paths(guesses.paths, folder)
     rows: list[Row] = []
     confidences = guesses.probabilities[:, 0]
     for path, best, confidence in zip(paths, guesses.first[:, 0], confidences, strict=True):
@@ -92,6 +120,23 @@ def manifest_rows(
         label, split = (classes[best], "labelled") if told >= threshold else ("", "unlabelled")
         rows.append([text_of(path), label, split, told])
     return rows
+
+
+def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
+    """Paths for a manifest, which its reader will find inside of its root."""
+    paths = [os.path.abspath(path) for path in files]
+    real = [os.path.realpath(path) for path in paths]
+    if folder is not None:
+        base = os.path.abspath(folder)
+        if _all_in(base, paths) and _all_in(os.path.realpath(base), real):
+            return [os.path.relpath(path, base) for path in paths]
+    inside = _all_in(os.path.realpath(root_of(paths)), real)
+    return paths if inside else real  # links that lead elsewhere are told where they lead
+
+
+def _all_in(folder: str, paths: Sequence[str]) -> bool:
+    base = os.path.join(folder, "")
+    return all(path.startswith(base) for path in paths)
 
 
 def uncertain_rows(guesses: Guesses, classes: Sequence[str], most: int) -> list[Row]:

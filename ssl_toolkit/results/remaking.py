@@ -6,16 +6,18 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from ssl_toolkit.data.pictures import shown, text_of
+from ssl_toolkit.data.pictures import PICTURE_SUFFIXES, shown, text_of
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.results.comparison import Comparison
 from ssl_toolkit.results.gathering import gather, gather_folder
-from ssl_toolkit.results.outputs import check_target
+from ssl_toolkit.results.outputs import TABLES, check_target
 from ssl_toolkit.results.placement import PLAN, loose_places
 from ssl_toolkit.results.report import write_report
 from ssl_toolkit.results.tables import FORMAT, NAMES, write_tables
 
 PAGE = "report.html"
+
+_OTHER_FILES = (*PICTURE_SUFFIXES, *TABLES, ".json", ".md", ".pdf", ".txt")
 
 
 def remake(
@@ -51,6 +53,10 @@ def remake(
         )
     single = not compared and len(paths) == 1
     place = output or (compared[0] if compared else paths[0] / PAGE if single else Path("report"))
+    if output is not None and output.suffix.lower() in _OTHER_FILES:
+        raise ConfigError(
+            f"--output {shown(output)}: give FILE.html for the page alone, or a folder"
+        )
     page_only = place.suffix.lower() in (".html", ".htm")
     targets = [place] if page_only else [place / file for file in (*NAMES, PAGE)]
     for target in targets:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ssl_toolkit.data.pictures import shown, text_of
+from ssl_toolkit.errors import visible
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.results import markdown
 from ssl_toolkit.results.cells import NOTHING, cell, foot, sheet
@@ -55,12 +56,12 @@ def show_table(comparison: Comparison, console: Console) -> None:
     made = sheet(comparison)
     if console.rich.is_terminal:
         for place, columns in enumerate(made.blocks):
-            title = Text(text_of(comparison.name)) if place == 0 else None
+            title = Text(visible(text_of(comparison.name))) if place == 0 else None
             table = Table(title=title)
             for number, name in enumerate(columns):
-                table.add_column(Text(name), justify="right" if number else "left")
+                table.add_column(Text(visible(name)), justify="right" if number else "left")
             for cells in made.rows:
-                table.add_row(*(Text(cells[name]) for name in columns))
+                table.add_row(*(Text(visible(cells[name])) for name in columns))
             console.rich.print(table)
     else:
         for cells in made.rows:
@@ -197,18 +198,12 @@ def _line(row: Row, member: Member) -> list[str | float | None]:
     scores = _scores(member)
     words = (row.name, row.algorithm, "yes" if row.oracle else "no", different)
     return [
-        *map(_no_formula, words),
+        *map(text_of, words),
         member.seed,
         member.status,
-        _no_formula(member.reason),
+        text_of(member.reason),
         *(scores.get(name) for name in SCORES),
     ]
-
-
-def _no_formula(text: str) -> str:
-    """Text that a spreadsheet doesn't run: with an apostrophe where it would begin a formula."""
-    text = text_of(text)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _made_by(comparison: Comparison) -> str:
