@@ -80,11 +80,19 @@ def check_names(classes: Sequence[str], listing: Listing) -> None:
         for name in classes
         if name_fault(name) or class_name(class_of(guarded(name, as_label=True))) != name
     ]
-    odd = [shown(path) for path in listing.paths if text_of(str(path)) != str(path)]
+    odd = [shown(path) for path in listing.paths if not _is_utf8(os.fsencode(path))]
     if odd:
         faults.append(f"names that are not UTF-8, which no manifest can hold: {some(odd)}")
     if faults:
         raise DataError([f"pseudo-label: {fault}" for fault in faults])
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def root_of(paths: Sequence[str]) -> str:
