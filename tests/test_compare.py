@@ -127,6 +127,8 @@ def test_forged_results_are_refused_before_anything_is_run(finished: Path, tmp_p
     for given in (("compare", *more, "--output", copy), ("report", copy)):
         assert "not those of summary.json (accuracy)" in refusal(*given)
     assert stamps(copy) == before
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
