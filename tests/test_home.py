@@ -43,7 +43,7 @@ def test_every_place_of_a_configuration(home: Path, key: str) -> None:
         assert config.tree()[key] == str(home / "x")
     for given in ("./~/x", "a/~/b", "x~", "fold:0"):
         assert getattr(load_config([], {key: given}).settings, key) == given
-    assert "at least 1 character" in refusal("run", "--dry-run", "--set", f"{key}=''")
+    assert "must not be empty" in refusal("run", "--dry-run", "--set", f"{key}=''")
 
 
 def test_what_shells_leave_alone(home: Path) -> None:

@@ -112,7 +112,7 @@ def test_splits_and_lists_of_labels_read_back_the_same(
     split = draw_split(table, seed=0, labels_per_class=3)
     save_split(tmp_path / "split.json", table, split)
     again = load_split(tmp_path / "split.json", table)
-    assert again.labelled.tolist() == split.labelled.tolist()
+    assert again.split.labelled.tolist() == split.labelled.tolist()
 
     chosen = sorted(split.labelled.tolist())
     lines = [key for key in (keys[row] for row in chosen) if "\n" not in key and key.strip()]

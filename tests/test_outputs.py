@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 from in_process import call, refusal
 from PIL import Image
 
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.loading import fingerprint_of
 from ssl_toolkit.data.names import unguarded
 from ssl_toolkit.results.metrics_table import write_table
 
@@ -44,6 +47,9 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for run in ("run", "listed"):  # its data is the copy's
         config = folder / run / "config.yaml"
         config.write_text(config.read_text().replace(str(made), str(folder)))
+        fingerprint = fingerprint_of(yaml.read_dumped(config))
+        for file in (folder / run / "record.json", folder / run / "summary.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"fingerprint": fingerprint}))
     monkeypatch.chdir(folder)
     shutil.copy("data/test/a/0.png", "mine.png")
     shutil.copy("data/test/a/0.png", "mine.csv")  # named itself, it is a picture all the same
