@@ -38,7 +38,7 @@ from ssl_toolkit.files import naming
 VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
 
-FORMAT = "1: shorter side, middle square, bilinear"
+FORMAT = "2: shorter side, middle square, bilinear"
 """Changes when the files of a cache, or what is done to a picture, change."""
 
 

@@ -12,14 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.pictures import (
-    Unreadable,
-    each_picture,
-    fit_picture,
-    open_content,
-    opened_picture,
-    upright_rgb,
-)
+from ssl_toolkit.data.decoding import Unreadable, to_upright
+from ssl_toolkit.data.pictures import each_picture, fit_picture, open_content, opened_picture
 
 _SMALL_BYTES = 16 * 2**20
 
@@ -55,7 +49,7 @@ def examine_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> list
             content = _small_content(path)  # read once; what is wrong with a file is told below
             with opened_picture(path if content is None else content) as image:
                 mode = image.mode
-                upright = upright_rgb(image)
+                upright = to_upright(image)
                 if content is None:
                     with open_content(path) as file:
                         digest = hashlib.file_digest(file, "sha256").digest()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
@@ -18,6 +19,14 @@ from threading import Lock
 from typing import Any
 
 from ssl_toolkit.errors import DataError
+
+MOST_BYTES = 512 * 2**20
+"""Of one encoded image, and of a column in a row group of parquet; more is not read."""
+
+_LEAST_PACKED, _MOST_PACKED = 64 * 2**20, 10
+"""A longer column that is packed more tightly than this holds no images: those don't shrink."""
+
+_BATCH_BYTES = 64 * 2**20  # of a column of parquet, at a time
 
 _PACKED = re.compile(r"(.+\.(?:tar|parquet))::(\d+)(?:\+(\d+))?::.*", re.DOTALL | re.IGNORECASE)
 
@@ -46,6 +55,14 @@ def tar_member(path: Path | str) -> tuple[str, int, int] | None:
     return match[1], int(match[2]), int(match[3])
 
 
+def too_long(length: int) -> str:
+    """Why so many bytes are not read as an image."""
+    return (
+        f"has {length / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} MB that an image may; "
+        "make it smaller"
+    )
+
+
 def read_packed(path: Path | str) -> bytes | None:
     """The encoded picture inside a larger file; None for a picture that is a file.
 
@@ -59,6 +76,8 @@ def read_packed(path: Path | str) -> bytes | None:
     file, start, length = match.groups()
     if length is None:
         return parquet_pictures(file, os.stat(file).st_mtime_ns).encoded(int(start))
+    if int(length) > MOST_BYTES:
+        raise OSError(too_long(int(length)))
     with open(file, "rb") as archive:
         archive.seek(int(start))
         content = archive.read(int(length))
@@ -68,20 +87,21 @@ def read_packed(path: Path | str) -> bytes | None:
 
 
 class ParquetPictures:
-    """The rows of a parquet file of Hugging Face's form; pictures are read a row group at a time.
+    """The rows of a parquet file of Hugging Face's form; a few pictures are held at a time.
 
     Args:
         path: the file.
 
     Raises:
-        OSError: it can't be read.
+        OSError: it can't be read, or its columns unpack to more than memory should hold.
         DataError: pyarrow isn't installed.
     """
 
     def __init__(self, path: str) -> None:
         parquet = import_parquet()
         try:
-            self._file = parquet.ParquetFile(path)
+            # Otherwise all of a column in a row group would be read at once.
+            self._file = parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
         except OSError:
             raise
         except Exception as error:  # damage meets pyarrow's exceptions of any kind
@@ -90,10 +110,12 @@ class ParquetPictures:
         self.image = next((field.name for field in self.schema if _is_picture(field.type)), "")
         """Name of the column with the pictures, empty where there is none."""
         metadata = self._file.metadata
-        lengths = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
-        self._starts: list[int] = [0, *accumulate(lengths)]
-        self._held = -1
-        self._cells: Any = None
+        groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+        self._starts: list[int] = [0, *accumulate(group.num_rows for group in groups)]
+        self._bytes = f"{self.image}.bytes"
+        self._group = -1
+        self._batches: Iterator[Any] = iter(())
+        self._held: deque[tuple[int, Any]] = deque(maxlen=2)  # threads ask around the same rows
         self._lock = Lock()
 
     @property
@@ -102,9 +124,15 @@ class ParquetPictures:
         return self._starts[-1]
 
     def cells(self, column: str) -> Iterator[Any]:
-        """The values of a column, in the order of the rows."""
-        for batch in self._file.iter_batches(columns=[column]):
-            yield from batch.column(0).to_pylist()
+        """The values of a column, in the order of the rows.
+
+        Raises:
+            OSError: there is more of them than memory should hold.
+        """
+        self.check(column)
+        for group in range(len(self._starts) - 1):
+            for batch in self._read(group, column):
+                yield from batch.column(0).to_pylist()
 
     def encoded(self, row: int) -> bytes:
         """The bytes of the picture in a row.
@@ -112,18 +140,68 @@ class ParquetPictures:
         Raises:
             OSError: the row has none.
         """
-        group = bisect_right(self._starts, row) - 1
         with self._lock:  # a reader is not for two threads at once
-            if group != self._held:
-                table = self._file.read_row_group(group, columns=[self.image])
-                self._cells, self._held = table.column(0), group
-            cell = self._cells[row - self._starts[group]].as_py()
-        if not cell or cell["bytes"] is None:
+            cell = self._cell(row)
+            found = None if cell is None else cell["bytes"].as_py()
+        if found is None:
             raise OSError("the row holds no picture, at most a path")
-        return bytes(cell["bytes"])
+        if len(found) > MOST_BYTES:
+            raise OSError(too_long(len(found)))
+        return bytes(found)
+
+    def check(self, column: str) -> None:
+        """Refuse a column that unpacks to more than memory should hold, by the file's metadata.
+
+        Raises:
+            OSError: with the way out.
+        """
+        for group in range(len(self._starts) - 1):
+            size, packed = self._sizes(group, column)
+            if size > MOST_BYTES or (size > _LEAST_PACKED and size > _MOST_PACKED * packed):
+                raise OSError(
+                    f"row group {group} unpacks to {size / 1e6:,.0f} MB of {column!r}, from "
+                    f"{packed / 1e6:,.1f} MB in the file, which is more than memory should hold; "
+                    "write it with smaller cells, or fewer rows in a row group"
+                )
+
+    def _cell(self, row: int) -> Any:
+        group = bisect_right(self._starts, row) - 1
+        while True:
+            for start, cells in self._held:
+                if start <= row < start + len(cells):
+                    return cells[row - start]
+            if group != self._group or not self._held or row < self._held[0][0]:
+                self._group, end = group, self._starts[group]
+                self._held.clear()
+                self._batches = self._read(group, self._bytes)
+            else:
+                start, cells = self._held[-1]
+                end = start + len(cells)
+            self._held.append((end, next(self._batches).column(0)))
+
+    def _read(self, group: int, column: str) -> Iterator[Any]:
+        """Batches of a column in a row group, of so few rows that each could be the longest."""
+        size = max(1, self._sizes(group, column)[0])
+        rows = max(1, min(2**16, _BATCH_BYTES // size))
+        found: Iterator[Any] = self._file.iter_batches(rows, row_groups=[group], columns=[column])
+        return found
+
+    def _sizes(self, group: int, column: str) -> tuple[int, int]:
+        """Bytes of a column in a row group, unpacked and as they are in the file."""
+        told = self._file.metadata.row_group(group)
+        chunks = [told.column(at) for at in range(told.num_columns)]
+        of = [
+            c
+            for c in chunks
+            if c.path_in_schema == column or c.path_in_schema.startswith(f"{column}.")
+        ]
+        return (
+            sum(chunk.total_uncompressed_size for chunk in of),
+            sum(chunk.total_compressed_size for chunk in of),
+        )
 
 
-@lru_cache(maxsize=8)  # each holds the pictures of one row group
+@lru_cache(maxsize=8)  # each holds a few pictures
 def parquet_pictures(path: str, changed: int) -> ParquetPictures:
     """The reader of a file; `changed`, its time of change, parts it from what it was before."""
     return ParquetPictures(path)

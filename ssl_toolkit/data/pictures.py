@@ -1,15 +1,8 @@
 """From a picture file to square RGB pixels: one way for training, testing and predicting.
 
-What is done with each kind of file:
-
-* An EXIF turn is applied. A damaged EXIF block tells of no turn and is ignored.
-* Grey, palette, CMYK and other modes become RGB. Transparent pictures are laid on white.
-* 16-bit grey is scaled by 1/257 to 8 bits. Wider integers above 16 bits and floats have no agreed
-  range: such a file counts as unreadable.
-* Of several frames or pages the first is taken.
-* A file that claims more pixels than Pillow's limit against decompression bombs
-  (``PIL.Image.MAX_IMAGE_PIXELS``) is unreadable, on its header alone.
-* A file that ends early is unreadable, never half a picture.
+What becomes of each format and mode is a table in docs/image-formats.md; `data.decoding` does it.
+Of several frames or pages the first is taken. A file that claims more pixels than Pillow's limit
+against decompression bombs (``PIL.Image.MAX_IMAGE_PIXELS``) is unreadable, on its header alone.
 """
 
 from __future__ import annotations
@@ -27,9 +20,18 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from ssl_toolkit.data.packed import read_packed
+from ssl_toolkit.data.decoding import (
+    ROOM,
+    Unreadable,
+    damage,
+    decode,
+    room_for,
+    to_upright,
+)
+from ssl_toolkit.data.image_kinds import AVIF_IS_READ, HEAD, named_kind
+from ssl_toolkit.data.packed import MOST_BYTES, read_packed, too_long
 from ssl_toolkit.errors import DataError
 
 # Pillow logs what is odd in a TIFF as errors, which Python prints when nobody asked for a log.
@@ -37,20 +39,24 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 PICTURE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+    + ((".avif",) if AVIF_IS_READ else ())
 )
 """Extensions, in lower case, that make a file a picture; its content is then verified."""
 
 # Content is decoded by these alone: a PostScript file named x.png never starts an interpreter.
 # Pillow opens the multi-picture JPEGs of telephones as JPEG.
-_FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
-
-_WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+_FORMATS = (
+    "JPEG",
+    "PNG",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "GIF",
+    "PPM",
+    *(("AVIF",) if AVIF_IS_READ else ()),
+)
 
 Answer = TypeVar("Answer")
-
-
-class Unreadable(Exception):
-    """The reason why a file is no picture; becomes a text or a `DataError`."""
 
 
 def read_picture(path: Path, size: int) -> NDArray[np.uint8]:
@@ -111,11 +117,11 @@ def try_picture(picture: Path | bytes | Image.Image, size: int) -> NDArray[np.ui
     opened = nullcontext(picture) if isinstance(picture, Image.Image) else opened_picture(picture)
     try:
         with opened as image:
-            return fit_picture(upright_rgb(image), size)
+            return fit_picture(to_upright(image), size)
     except Unreadable as error:
         return str(error)
     except Exception as error:  # a picture that Pillow opened elsewhere, decoded only now
-        return _damage(error)
+        return damage(error)
 
 
 @contextlib.contextmanager
@@ -145,10 +151,7 @@ def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
     def fault(path: Path) -> str | None:
         try:
             with opened_picture(path) as image:
-                image.draft(None, (1, 1))
-                # Of the modes only these can fail after decoding.
-                if _loaded(image).mode in (*_WIDE_GREY, "F"):
-                    upright_rgb(image)
+                decode(image, quick=True)
         except Unreadable as error:
             return str(error)
         return None
@@ -212,17 +215,24 @@ def each_picture(
 
 @contextlib.contextmanager
 def opened_picture(path: Path | bytes) -> Iterator[Image.Image]:
-    """Open a picture; whatever goes wrong until it is closed is `Unreadable`."""
+    """Open a picture; whatever goes wrong until it is closed is `Unreadable`.
+
+    The memory that decoding it takes is held until then.
+    """
+    head = b""
     try:
-        packed = path if isinstance(path, bytes) else read_packed(path)
-        if isinstance(path, Path) and packed is None:
-            if path.is_symlink() and not path.exists():
-                raise Unreadable("broken link")
-            if path.exists() and not path.is_file():
-                raise Unreadable("not a regular file")
-        source = path if packed is None else io.BytesIO(packed)
-        with Image.open(source, formats=_FORMATS) as image:
-            yield image
+        with _content(path) as file:
+            length = file.seek(0, os.SEEK_END)
+            if length > MOST_BYTES:
+                raise Unreadable(too_long(length))
+            file.seek(0)
+            head = file.read(HEAD)
+            file.seek(0)
+            with (
+                Image.open(file, formats=_FORMATS) as image,
+                ROOM.taken(room_for(image, length)),
+            ):
+                yield image
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -235,21 +245,33 @@ def opened_picture(path: Path | bytes) -> Iterator[Image.Image]:
     except PermissionError:
         raise Unreadable("no permission to read it") from None
     except UnidentifiedImageError:
-        with io.BytesIO(path) if isinstance(path, bytes) else open_content(path) as file:
-            empty = not file.read(1)
-        raise Unreadable("empty file" if empty else "not a picture") from None
+        raise Unreadable(named_kind(head) or ("not a picture" if head else "empty file")) from None
     except Exception as error:
         # Decoders meet damaged data with almost any exception.
-        raise Unreadable(_damage(error)) from None
+        raise Unreadable(damage(error)) from None
 
 
-def _damage(error: Exception) -> str:
-    return f"damaged ({' '.join(str(error).split()) or type(error).__name__})"
+def _content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
+    """The encoded bytes of a picture.
+
+    Raises:
+        Unreadable: a link that leads nowhere, or nothing that has contents.
+        OSError: it can't be read.
+    """
+    packed = path if isinstance(path, bytes) else read_packed(path)
+    if packed is not None:
+        return io.BytesIO(packed)
+    assert isinstance(path, Path)
+    if path.is_symlink() and not path.exists():
+        raise Unreadable("broken link")
+    if path.exists() and not path.is_file():
+        raise Unreadable("not a regular file")
+    return path.open("rb")
 
 
 def _claimed_size(path: Path | bytes) -> str:
     """Width and height in the header; Pillow refuses to open the file, so ask its readers."""
-    with io.BytesIO(path) if isinstance(path, bytes) else open_content(path) as file:
+    with _content(path) as file:
         prefix = file.read(16)
         for name in _FORMATS:
             reader, accepts = Image.OPEN.get(name, (None, None))
@@ -260,32 +282,3 @@ def _claimed_size(path: Path | bytes) -> str:
                 width, height = reader(file, "").size
                 return f"{width} x {height} pixels"
     return "a picture"
-
-
-def _loaded(image: Image.Image) -> Image.Image:
-    image.load()
-    return image
-
-
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """The decoded picture, turned as its EXIF says, as RGB."""
-    turned = _loaded(image)
-    with contextlib.suppress(Exception):  # only EXIF parsing fails here: the pixels are loaded
-        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            turned = ImageOps.exif_transpose(image)
-    if turned.mode in _WIDE_GREY:
-        return Image.fromarray(_eight_bits(turned)).convert("RGB")
-    if turned.mode == "F":
-        raise Unreadable("floating-point pixels have no agreed range; save it with 8 or 16 bits")
-    if turned.has_transparency_data:
-        clear = turned.convert("RGBA")
-        white = Image.new("RGBA", clear.size, "white")
-        turned = Image.alpha_composite(white, clear)
-    return turned if turned.mode == "RGB" else turned.convert("RGB")  # which would copy it
-
-
-def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
-    levels = np.asarray(image).astype(np.int64)
-    if levels.min() < 0 or levels.max() > 65535:
-        raise Unreadable("pixels beyond 16 bits have no agreed range; save it with 8 or 16 bits")
-    return ((levels + 128) // 257).astype(np.uint8)

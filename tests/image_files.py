@@ -1,0 +1,80 @@
+"""Small image files, of every format and mode that readers meet, made byte by byte where needed."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from PIL import Image
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    """The bytes that Pillow writes."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth enough for a JPEG to be like it, and never flat."""
+    levels = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3))
+    return Image.fromarray(levels.astype(np.uint8)).resize((width, height))
+
+
+def packed_bits(values: Sequence[int], bits: int) -> bytes:
+    """Values of so many bits each, one row, filled up to whole bytes."""
+    text = "".join(f"{value:0{bits}b}" for value in values)
+    text += "0" * (-len(text) % 8)
+    return int(text, 2).to_bytes(len(text) // 8, "big")
+
+
+def tiff(
+    rows: Sequence[bytes],
+    width: int,
+    bits: Sequence[int] = (8,),
+    photometric: int = 1,
+    more: Mapping[int, tuple[str, Sequence[int]]] | None = None,
+    order: str = "<",
+    compression: int = 1,
+) -> bytes:
+    """A TIFF with one strip.
+
+    Args:
+        rows: the bytes of each row; or of the whole compressed strip.
+        width: in pixels.
+        bits: of each sample of a pixel.
+        photometric: 0 for white is zero, 1 for black is zero, 2 RGB, 3 palette, 5 CMYK, ...
+        more: types (H or I) and values of further tags, by number.
+        order: byte order, as `struct` has it.
+        compression: 1 for none.
+    """
+    height = len(rows) if compression == 1 else width
+    strip = b"".join(rows)
+    tags: dict[int, tuple[str, Sequence[int]]] = {
+        256: ("I", [width]),
+        257: ("I", [height]),
+        258: ("H", bits),
+        259: ("H", [compression]),
+        262: ("H", [photometric]),
+        273: ("I", [8]),
+        277: ("H", [len(bits)]),
+        278: ("I", [height]),
+        279: ("I", [len(strip)]),
+    } | dict(more or {})
+    strip += b"\0" * (len(strip) % 2)
+    place = 8 + len(strip)
+    entries, values = b"", b""
+    after = place + 2 + 12 * len(tags) + 4
+    for tag, (kind, content) in sorted(tags.items()):
+        data = struct.pack(f"{order}{len(content)}{kind}", *content)
+        if len(data) > 4:
+            place_of_data = struct.pack(f"{order}I", after + len(values))
+            values += data + b"\0" * (len(data) % 2)
+        else:
+            place_of_data = data.ljust(4, b"\0")
+        code = {"H": 3, "I": 4, "B": 1}[kind]
+        entries += struct.pack(f"{order}HHI", tag, code, len(content)) + place_of_data
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", place)
+    return head + strip + struct.pack(f"{order}H", len(tags)) + entries + b"\0" * 4 + values
