@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+_LEAST_PACKED, _MOST_PACKED = 256 * 2**20, 50
+"""A longer part of an archive that is packed more tightly than this is not what we write."""
 
 
 def write_atomically(
@@ -119,3 +123,23 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def checked_archive(file: BinaryIO) -> BinaryIO:
+    """An open ``.npz``, at its start; refuse one that unpacks to far more than it is.
+
+    Numbers don't shrink so much.
+
+    Raises:
+        ValueError: it does, by its table of contents.
+        zipfile.BadZipFile: it is no archive.
+    """
+    with zipfile.ZipFile(file) as archive:
+        for part in archive.infolist():
+            if part.file_size > max(_LEAST_PACKED, _MOST_PACKED * part.compress_size):
+                raise ValueError(
+                    f"{part.filename} unpacks to {part.file_size / 1e6:,.0f} MB, from "
+                    f"{part.compress_size / 1e6:,.1f} MB"
+                )
+    file.seek(0)
+    return file

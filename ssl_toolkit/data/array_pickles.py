@@ -43,6 +43,9 @@ def read_array_pickle(path: Path) -> dict[str, Any]:
     return {_text(key): value for key, value in content.items()}
 
 
+_LONGEST = 10**7
+
+
 class _Foreign(Exception):
     """A name that is not admitted."""
 
@@ -52,6 +55,22 @@ def _encode(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", "latin-1"):
         raise _Foreign(f"the encoding {encoding!r}")
     return text.encode("latin-1")
+
+
+def _bounded(kind: Any) -> Any:
+    """A plain type that is not made of a length alone, nor of something endless.
+
+    A pickle of a few bytes could ask for a list of a range, or for an empty bytearray, of any
+    length. What is whole in the pickle isn't made by a call of these.
+    """
+
+    def make(*content: Any) -> Any:
+        first = content[0] if content else ()
+        if isinstance(first, int) or (hasattr(first, "__len__") and len(first) > _LONGEST):
+            raise _Foreign(f"a {kind.__name__} of {first!r:.50}")
+        return kind(*content)
+
+    return make
 
 
 def _admitted() -> dict[tuple[str, str], Any]:
@@ -68,8 +87,12 @@ def _admitted() -> dict[tuple[str, str], Any]:
     known["_codecs", "encode"] = _encode
     known["collections", "OrderedDict"] = OrderedDict
     known["collections", "defaultdict"] = defaultdict
-    for kind in (bytearray, complex, dict, frozenset, int, list, range, set, slice, str, tuple):
+    for kind in (complex, int, range, slice, str):
         known["builtins", kind.__name__] = kind
+    known |= {
+        ("builtins", kind.__name__): _bounded(kind)
+        for kind in (bytearray, dict, frozenset, list, set, tuple)
+    }
     known |= {
         ("builtins", "xrange"): range,
         ("builtins", "long"): int,

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.image_kinds import head_of, named_kind
 from ssl_toolkit.data.manifests import fill, fill_from_files, part_of
 from ssl_toolkit.data.names import class_of
 from ssl_toolkit.data.packed import parquet_path, parquet_pictures
 from ssl_toolkit.data.pictures import shown, text_of
-from ssl_toolkit.data.records import BadRows, Record, label_text, records
+from ssl_toolkit.data.records import LABEL_LENGTH, BadRows, Record, label_text, records
 from ssl_toolkit.errors import DataError
 
 METADATA = ("metadata.csv", "metadata.jsonl")
@@ -27,7 +28,7 @@ def is_metadata(path: Path) -> bool:
     if path.name.lower() not in METADATA:
         return False
     with path.open("rb") as file:
-        first = file.readline()
+        first = file.readline(LABEL_LENGTH)
     return b"file_name" in first and b"label" in first
 
 
@@ -97,17 +98,25 @@ def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str
 def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
     try:
         source = parquet_pictures(os.fspath(path), os.stat(path).st_mtime_ns)
+        column, names = _label_column(source.schema)
+        for name in filter(None, (source.image, column)):
+            source.check(name)
     except OSError as error:
-        raise DataError(f"can't read {bad.where}: {error.strerror or error}") from None
+        reason = named_kind(head_of(path)) or error.strerror or str(error)
+        raise DataError(f"can't read {bad.where}: {reason}") from None
     if not source.image:
         raise DataError(
             f"{bad.where} has no column of pictures, a struct of bytes and path; its columns are "
             f"{', '.join(source.schema.names)}"
         )
-    column, names = _label_column(source.schema)
     where = text_of(os.path.relpath(path, top)) if path != top else text_of(path.name)
     split = part_of(path.name) or part_of("" if top in (path, path.parent) else path.parent.name)
     for row, value in enumerate(source.cells(column) if column else [None] * source.count):
+        if isinstance(value, str) and len(value) > LABEL_LENGTH:
+            raise DataError(
+                f"{bad.where}, row {row}: the label has {len(value):,} characters; it is a number "
+                "or a name"
+            )
         label = _named(value, names)
         if label is None:
             bad.add(row, f"the label {value!r} is none of the schema's")

@@ -11,7 +11,7 @@ import numpy as np
 from ssl_toolkit.data.manifests import inside
 from ssl_toolkit.data.names import class_name
 from ssl_toolkit.data.pictures import shown
-from ssl_toolkit.data.records import BadRows, Record, records
+from ssl_toolkit.data.records import BadRows, Record, bounded_lines, records
 from ssl_toolkit.data.splits import Rows
 from ssl_toolkit.data.texts import places_of
 from ssl_toolkit.errors import DataError
@@ -101,14 +101,16 @@ def _lines(path: Path, bad: BadRows) -> list[Record]:
     if path.suffix.lower() in _TABLES:
         return list(records(path, bad, "path", []))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read()
+        # Names may hold what splitlines() breaks at.
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            lines = [
+                line.removesuffix("\n") for line in bounded_lines(file, f"--labels {bad.where}")
+            ]
     except OSError as error:
         raise DataError(f"can't read --labels {bad.where}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise DataError(f"--labels {bad.where} is not UTF-8 text; save it as UTF-8") from None
-    lines = enumerate(text.split("\n"), 1)  # names may hold what splitlines() breaks at
-    return [(number, line, "", "") for number, line in lines if line.strip()]
+    return [(number, line, "", "") for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _key(text: str, base: Path | None) -> str:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from ssl_toolkit.data.image_kinds import head_of, named_kind
 from ssl_toolkit.data.names import class_of, unguarded
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES
 from ssl_toolkit.data.walk import some
@@ -21,6 +22,12 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 MOST_FAULTS = 20
 """Bad rows that are told one by one; of more, the number."""
+
+LABEL_LENGTH = 2**20
+"""Most characters, or bytes, of a label."""
+
+LINE_LENGTH = 16 * 2**20
+"""Most characters of a line of a list, so that a file without lines doesn't fill the memory."""
 
 Record = tuple[int, str, str, str]
 """Number of the line, path, class and split; class and split are empty where there is none."""
@@ -68,7 +75,10 @@ def records(path: Path, bad: BadRows, column: str, notes: list[str]) -> Iterator
     """
     suffix = path.suffix.lower()
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        if kind := named_kind(head_of(path)):
+            raise DataError(f"can't read {bad.where}: {kind}")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = bounded_lines(file, bad.where)
             if suffix == ".txt":
                 yield from _listed(lines, bad)
             elif suffix in (".jsonl", ".ndjson"):
@@ -81,6 +91,23 @@ def records(path: Path, bad: BadRows, column: str, notes: list[str]) -> Iterator
         raise DataError(
             f"{bad.where} is not UTF-8 text (byte {error.start} of a block); save it as UTF-8"
         ) from None
+
+
+def bounded_lines(file: TextIO, where: str) -> Iterator[str]:
+    """The lines of a file.
+
+    Raises:
+        DataError: one is longer than `LINE_LENGTH`.
+    """
+    number = 0
+    while line := file.readline(LINE_LENGTH):
+        number += 1
+        if len(line) == LINE_LENGTH:
+            raise DataError(
+                f"{where}, line {number}: has more than {LINE_LENGTH:,} characters; a line names "
+                "one image"
+            )
+        yield line
 
 
 _SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(PICTURE_SUFFIXES))

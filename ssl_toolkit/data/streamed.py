@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.file_pictures import FilePictures
-from ssl_toolkit.data.packed import tar_member
+from ssl_toolkit.data.packed import MOST_BYTES, tar_member, too_long
 from ssl_toolkit.data.pictures import each_picture, shown, try_picture
 from ssl_toolkit.data.splits import Split
 from ssl_toolkit.data.streams import Order, buffered_order
@@ -142,6 +142,8 @@ class StreamedPictures:
         member = tar_member(path)
         if member is None:
             return try_picture(path, self.size)
+        if member[2] > MOST_BYTES:
+            return too_long(member[2])
         try:
             return try_picture(self.blocks.read(*member), self.size)
         except OSError as error:

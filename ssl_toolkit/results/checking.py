@@ -19,6 +19,7 @@ from ssl_toolkit.data.split_file import read_hash
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
+from ssl_toolkit.files import checked_archive
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.results.data_check import check_data, find_data
 from ssl_toolkit.results.folder import RunFolder
@@ -239,7 +240,7 @@ class _Checking:
         classes = self._summary["classes"]
         with (
             self._folder.predictions.open("rb") as file,  # np.load leaves a damaged one open
-            np.load(file, allow_pickle=False) as arrays,
+            np.load(checked_archive(file), allow_pickle=False) as arrays,
         ):
             own = arrays["classes"].tolist()
             self._equal("predictions.npz: classes", own, classes, "summary.json")

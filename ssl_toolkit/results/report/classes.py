@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ssl_toolkit.engine.metrics import confusion_matrix
+from ssl_toolkit.files import checked_archive
 from ssl_toolkit.results.cells import NOTHING
 from ssl_toolkit.results.comparison import Comparison, Row
 from ssl_toolkit.results.folder import RunFolder
@@ -246,7 +247,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]] | None:
     more = ("mistakes", "mistakes_pictures", "mistakes_keys")
     try:
         # numpy itself would leave the file of a damaged archive open.
-        with path.open("rb") as opened, np.load(opened) as file:
+        with path.open("rb") as opened, np.load(checked_archive(opened)) as file:
             arrays = {name: file[name] for name in (*wanted, *more) if name in file}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return None
