@@ -13,7 +13,7 @@ from ssl_toolkit.data.file_pictures import FileNames, FilePictures
 from ssl_toolkit.data.pictures import picture_faults
 from ssl_toolkit.data.texts import Texts
 from ssl_toolkit.data.verified import skipped, unreadable
-from ssl_toolkit.data.walk import Finds, some
+from ssl_toolkit.data.walk import Finds, some, unused_notes
 from ssl_toolkit.interfaces import ImageTable, Part
 
 
@@ -104,11 +104,7 @@ class Collected:
         lines = [f"{len(classes)} classes ({some(classes)}); pictures: {told}"]
         if self.ignored:
             lines.append(f"ignored folders: {some(self.ignored)}")
-        if self.unused:
-            lines.append(
-                f"files not used, {len(self.unused)} (no picture's extension, or outside the "
-                f"class folders): {some(self.unused)}"
-            )
+        lines += unused_notes(self.unused, "no picture's extension, or outside the class folders")
         if self.links:
             lines.append(
                 "links not followed (they lead into another split, or in a circle): "

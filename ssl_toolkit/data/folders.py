@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.image_kinds import kind_of_name, way_out
 from ssl_toolkit.data.names import class_name
 from ssl_toolkit.data.pictures import shown, text_of
 from ssl_toolkit.data.walk import (
@@ -196,7 +198,7 @@ def _read_classes(
             rows.links.append(prefix + name)
             continue
         finds = walk(folder, prefix + name, root=root, others=others)
-        if not prefix and not finds.pictures:
+        if not prefix and not finds.pictures and not any(map(kind_of_name, finds.unused)):
             rows.ignored.append(name)  # beside the classes of a single pool: no class
             continue
         if kind not in kinds[-1:]:
@@ -240,10 +242,12 @@ def _both(top: Path, one: Path, other: Path) -> DataError:
 
 def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
     where = shown(rows.folders[0] if rows.folders else top)
+    start = f"{text_of(rows.folders[0].name)}/" if rows.folders else ""
     pairs = zip(rows.labels, rows.parts, strict=True)
     filled = {label for label, part in pairs if part in ("labelled", "pool")}
     empty = [
-        f"class folder {where}/{kind} holds no readable picture; add some, or remove it"
+        f"class folder {where}/{kind} holds no readable picture"
+        f"{_but(f'{start}{kind}/', rows)}; add some, or remove it"
         for label, kind in enumerate(classes)
         if label not in filled
     ]
@@ -251,3 +255,12 @@ def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None
         raise DataError(empty)
     if len(classes) < 2:
         raise DataError(f"{where} has {len(classes)} class folders; two classes are the least")
+
+
+def _but(start: str, rows: Collected) -> str:
+    """What a class folder without pictures holds in their place; empty for nothing known."""
+    kinds = Counter(kind_of_name(name) for name in rows.unused if name.startswith(start))
+    skipped = [note for note in rows.notes if note.startswith(f"skipped {start}")]
+    told = [f"{count} files, each {kind}: {way_out(kind)}" for kind, count in kinds.items() if kind]
+    told += [f"{len(skipped)} unreadable ones, the first {skipped[0][8:]}"] if skipped else []
+    return f", but {'; '.join(told)}" if told else ""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ssl_toolkit.data.image_kinds import kind_of_name
 from ssl_toolkit.data.pictures import shown, text_of
-from ssl_toolkit.data.walk import real_path, some, walk
+from ssl_toolkit.data.walk import real_path, some, unused_notes, walk
 from ssl_toolkit.errors import DataError
 
 
@@ -52,17 +53,16 @@ def list_pictures(arguments: Sequence[str]) -> Listing:
         finds = walk(path, "", root=real_path(path))
         start = text_of(os.path.join(typed, ""))
         if not finds.pictures:
-            faults.append(f"{shown(path)}: there are no pictures in this folder")
+            known = [name for name in finds.unused if kind_of_name(name)]
+            told = "; ".join(["there are no pictures in this folder", *unused_notes(known, "")])
+            faults.append(f"{shown(path)}: {told}")
         listing.names.extend(start + key.removeprefix("/") for key in finds.pictures)
         listing.paths.extend(finds.pictures.values())
         unused += [start + key.removeprefix("/") for key in finds.unused]
         links += [start + key.removeprefix("/") for key in finds.links]
     if faults:
         raise DataError(faults)
-    if unused:
-        listing.notes.append(
-            f"files not used, {len(unused)} (no picture's extension): {some(unused)}"
-        )
+    listing.notes.extend(unused_notes(unused, "no picture's extension"))
     if links:
         listing.notes.append(f"links not followed (they lead in a circle): {some(links)}")
     return listing

@@ -18,7 +18,7 @@ Member = tuple[str, int, int]
 Index = tuple[list[tuple[str, list[Member], str]], list[str]]
 """Of each sample its name, its pictures and its label (empty for none); and unused members."""
 
-_FORMAT = "1"
+_FORMAT = "2"
 
 
 def indexed(shard: Path, scan: Callable[[], Index]) -> Index:

@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ssl_toolkit.data.collected import Collected
+from ssl_toolkit.data.image_kinds import head_of, kind_of_name, named_kind
 from ssl_toolkit.data.manifests import fill, part_of
 from ssl_toolkit.data.names import class_of
 from ssl_toolkit.data.packed import tar_path
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES, shown, text_of
-from ssl_toolkit.data.records import BadRows, Record, label_text
+from ssl_toolkit.data.records import LABEL_LENGTH, BadRows, Record, label_text
 from ssl_toolkit.data.shard_index import Index, Member, indexed
-from ssl_toolkit.data.walk import some
+from ssl_toolkit.data.walk import some, unused_notes
 from ssl_toolkit.errors import DataError
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
 """Members that hold a label, the one that is believed first."""
 
 _JSON_LABELS = ("label", "cls", "class")
-_LABEL_BYTES = 2**20
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
 
 
@@ -39,6 +39,8 @@ class Sample:
     pictures: list[Member] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     """By suffix; empty text for none."""
+    others: list[str] = field(default_factory=list)
+    """Names of members that perhaps are images, and can't be those of a sample."""
 
     @property
     def label(self) -> str:
@@ -70,13 +72,16 @@ def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str
 
 def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
     number = 0
+    dotted: list[str] = []
     for shard in shards:
         where = text_of(os.path.relpath(shard, top)) if shard != top else text_of(shard.name)
         split = part_of(shard.name) or part_of(
             "" if top in (shard, shard.parent) else shard.parent.name
         )
         samples, unused = indexed(shard, lambda shard=shard: _scan(shard))  # type: ignore[misc]
-        rows.unused += [f"{text_of(shard.name)}/{name}" for name in unused]
+        found = [name for name in unused if _has_dots(name)]
+        dotted += [f"{where}/{name}" for name in found]
+        rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
         for stem, pictures, label in samples:
             if not pictures:
                 rows.unused.append(f"{where}/{stem}")
@@ -88,6 +93,28 @@ def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -
             ((name, offset, length),) = pictures
             rows.paths.append(tar_path(shard, offset, length, name))
             yield number, f"{where}/{name}", class_of(label), split
+    if dotted:
+        rows.notes.append(f"images not used, {len(dotted)}: {_dots(dotted)}")
+    if not number:
+        why = _dots(dotted) if dotted else "; ".join(unused_notes(rows.unused, "no image's name"))
+        raise DataError(f"{shown(top)} has no images that can be read: {why or 'it is empty'}")
+
+
+def _has_dots(name: str) -> bool:
+    """Whether a member would be an image but for a second dot in its name."""
+    match = _NAME.fullmatch(name)
+    return (
+        match is not None
+        and match[2].count(".") > 1
+        and os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES
+    )
+
+
+def _dots(names: Sequence[str]) -> str:
+    return (
+        f"their names have two dots ({some(names)}), and in a shard the name of a sample ends at "
+        "the first one; rename them, such as 22.05.png to 22_05.png, and their labels alike"
+    )
 
 
 def _scan(shard: Path) -> Index:
@@ -117,12 +144,19 @@ def _scan(shard: Path) -> Index:
             if not hasattr(archive, "whole"):
                 raise tarfile.ReadError("it ends early, without the mark of its end")
     except tarfile.TarError as error:
+        if kind := named_kind(head_of(shard)):
+            raise DataError(f"can't read the shard {where}: {kind}") from None
         if _is_packed(shard):
             raise compressed([shard]) from None
         raise DataError(f"can't read the shard {where}: damaged ({error})") from None
     except OSError as error:
         raise DataError(f"can't read the shard {where}: {error.strerror or error}") from None
-    found = [(stem, sample.pictures, sample.label) for stem, sample in samples.items()]
+    found = []
+    for stem, sample in samples.items():
+        if sample.pictures or not sample.others:  # beside an image others are side members
+            found.append((stem, sample.pictures, sample.label))
+        else:
+            unused += sample.others
     return found, unused
 
 
@@ -141,8 +175,28 @@ def compressed(shards: Sequence[Path]) -> DataError:
     )
 
 
+_MORE = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
 class _Header(tarfile.TarInfo):
-    """Tells an end from a cut or garbled header, which tarfile takes for one."""
+    """Tells an end from a cut or garbled header, which tarfile takes for one.
+
+    A header that says that a long name follows, or more about a member, is believed up to a
+    length: tarfile would read it whole.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _MORE and header.size > LABEL_LENGTH:
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Header:
@@ -159,11 +213,13 @@ def _add(sample: Sample, suffix: str, member: tarfile.TarInfo, archive: tarfile.
         sample.pictures.append((member.name, member.offset_data, member.size))
     elif suffix in LABEL_SUFFIXES:
         sample.labels[suffix] = _label(suffix, member, archive)
+    elif _has_dots(member.name) or kind_of_name(member.name):
+        sample.others.append(member.name)
 
 
 def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
     where = f"the label {member.name} of a shard"
-    if member.size > _LABEL_BYTES:
+    if member.size > LABEL_LENGTH:
         raise DataError(f"{where} has {member.size:,} bytes; a label is a number or a name")
     try:
         file = archive.extractfile(member)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ssl_toolkit.data.image_kinds import kind_of_name
 from ssl_toolkit.data.pictures import PICTURE_SUFFIXES, shown, text_of
 from ssl_toolkit.errors import DataError
 
@@ -112,6 +113,25 @@ def some(names: Sequence[str], most: int = 10) -> str:
     """Names for one line of a message: the first few, and how many more there are."""
     text = ", ".join(names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
+
+
+def unused_notes(names: Iterable[str], why: str) -> list[str]:
+    """Lines on files that aren't used, first those that hold images of a kind that isn't read.
+
+    Args:
+        names: the files.
+        why: what is said of the others.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(kind_of_name(name), []).append(name)
+    others = kinds.pop("", [])
+    notes = [
+        f"files not used, {len(found)}, each {kind}, which isn't read; convert them to JPEG or "
+        f"PNG: {some(found)}"
+        for kind, found in kinds.items()
+    ]
+    return notes + ([f"files not used, {len(others)} ({why}): {some(others)}"] if others else [])
 
 
 def real_path(path: Path) -> Path:
