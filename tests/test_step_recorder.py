@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from ssl_toolkit_simple import pair_masks, pair_statistics
 
 from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.interfaces import Guess, Loss, StepOutput
 
 PROBS = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
@@ -69,6 +72,70 @@ def test_a_state_holds_what_was_not_told_yet() -> None:
     second.restore(first.state())
     assert second.flush() == straight.flush()
     assert second.take_class_counts() == straight.take_class_counts() == [4, 0, 2]
+
+
+def answer(step: int) -> StepOutput:
+    """One loss at first, later another one, a metric and a guess; the metric is nan at 3."""
+    if step < 2:
+        return StepOutput({"supervised": Loss(torch.tensor(2.0))})
+    losses = {"supervised": Loss(torch.tensor(4.0)), "late": Loss(torch.tensor(10.0), 0.5)}
+    part = torch.tensor(float("nan") if step == 3 else float(step))
+    return StepOutput(losses, guess=Guess(PROBS, USED), metrics={"part": part})
+
+
+def test_values_that_come_later_or_are_not_finite_are_averaged_where_they_are() -> None:
+    recorder, straight = StepRecorder([1, 1, 2]), StepRecorder([1, 1, 2])
+    for step in range(5):
+        recorder.add(step, torch.tensor(1.0), answer(step), HIDDEN)
+        straight.add(step, torch.tensor(1.0), answer(step), HIDDEN)
+        again = StepRecorder([1, 1, 2])
+        again.restore(recorder.state())  # as if it was saved after each step
+        recorder = again
+    told = recorder.flush()
+    assert told == straight.flush()
+    assert told["train.loss.supervised"] == pytest.approx((2 + 2 + 4 + 4 + 4) / 5)
+    assert (told["train.loss.late"], told["train.weighted.late"]) == (10, 5)
+    assert told["train.part"] == (2 + 4) / 2
+    assert told["train.coverage"] == 0.75
+    assert recorder.flush() == {}
+    recorder.add(5, torch.tensor(1.0), answer(3), HIDDEN)
+    assert "train.part" not in recorder.flush()
+
+
+class Two(Ranks):
+    """Two processes, of which the other one has what it is told to have."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2)
+        self.other = torch.zeros(())
+
+    def total(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.other
+
+
+def test_a_metric_that_one_process_lacks_is_the_mean_of_the_others() -> None:
+    ranks = Two()
+    recorder = StepRecorder([], ranks)
+    metrics = {"both": torch.tensor(2.0), "one": torch.tensor(float("nan")), "none": math.nan}
+    recorder.add(
+        1,
+        torch.tensor(3.0),
+        StepOutput(
+            {"supervised": Loss(torch.tensor(3.0))},
+            metrics={name: torch.as_tensor(value) for name, value in metrics.items()},
+        ),
+        HIDDEN,
+    )
+    # train.loss, train.loss.supervised, train.weighted.supervised, both, one, none
+    ranks.other = torch.tensor([[5.0, 5, 5, 4, 7, 0], [1, 1, 1, 1, 1, 0]])
+    told = recorder.flush()
+    assert told == {
+        "train.loss": 4,
+        "train.loss.supervised": 4,
+        "train.weighted.supervised": 4,
+        "train.both": 3,
+        "train.one": 7,
+    }
 
 
 def test_pair_masks_are_what_the_statistics_count() -> None:

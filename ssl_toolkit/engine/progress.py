@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from ssl_toolkit.interfaces import StepOutput
 class StepRecorder:
     """Collects one vector a batch; no host transfer until `flush`.
 
+    Batches may have different losses, metrics and guesses: each mean is over the batches that have
+    the value. A metric that is not finite in a batch counts as absent there.
+
     Args:
         label_counts: labelled images of each class, C numbers: what the distribution of pseudo
             labels is held against; none to leave that out.
@@ -26,9 +30,8 @@ class StepRecorder:
         self._ranks = ranks or Ranks()
         self._label_counts = label_counts
         self._class_counts = [0.0] * len(label_counts)
-        self._names: tuple[str, ...] = ()
-        self._rows: list[tuple[int, Tensor]] = []
-        self._fetched: list[tuple[int, list[float]]] = []
+        self._rows: list[tuple[int, tuple[str, ...], Tensor]] = []
+        self._fetched: list[dict[str, float]] = []
         self._gradients: list[tuple[int, Tensor]] = []
 
     def add(self, step: int, total: Tensor, output: StepOutput, hidden: Tensor) -> None:
@@ -45,22 +48,23 @@ class StepRecorder:
             values[f"train.loss.{name}"] = loss.value
             values[f"train.weighted.{name}"] = loss.value * loss.weight
         for name, metric in output.metrics.items():
-            values[f"train.{name}"] = metric
-        if output.guess is not None and len(output.guess.used):
-            used = output.guess.used.float()
-            guessed = output.guess.probs.argmax(dim=-1)
+            values[f"metric {name}"] = metric
+        guess = output.guess
+        if guess is not None and len(guess.used):
+            used = guess.used.float()
+            guessed = guess.probs.argmax(dim=-1)
             known = used * (hidden >= 0)
             right = known * (guessed == hidden)
             values |= {"used": used.mean(), "known": known.sum(), "right": right.sum()}
             values |= _pair_counts(output.pairs, hidden)
         row = [torch.as_tensor(v, device=total.device).detach().float() for v in values.values()]
         vector = torch.stack(row)
-        self._names = tuple(values)
-        if output.guess is not None and len(output.guess.used):
-            classes = used.new_zeros(output.guess.probs.shape[-1]).index_add_(0, guessed, used)
+        names = tuple(values)
+        if guess is not None and len(guess.used):
+            classes = used.new_zeros(guess.probs.shape[-1]).index_add_(0, guessed, used)
             vector = torch.cat([vector, classes])
-            self._names += tuple(f"class {c}" for c in range(len(classes)))
-        self._rows.append((step, vector))
+            names += _class_names(len(classes))
+        self._rows.append((step, names, vector))
 
     def add_gradient(self, step: int, norm: Tensor) -> None:
         """Record the norm of a step's gradient, after its batches."""
@@ -73,16 +77,20 @@ class StepRecorder:
             TrainingError: a loss was not finite; names the term and the step.
         """
         rows = self._fetch()
-        if not rows:
-            return {}
         self._fetched = []
-        columns = dict(zip(self._names, zip(*(row for _, row in rows), strict=True), strict=True))
-        known, right = columns.pop("known", ()), columns.pop("right", ())
+        columns: dict[str, list[float]] = {}
+        for row in rows:
+            for name, value in row.items():
+                columns.setdefault(name, []).append(value)
+        known, right = columns.pop("known", []), columns.pop("right", [])
         told: dict[str, float] = {}
         if sum(known) > 0:
             told["train.pseudo_label_accuracy"] = sum(right) / sum(known)
         told |= self._take_classes(columns) | _false_shares(columns)
-        means = {name: sum(values) / len(values) for name, values in columns.items()}
+        means = {
+            name.replace("metric ", "train.", 1): sum(values) / len(values)
+            for name, values in columns.items()
+        }
         if "used" in means:
             means["train.coverage"] = means.pop("used")
         return means | told
@@ -93,7 +101,7 @@ class StepRecorder:
         self._class_counts = [0.0] * len(counts)
         return counts
 
-    def _take_classes(self, columns: dict[str, tuple[float, ...]]) -> dict[str, float]:
+    def _take_classes(self, columns: dict[str, list[float]]) -> dict[str, float]:
         """How the used pseudo labels are spread over the classes; removes their columns."""
         names = [name for name in columns if name.startswith("class ")]
         counts = [sum(columns.pop(name)) for name in names]
@@ -122,41 +130,46 @@ class StepRecorder:
 
     def state(self) -> dict[str, object]:
         """What is not flushed yet, for a checkpoint (fetches it)."""
-        rows = [[step, row] for step, row in self._fetch()]
-        return {"names": list(self._names), "rows": rows, "class_counts": self._class_counts}
+        return {"rows": self._fetch(), "class_counts": self._class_counts}
 
     def restore(self, state: dict[str, object]) -> None:
         """Take up what `state` gave."""
-        self._names = tuple(state["names"])  # type: ignore[arg-type]
         self._rows = []
-        self._fetched = [(step, row) for step, row in state["rows"]]  # type: ignore[attr-defined]
+        self._fetched = [*state["rows"]]  # type: ignore[misc]
         self._class_counts = list(state["class_counts"])  # type: ignore[call-overload]
 
-    def _fetch(self) -> list[tuple[int, list[float]]]:
-        if self._rows:
-            steps = [step for step, _ in self._rows]
-            values = self._over_ranks(torch.stack([row for _, row in self._rows])).tolist()
-            self._rows = []
-            bad = self._bad_gradients()
-            for step, row in zip(steps, values, strict=True):
-                if bad and bad[0] < step:
-                    break
-                self._refuse_non_finite(step, row)
-                self._fetched.append((step, row))
-            if bad:
-                raise TrainingError(
-                    f"a gradient is not finite at step {bad[0]} although the loss is; the last "
-                    "finite checkpoint is kept; try a lower --lr"
-                )
+    def _fetch(self) -> list[dict[str, float]]:
+        rows, self._rows = self._rows, []
+        if not rows:
+            return self._fetched
+        names = [name for _, own, _ in rows for name in own]
+        values = self._over_ranks(names, torch.cat([vector for _, _, vector in rows]))
+        numbers = iter(values.tolist())
+        bad = self._bad_gradients()
+        for step, own, _ in rows:
+            row = dict(zip(own, numbers, strict=False))  # the numbers of the rows to come are left
+            if bad and bad[0] < step:
+                break
+            _refuse_non_finite(step, row)
+            finite = {name: value for name, value in row.items() if math.isfinite(value)}
+            self._fetched.append(finite)
+        if bad:
+            raise TrainingError(
+                f"a gradient is not finite at step {bad[0]} although the loss is; the last "
+                "finite checkpoint is kept; try a lower --lr"
+            )
         return self._fetched
 
-    def _over_ranks(self, values: Tensor) -> Tensor:
-        """Counts in all, means over equal parts of the batch."""
+    def _over_ranks(self, names: list[str], values: Tensor) -> Tensor:
+        """Counts in all, means over equal parts of the batch; of metrics where they are finite."""
         if self._ranks.size == 1:
             return values
-        counts = ("known", "right", "class ", "pairs ", "false ")
-        parts = [1 if name.startswith(counts) else self._ranks.size for name in self._names]
-        return self._ranks.total(values) / torch.tensor(parts, device=values.device)
+        metric = torch.tensor([name.startswith("metric ") for name in names], device=values.device)
+        count = torch.tensor([name.startswith(_COUNTS) for name in names], device=values.device)
+        taken = values.isfinite() | ~metric
+        total, parts = self._ranks.total(torch.stack([values.where(taken, 0), taken.float()]))
+        mean: Tensor = total / parts.where(~count, 1)
+        return mean
 
     def _bad_gradients(self) -> list[int]:
         """The steps with a gradient that is not finite."""
@@ -164,14 +177,24 @@ class StepRecorder:
         finite = torch.stack([norm for _, norm in seen]).isfinite().tolist() if seen else []
         return [step for (step, _), good in zip(seen, finite, strict=True) if not good]
 
-    def _refuse_non_finite(self, step: int, row: list[float]) -> None:
-        bad = [n for n, v in zip(self._names, row, strict=True) if not math.isfinite(v)]
-        if bad:
-            terms = [name.removeprefix("train.loss.") for name in bad if "loss." in name]
-            raise TrainingError(
-                f"loss {' and '.join(terms) or bad[0]!r} is not finite at step {step}; the last "
-                "finite checkpoint is kept; try a lower --lr or --set optimizer.clip_norm=5"
-            )
+
+_COUNTS = ("known", "right", "class ", "pairs ", "false ")
+"""Columns that are summed over the processes; the others are means."""
+
+
+@cache
+def _class_names(count: int) -> tuple[str, ...]:
+    return tuple(f"class {c}" for c in range(count))
+
+
+def _refuse_non_finite(step: int, row: dict[str, float]) -> None:
+    bad = [n for n, v in row.items() if not (math.isfinite(v) or n.startswith("metric "))]
+    if bad:
+        terms = [name.removeprefix("train.loss.") for name in bad if "loss." in name]
+        raise TrainingError(
+            f"loss {' and '.join(terms) or bad[0]!r} is not finite at step {step}; the last "
+            "finite checkpoint is kept; try a lower --lr or --set optimizer.clip_norm=5"
+        )
 
 
 def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
@@ -185,7 +208,7 @@ def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[str, Tenso
     return counts
 
 
-def _false_shares(columns: dict[str, tuple[float, ...]]) -> dict[str, float]:
+def _false_shares(columns: dict[str, list[float]]) -> dict[str, float]:
     """The share of false pairs among those that pass; removes the columns of `_pair_counts`."""
     shares = {}
     for key in [key for key in columns if key.startswith("pairs ")]:
