@@ -97,6 +97,22 @@ def all_finite(module: nn.Module) -> bool:
     return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
 
+def not_finite(module: nn.Module) -> list[str]:
+    """Names of parameters that are not finite and of buffers with a nan; waits for the device once.
+
+    Infinity in a buffer is left alone: the least number so far starts there, for one.
+    """
+    tensors = {
+        name: ~tensor.isfinite() if isinstance(tensor, nn.Parameter) else tensor.isnan()
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+        if tensor.is_floating_point() and tensor.layout == torch.strided
+    }
+    if not tensors:
+        return []
+    bad = torch.stack([mask.any() for mask in tensors.values()]).tolist()
+    return [name for name, is_bad in zip(tensors, bad, strict=True) if is_bad]
+
+
 def gradient_norm(optimizer: Optimizer) -> Tensor:
     """The Euclidean norm of the gradient, a scalar on its device; waits for nothing.
 

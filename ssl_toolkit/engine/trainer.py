@@ -20,7 +20,12 @@ from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
-from ssl_toolkit.engine.optimisation import all_finite, gradient_norm, set_learning_rate
+from ssl_toolkit.engine.optimisation import (
+    all_finite,
+    gradient_norm,
+    not_finite,
+    set_learning_rate,
+)
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.views import BatchMaker
@@ -206,7 +211,7 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.ranks.average_statistics(self.classifier)
+        self.ranks.average_statistics(self._objective)
         if self.ema is not None:
             self.ema.update(self.classifier)
 
@@ -249,6 +254,12 @@ class Trainer:
             raise TrainingError(
                 f"a weight is not finite after step {self.step}; the last finite checkpoint is "
                 "kept; try a lower --lr or --set optimizer.clip_norm=5"
+            )
+        if names := not_finite(self.algorithm):
+            raise TrainingError(
+                f"{', '.join(map(repr, names))} of algorithm {self.settings.algo!r} "
+                f"{'is' if len(names) == 1 else 'are'} not finite after step {self.step}; the last "
+                "finite checkpoint is kept"
             )
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
             told = "gradients overflow fp16 at every step; the last finite checkpoint is kept"
