@@ -47,12 +47,14 @@ class EngineContext(Context):
 
     def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
         """As `Context.forward`."""
+        _check_images(images)
         holding = nullcontext() if update_statistics else hold_statistics(self._classifier)
         with holding:
             return self._classifier(images)  # type: ignore[no-any-return]
 
     def teacher_forward(self, images: Tensor) -> Prediction:
         """As `Context.teacher_forward`."""
+        _check_images(images)
         with torch.no_grad():
             if self._teacher is self._classifier:
                 self._classifier.eval()
@@ -82,3 +84,16 @@ class EngineContext(Context):
     def share(self, value: Tensor, dim: int = 0) -> Tensor:
         """As `Context.share`."""
         return self._ranks.share(value, dim)
+
+
+def _check_images(images: Tensor) -> None:
+    """Refuse what a model would refuse with words about its layers.
+
+    Raises:
+        ValueError: in a line for the author of the algorithm.
+    """
+    if images.ndim != 4:
+        more = "; a view is one of the stack, such as batch.labelled_weak[0]" * (images.ndim == 5)
+        raise ValueError(f"images must be (N, 3, H, W), got {tuple(images.shape)}{more}")
+    if not len(images):
+        raise ValueError("there are no images; a view that views() doesn't ask for has none")

@@ -38,12 +38,13 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.images import places, statistics, training_images
 from ssl_toolkit.engine.needs import check_needs, check_parts
 from ssl_toolkit.engine.optimisation import build_optimizer, unfinished_warm_up
+from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks, synchronised
 from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
 from ssl_toolkit.engine.trainer import Trainer, needed
 from ssl_toolkit.engine.views import BatchMaker
-from ssl_toolkit.errors import DataError
+from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
     Algorithm,
     Augmenter,
@@ -112,11 +113,20 @@ def prepare(
     Raises:
         UserError: anything that the user can put right; nothing was trained or written.
     """
-    ranks = ranks or Ranks()
+    config, defaults = resolve_config(config)
+    with plugin_faults(config.settings, PluginError):
+        return _prepare(config, defaults, progress, ranks or Ranks())
+
+
+def _prepare(
+    config: RunConfig,
+    defaults: DatasetDefaults,
+    progress: Callable[[int, int], None] | None,
+    ranks: Ranks,
+) -> Experiment:
     device = own_device(config.settings.device, ranks.local_rank, ranks.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    config, defaults = resolve_config(config)
     settings = config.settings
     precision, warning = choose_precision(settings.precision, device)
     told = unfinished_warm_up(settings.schedule, needed(settings.lr), needed(settings.steps))
@@ -152,7 +162,7 @@ def prepare(
     task = _task(classifier, table, split, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
-        algorithm = algorithm_class(config.algorithm, task)
+        algorithm = construct("algorithm", settings.algo, algorithm_class, config.algorithm, task)
     notes += check_needs(algorithm, algorithm_class, classifier, table, split, settings)
     if ranks.size > 1:
         check_parts(settings, classifier, ranks.size)
@@ -270,8 +280,8 @@ def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Set
 
 
 def _augmenter(name: str, options: Options, flip: bool, device: torch.device) -> Augmenter:
-    made: Augmenter = registry.load("augmenters", name)(options, flip=flip)
-    return made.to(device)
+    plugin: type[Augmenter] = registry.load("augmenters", name)
+    return construct("augmenter", name, plugin, options, flip=flip).to(device)
 
 
 def _average(classifier: Classifier, settings: EMASettings | Literal[False]) -> EMA | None:

@@ -8,8 +8,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.splits import Split
 from ssl_toolkit.engine.trainer import needed
-from ssl_toolkit.errors import ConfigError, DataError
-from ssl_toolkit.interfaces import Algorithm, ImageTable
+from ssl_toolkit.errors import ConfigError, DataError, PluginError
+from ssl_toolkit.interfaces import Algorithm, ImageTable, Views
 from ssl_toolkit.models.classifier import Classifier
 
 
@@ -29,8 +29,14 @@ def check_needs(
     Raises:
         DataError: there are no labels, or no unlabelled pictures, or an oracle lacks labels.
         ConfigError: the batch is too small for the backbone.
+        PluginError: `views` doesn't say how many views of each kind.
     """
     views = algorithm.views()
+    if not isinstance(views, Views) or not _are_counts(views):
+        raise PluginError(
+            f"views of algorithm {settings.algo!r} returned {views!r}; it must return Views(...) "
+            "of whole numbers from 0, with an unlabelled_ratio of at least 1"
+        )
     if not len(split.labelled):
         raise DataError("no picture carries a label; label a few of each class")
     if views.needs_unlabelled and not len(split.unlabelled):
@@ -86,3 +92,8 @@ def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:
 def has_batchnorm(module: nn.Module) -> bool:
     """Whether a layer normalises by the statistics of a batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
+
+
+def _are_counts(views: Views) -> bool:
+    counts = vars(views).values()
+    return all(isinstance(c, int) and c >= 0 for c in counts) and views.unlabelled_ratio > 0

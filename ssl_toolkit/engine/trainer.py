@@ -26,6 +26,7 @@ from ssl_toolkit.engine.optimisation import (
     not_finite,
     set_learning_rate,
 )
+from ssl_toolkit.engine.outputs import check_gradients, check_output
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.views import BatchMaker
@@ -191,6 +192,8 @@ class Trainer:
         with nullcontext() if last else self._gradients_kept():
             with self.autocast():
                 total, output = self._objective(batch, self._context(number))
+            first = number % accumulate == 0  # later ones add to its gradient
+            check_gradients(total, self.classifier.parameters() if first else ())
             self.scaler.scale(total / accumulate).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
         self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabelled_indices))
@@ -338,6 +341,7 @@ class _Objective(nn.Module):
 
     def forward(self, batch: Batch, context: EngineContext) -> tuple[Tensor, StepOutput]:
         output = self.algorithm.step(batch, context)
+        check_output(output, batch, self.classifier.num_classes)
         return objective(output), output
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.ranks import Message, Ranks
+from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.training import Outcome, predict_best
@@ -62,7 +64,8 @@ def _follow(ranks: Ranks) -> Outcome:
         trainer.stop = lambda: interrupts.signal
         if trainer.settings.compile:
             compile_forwards(trainer)
-        with interrupts.patient(), ranks.together():
+        faults = plugin_faults(config.settings, TrainingError)
+        with faults, interrupts.patient(), ranks.together():
             if not trainer.fit():
                 predict_best(experiment)
         return _outcome(ranks.hear())

@@ -19,6 +19,7 @@ from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import convergence_step
+from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import DataError, TrainingError, UserError
 from ssl_toolkit.files import sync, write_atomically, write_text
@@ -118,7 +119,8 @@ def _finish(
     trainer = experiment.trainer
     try:
         try:
-            with trainer.ranks.together():
+            settings = experiment.config.settings
+            with plugin_faults(settings, TrainingError), trainer.ranks.together():
                 reason = _train(experiment, folder, console, interrupts, log)
                 predictions = None if reason else predict_best(experiment)
             if predictions is not None:

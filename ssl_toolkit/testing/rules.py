@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 
 from ssl_toolkit import registry
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states
+from ssl_toolkit.engine.outputs import WrongOutputError
+from ssl_toolkit.engine.plugin_faults import own_frames, short
 from ssl_toolkit.testing.subject import Subject
 
 Check = Callable[[Subject], None]
@@ -139,7 +139,7 @@ def run_rule(rule: Rule, subject: Subject, expected: str = "") -> RuleResult:
     with _random_states_kept(), _one_thread():
         try:
             rule.check(subject)
-        except BrokenRuleError as error:
+        except (BrokenRuleError, WrongOutputError) as error:
             told, where = str(error), _place(subject.plugin)
         except (Exception, SystemExit) as error:
             told = " ".join(f"{type(error).__name__}: {error}".split())
@@ -218,25 +218,16 @@ def _one_thread() -> Iterator[None]:
 def _place(plugin: type) -> str:
     """File and line of a class."""
     try:
-        return f"{_short(inspect.getsourcefile(plugin))}:{inspect.getsourcelines(plugin)[1]}"
+        return f"{short(inspect.getsourcefile(plugin))}:{inspect.getsourcelines(plugin)[1]}"
     except (OSError, TypeError):  # typed in at a prompt
         return f"{plugin.__module__}.{plugin.__qualname__}"
 
 
 def _frame(error: BaseException, plugin: type) -> str:
     """The innermost line of the plugin's own package that the error came through."""
-    package = plugin.__module__.partition(".")[0]
     own = [
-        f"{_short(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_globals.get("__name__", "").partition(".")[0] == package
-        and not frame.f_globals["__name__"].startswith("ssl_toolkit.testing")
+        f"{short(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
+        for frame, line in own_frames(error, plugin.__module__.partition(".")[0])
+        if not frame.f_globals["__name__"].startswith("ssl_toolkit.testing")
     ]
     return own[-1] if own else _place(plugin)
-
-
-def _short(path: str | None) -> str:
-    try:
-        return str(Path(path or "").relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -1,0 +1,183 @@
+"""What the code of a plugin raises, told with the plugin, the file and the line."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.engine.outputs import WrongOutputError
+from ssl_toolkit.errors import PluginError, ToolkitError
+from ssl_toolkit.interfaces import Algorithm
+
+T = TypeVar("T")
+Frames = list[tuple[FrameType, int]]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A plugin that takes part in a run."""
+
+    kind: str
+    """Singular: ``algorithm``."""
+    name: str
+    entry: registry.Entry
+    plugin: Any
+
+    @property
+    def label(self) -> str:
+        """As it is told."""
+        return f"{self.kind} {self.name!r}"
+
+    @property
+    def advice(self) -> str:
+        """How its author learns more; a class of a notebook has no name outside."""
+        if self.entry.distribution != registry.NOTEBOOK:
+            return f"`ssl-toolkit check {self.name}` tells more"
+        return f"ssl_toolkit.testing.check_{self.kind}({self.plugin.__name__}) tells more"
+
+
+@contextmanager
+def plugin_faults(settings: Settings, raised: type[ToolkitError]) -> Iterator[None]:
+    """Inside the block, an error out of a plugin's code is told as that plugin's.
+
+    Errors that have a line of their own (those of this toolkit, of files, of a full GPU) and those
+    of no plugin are left alone.
+
+    Args:
+        settings: which plugins take part.
+        raised: what is raised in place of the error, which becomes its cause.
+
+    Raises:
+        ToolkitError: `raised`, in one line.
+    """
+    try:
+        yield
+    except (ToolkitError, OSError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if told := _told(error, _suspects(settings)):
+            raise raised(told) from error
+        raise
+
+
+def construct(kind: str, name: str, plugin: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Make a plugin; what goes wrong inside its ``__init__`` is left to `plugin_faults`.
+
+    Args:
+        kind: singular.
+        name: registered.
+        plugin: its class.
+        args: for ``__init__``.
+        kwargs: for ``__init__``.
+
+    Raises:
+        PluginError: ``__init__`` does not take the arguments, or does not call its parent's.
+    """
+    where = f"__init__ of {kind} {name!r}{_definition(plugin, '__init__')}"
+    try:
+        inspect.signature(plugin).bind(*args, **kwargs)
+    except TypeError as error:
+        interface = f"ssl_toolkit.{kind.capitalize()}"
+        raise PluginError(f"{where} does not take what {interface} takes: {error}") from error
+    made = plugin(*args, **kwargs)
+    if isinstance(made, nn.Module) and "_modules" not in vars(made):
+        raise PluginError(f"{where} does not call super().__init__")
+    return made
+
+
+def own_frames(error: BaseException, package: str) -> Frames:
+    """The frames of an error that lie in a package, the innermost one last."""
+    return [(f, n) for f, n in traceback.walk_tb(error.__traceback__) if _package(f) == package]
+
+
+def short(path: str | None) -> str:
+    """A path as it is told: relative to the working directory where it lies below that."""
+    try:
+        return str(Path(path or "").relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _told(error: Exception, suspects: list[Suspect]) -> str:
+    """The error in one line, empty when no plugin has a part in it."""
+    if isinstance(error, WrongOutputError):
+        (algorithm,) = (suspect for suspect in suspects if suspect.kind == "algorithm")
+        place = _definition(algorithm.plugin, "step")
+        return f"step of {algorithm.label}{place} {error}; {algorithm.advice}"
+    outside = [suspect for suspect in suspects if not suspect.entry.built_in]
+    for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
+        for suspect in outside:
+            package = suspect.plugin.__module__.partition(".")[0]
+            if _package(frame) == package and _is_call_of(frame, suspect.plugin):
+                innermost, line = own_frames(error, package)[-1]
+                place = f"{short(innermost.f_code.co_filename)}:{line}"
+                text = " ".join(_text(error).split())
+                return (
+                    f"{type(error).__name__} in {frame.f_code.co_name} of {suspect.label} ({place})"
+                    f"{text and f': {text}'}{_hint(text, frame)}; {suspect.advice}"
+                )
+    return ""
+
+
+def _hint(text: str, frame: FrameType) -> str:
+    """Which views there are, where a step looked for others in vain."""
+    algorithm = _first_argument(frame)
+    missing = "for dimension 0 with size" in text or "values to unpack" in text
+    if not (missing and isinstance(algorithm, Algorithm) and frame.f_code.co_name != "views"):
+        return ""
+    counts = ", ".join(f"{name}={count}" for name, count in vars(algorithm.views()).items())
+    return f" (views() asks for {counts})"
+
+
+def _suspects(settings: Settings) -> list[Suspect]:
+    """The plugins of a run, as far as they are registered (timm's backbones are not)."""
+    names: list[tuple[str, str | None]] = [("algorithm", settings.algo)]
+    names += [("augmenter", settings.augment.weak), ("augmenter", settings.augment.strong)]
+    names += [("backbone", settings.backbone), ("dataset", settings.dataset)]
+    found = []
+    for kind, name in names:
+        if name is not None and registry.has(f"{kind}s", name):
+            entry = registry.find(f"{kind}s", name)
+            plugin, reason = registry.attempt(entry)
+            if not reason:
+                found.append(Suspect(kind, name, entry, plugin))
+    return found
+
+
+def _definition(plugin: Any, method: str) -> str:
+    """Where a method is written, in brackets; empty when that is unknown."""
+    code = getattr(inspect.unwrap(getattr(plugin, method)), "__code__", None)
+    return f" ({short(code.co_filename)}:{code.co_firstlineno})" if code else ""
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_call_of(frame: FrameType, plugin: type) -> bool:
+    """Whether the frame is that of a method of the class."""
+    first = _first_argument(frame)
+    return first is plugin or isinstance(first, plugin)
+
+
+def _first_argument(frame: FrameType) -> object:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # its text is made by code of the plugin
+        return ""
