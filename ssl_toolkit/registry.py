@@ -7,8 +7,9 @@ its import does, the worst outcome is a `PluginError` that names the distributio
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,24 +54,50 @@ def entries(group: str) -> list[Entry]:
     and one whose metadata can't be read is passed over.
     """
     found: dict[tuple[str, str], Entry] = {}
+    for name, version, points in _declared():
+        for point in points.select(group=f"ssl_toolkit.{group}"):
+            found[name, point.name] = Entry(group, point.name, name, version, point.value)
+    found |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
+    return sorted(found.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
+
+
+def unknown_groups() -> list[str]:
+    """A line for each group of entry points that is meant for this package and never read."""
+    known = [f"ssl_toolkit.{group}" for group in GROUPS]
+    lines = []
+    for name, _, points in _declared():
+        groups = {point.group for point in points if _OURS.match(point.group)}
+        for group in sorted(groups.difference(known)):
+            near = difflib.get_close_matches(group.rpartition(".")[2], GROUPS, n=1)
+            told = (
+                f", did you mean 'ssl_toolkit.{near[0]}'?"
+                if near
+                else f"; known: {', '.join(known)}"
+            )
+            lines.append(f"{name} declares entry points in the unknown group {group!r}{told}")
+    return lines
+
+
+_OURS = re.compile(r"^\[?\s*ssl[-_.]?toolkit(?=[.\s\]]|$)", re.IGNORECASE | re.MULTILINE)
+"""How a group begins that is meant for this package, its name alone or as the head of a section."""
+
+
+def _declared() -> Iterator[tuple[str, str, Any]]:
+    """Name, version and entry points of each distribution that may offer plugins."""
     seen: set[str] = set()
     for distribution in importlib_metadata.distributions():
         try:
             # The raw text first: parsing the metadata of every distribution takes 0.1 s.
-            if "ssl_toolkit." not in (distribution.read_text("entry_points.txt") or ""):
+            if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
                 continue
             name = _normalised(distribution.metadata["Name"])
             if name in seen:
                 continue
-            seen.add(name)
-            points = distribution.entry_points.select(group=f"ssl_toolkit.{group}")
-            version = distribution.version
+            found = name, distribution.version, distribution.entry_points
         except Exception:  # foreign metadata may be damaged in any way
             continue
-        for point in points:
-            found[name, point.name] = Entry(group, point.name, name, version, point.value)
-    found |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
-    return sorted(found.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
+        seen.add(name)
+        yield found
 
 
 def clashes(group: str) -> dict[str, list[Entry]]:
@@ -162,6 +189,9 @@ def _unusable(group: str, plugin: object) -> str:
     config = getattr(plugin, "Config", None)
     if config is not None and not hasattr(config, "reference"):
         return f"{plugin!r}: its Config is not a subclass of ssl_toolkit.Options"
+    if inspect.isabstract(plugin):
+        missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
+        return f"{plugin.__name__} is abstract, it does not implement {missing}"
     return ""
 
 

@@ -53,6 +53,11 @@ FAULTS = {
         "is not a subclass of ssl_toolkit.Algorithm",
     ),
     "no_object": ("x = 1", "not an object reference", "not an object reference"),
+    "unfinished": (
+        "from ssl_toolkit import Algorithm\nclass Algo(Algorithm):\n    def views(self): pass\n",
+        "Algo",
+        "Algo is abstract, it does not implement step",
+    ),
     "foreign_options": (
         PLUGIN.format(module="x") + "    class Config: pass\n",
         "Algo",
@@ -153,6 +158,31 @@ def test_damaged_metadata_is_passed_over(damage: str, install: Install) -> None:
     assert call("list").returncode == 0
     assert call("run", "--dry-run").returncode == 0
     assert call("doctor").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ("[ssl_toolkit.algorithm]", "'ssl_toolkit.algorithm', did you mean 'ssl_toolkit.algor"),
+        ("[ssl-toolkit.augmenters]", "'ssl-toolkit.augmenters', did you mean 'ssl_toolkit.augm"),
+        ("[ssl_toolkit]", "'ssl_toolkit'; known: ssl_toolkit.algorithms, ssl_toolkit.augmenters, "),
+        ("[ssl_toolkit_other.hooks]", ""),
+        ("[console_scripts]\nssl_toolkit = x:y\n[pytest11]", ""),
+    ],
+)
+def test_an_unknown_group_of_entry_points_is_told(group: str, told: str, install: Install) -> None:
+    folder = install("stray-pkg", "stray")
+    points = folder / "stray_pkg-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"{group}\nstray = stray_pkg:Algo\n")
+    warned = call("list").stderr
+    found = [line for line in call("doctor").stdout.splitlines() if line.startswith("unread:")]
+    if told:
+        assert warned.startswith("warning: stray-pkg declares entry points in the unknown group ")
+        assert told in warned
+        (line,) = found
+        assert told in line
+    else:
+        assert (warned, found) == ("", [])
 
 
 def test_a_foreign_plugin_works_and_is_recorded_by_its_distribution(install: Install) -> None:

