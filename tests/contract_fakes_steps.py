@@ -86,13 +86,14 @@ class Unnormalised(Method):
 
 
 @breaks("guess_fits_the_batch")
-class FloatMask(Method):
-    """Its mask is of floats."""
+class Trailing(Method):
+    """Its guesses carry a gradient."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         assert output.guess is not None
-        return replace(output, guess=Guess(output.guess.probs, output.guess.used.float()))
+        probs = ctx.model(batch.unlabelled_weak[0]).float().softmax(dim=-1)
+        return replace(output, guess=Guess(probs, output.guess.used))
 
 
 @breaks("metrics_are_scalars")
@@ -101,7 +102,17 @@ class Attached(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        return replace(output, metrics={"loss": output.losses["supervised"].value})
+        return replace(output, metrics={"labels": output.losses["supervised"].value})
+
+
+@breaks("metrics_are_named")
+class Doubled(Method):
+    """Late in the run it has a metric with the name of one that the engine has."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        name = "coverage" if 41 < ctx.step < 48 else "share"
+        return replace(output, metrics={name: output.metrics["share"]})
 
 
 @breaks("step_never_waits")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import contract_fakes_runs  # noqa: F401
 import contract_fakes_steps  # noqa: F401
 import pytest
+import torch
 from contract_fakes import FAKES
 from contract_fakes_options import Method, Plain
 from torch import distributed as dist
+from torch import nn
+from torch.nn import functional as F
 
+from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, Task
 from ssl_toolkit.testing import rules, run_checks
 from ssl_toolkit.testing.rules import run_rule
 from ssl_toolkit.testing.subject import find_subject
@@ -42,6 +48,99 @@ def test_a_fake_breaks_its_rule_alone(rule: str, fake: type[Method]) -> None:
     assert not dist.is_initialized()
     config = fake.Config(colour="red") if rule == "config_constructs" else None
     assert broken(fake, config) == {rule}
+
+
+class Remembering(Method):
+    """Its step uses what a scan has made."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.register_buffer("means", torch.zeros(task.num_classes, task.feature_dim))
+
+    @property
+    def scan_every(self) -> int:
+        return 2
+
+    def scan(self, labelled: Any, unlabelled: Any, ctx: Context) -> None:
+        for _, images, labels in labelled:
+            self.means.index_add_(0, labels, ctx.teacher_forward(images).features)  # type: ignore[operator]
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        features = ctx.features(batch.labelled_weak[0]).float()
+        far = (features - F.normalize(self.means)[batch.labels]).square().mean()  # type: ignore[arg-type, index]
+        return self.with_loss(batch, ctx, far, 0.001)
+
+
+class WithExtraState(Method):
+    """It keeps more than tensors."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.kept: dict[str, Any] = {"last": [torch.zeros(2)], "steps": 0}
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return self.kept
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.kept = state
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        self.kept = {"last": [value.detach().expand(2)], "steps": self.kept["steps"] + 1}
+        return self.with_loss(batch, ctx, value, 0.001 * min(self.kept["steps"], 9))
+
+
+class Penalising(Method):
+    """It takes a gradient inside the step."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        features, logits = ctx.forward(batch.labelled_weak[0])
+        loss = F.cross_entropy(logits.float(), batch.labels)
+        (gradient,) = torch.autograd.grad(loss, features, create_graph=True)
+        return self.with_loss(batch, ctx, gradient.float().square().sum(), 0.01)
+
+
+class Normalising(Method):
+    """It has BatchNorm in a module of its own."""
+
+    def __init__(self, config: Options, task: Task) -> None:
+        super().__init__(config, task)
+        self.head = nn.Sequential(nn.BatchNorm1d(task.feature_dim), nn.Linear(task.feature_dim, 2))
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        value = self.head(ctx.features(batch.labelled_weak[0])).float().square().mean()
+        return self.with_loss(batch, ctx, value, 0.01)
+
+
+class Warming(Method):
+    """A loss, a guess and a metric come after a while; the metric may be nan."""
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        if ctx.step < 4:
+            return StepOutput({"supervised": output.losses["supervised"]})
+        assert output.guess is not None
+        used = output.guess.used.float()
+        return replace(output, metrics={"confidence": used.sum() / used.sum()})
+
+
+@pytest.mark.parametrize("fake", [Remembering, WithExtraState, Penalising, Normalising, Warming])
+def test_what_is_allowed_breaks_no_rule(fake: type[Method]) -> None:
+    assert [result.explain() for result in run_checks(fake) if not result.passed] == []
+
+
+class Returning(Method):
+    """It returns a dict."""
+
+    def step(self, batch: Batch, ctx: Context) -> Any:
+        return {"supervised": Loss(ctx.model(batch.labelled_weak[0]).mean())}
+
+
+def test_a_step_that_returns_something_else_is_told_as_in_a_run() -> None:
+    subject = find_subject(Returning)
+    for name in ("losses_are_named", "labels_matter", "same_seed_same_losses"):
+        told = run_rule(RULES[name], subject).told
+        assert told == "returned a dict instead of a StepOutput"
 
 
 def test_a_good_one_breaks_none() -> None:

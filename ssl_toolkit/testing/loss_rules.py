@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import random_states
+from ssl_toolkit.engine.outputs import is_name, is_weight
 from ssl_toolkit.engine.trainer import objective
 from ssl_toolkit.interfaces import StepOutput, Views
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject
-from ssl_toolkit.testing.trial import STEPS, Trial, differing, listed
+from ssl_toolkit.testing.trial import LATE, MIDDLE, STEPS, Trial, differing, listed
 
 # --- making one ---------------------------------------------------------------------------------
 
@@ -66,7 +65,7 @@ def views_are_constant(subject: Subject) -> None:
 def losses_are_named(subject: Subject) -> None:
     """Losses have names of lower-case letters, digits and underscores, one being `supervised`."""
     names = [*Trial(subject).output().losses]
-    wrong = [name for name in names if not re.fullmatch(r"[a-z][a-z0-9_]*", str(name))]
+    wrong = [name for name in names if not is_name(name)]
     require(not wrong, f"losses are called {listed(wrong)}")
     require("supervised" in names, f"no loss is called 'supervised', only {listed(names)}")
 
@@ -98,7 +97,8 @@ def losses_are_finite_scalars(subject: Subject) -> None:
 )
 def weights_are_not_negative(subject: Subject) -> None:
     """The weight of each loss is a finite number of at least 0."""
-    _check_weights(Trial(subject).output(), "in the middle of the run")
+    for step in (MIDDLE, LATE):
+        _check_weights(Trial(subject).output(step), f"at step {step} of {STEPS}")
 
 
 @rule(
@@ -175,6 +175,5 @@ def unlabelled_images_matter(subject: Subject) -> None:
 
 def _check_weights(output: StepOutput, when: str) -> None:
     for name, loss in output.losses.items():
-        weight = loss.weight
-        good = isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0
-        require(good, f"{when} the weight of loss {name!r} is {weight!r}")
+        good = is_weight(loss.weight)
+        require(good, f"{when} the weight of loss {name!r} is {loss.weight!r}")

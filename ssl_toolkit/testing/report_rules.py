@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ssl_toolkit.engine.outputs import is_engine_metric, is_name
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
-from ssl_toolkit.testing.trial import Trial, tensors_of
+from ssl_toolkit.testing.trial import LATE, MIDDLE, Trial, listed, tensors_of
 
 
 @rule(
@@ -70,6 +71,21 @@ def metrics_are_scalars(subject: Subject) -> None:
 
 @rule(
     "algorithms",
+    why="names become columns beside the engine's own; the engine refuses others.",
+    cause="a metric called `loss` or `coverage`, or a name with capitals, spaces or dots",
+)
+def metrics_are_named(subject: Subject) -> None:
+    """Metrics and pairs have names like losses, and none that the engine uses itself."""
+    for step in (MIDDLE, LATE):
+        output = Trial(subject).output(step)
+        wrong = [name for name in (*output.metrics, *output.pairs) if not is_name(name)]
+        require(not wrong, f"metrics or pairs are called {listed(wrong)}")
+        taken = [name for name in output.metrics if is_engine_metric(name, output)]
+        require(not taken, f"the engine has columns {listed(taken)} of its own")
+
+
+@rule(
+    "algorithms",
     why="a GPU idles while the host waits for a value; it is the usual reason of a slow step.",
     cause="item(), float(loss), `if mask.any()`, indexing with a mask; use torch.where",
 )
@@ -79,7 +95,6 @@ def step_never_waits(subject: Subject) -> None:
     batch = trial.batch()
     modules = trial.classifier, trial.ema.module, trial.algorithm
     held = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-    with torch.no_grad():
-        trial.output()  # what is done once may wait
+    trial.output()  # what is done once may wait
     around = host_sync.forbidden(subject.device, [*tensors_of(batch).values(), *held])
     trial.output(batch=batch, around=around)

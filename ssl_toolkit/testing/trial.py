@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten
 
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
@@ -22,11 +23,20 @@ from ssl_toolkit.engine.devices import make_autocast, make_scaler
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
 from ssl_toolkit.engine.optimisation import build_optimizer
+from ssl_toolkit.engine.outputs import check_output
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.trainer import Trainer, objective
 from ssl_toolkit.engine.views import BatchMaker, TrainingImages
-from ssl_toolkit.interfaces import Algorithm, Backbone, Batch, StepOutput, Task
+from ssl_toolkit.interfaces import (
+    Algorithm,
+    Augmenter,
+    Backbone,
+    Batch,
+    Draws,
+    StepOutput,
+    Task,
+)
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
 from ssl_toolkit.testing.subject import Subject
 
@@ -34,6 +44,8 @@ SEED = 3
 STEPS = 50
 """Steps of the run that the algorithm is told of; few of them are done."""
 MIDDLE = STEPS // 2
+LATE = STEPS - 5
+"""A step near the end; no rule trains that far."""
 SHARP = 30.0
 """Factor of the head's weights by which some predictions are confident and some are not."""
 
@@ -53,6 +65,18 @@ class TinyNetwork(Backbone):
         return F.leaky_relu(self.norm(self.conv(images)), 0.1).mean(dim=(2, 3))
 
 
+class Black(Augmenter):
+    """Makes every image black."""
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """Draw nothing."""
+        return {}
+
+    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+        """Black images (N, 3, H, W)."""
+        return torch.zeros_like(images)
+
+
 class Trial:
     """An algorithm in the engine, ready for single steps or for a short training.
 
@@ -64,7 +88,8 @@ class Trial:
         size: height and width of the pictures.
         sharpness: factor of the weights of the head, of model and teacher; 0 for uniform answers.
         ranks: the processes that share the run; None for this one.
-        blank: whether all pictures are black and all answers uniform, whatever the sharpness.
+        blank: whether all views are black and all answers to them uniform, whatever the sharpness;
+            a scan sees the same pictures as ever.
     """
 
     def __init__(
@@ -81,7 +106,7 @@ class Trial:
     ) -> None:
         device = self.device = subject.device
         seed_globally(SEED, device)
-        images = self.images = _training_images(classes, size, device, blank)
+        images = self.images = _training_images(classes, size, device)
         self.classifier = Classifier(TinyNetwork(), classes).to(device)
         with torch.no_grad():
             head: Any = self.classifier.head
@@ -100,7 +125,9 @@ class Trial:
         seed_globally(derive_seed(SEED, "algorithm"), device)
         options = subject.options() if config is None else config
         self.algorithm: Algorithm = subject.plugin(options, self.task).to(device)
-        weak, strong = Weak(), Weak(Weak.Config(padding_fraction=0.25))
+        weak, strong = (
+            (Black(), Black()) if blank else (Weak(), Weak(Weak.Config(padding_fraction=0.25)))
+        )
         self.batches = BatchMaker(
             images,
             self.algorithm.views(),
@@ -167,11 +194,11 @@ class Trial:
         self.scan(step)
         batch = self.batch() if batch is None else batch
         context = self.context(step)
-        with make_autocast(precision, self.device)():
-            if around is None:
-                return self.algorithm.step(batch, context)
-            with around:
-                return self.algorithm.step(batch, context)
+        with make_autocast(precision, self.device)(), around or nullcontext():
+            output = self.algorithm.step(batch, context)
+        if not isinstance(output, StepOutput):  # what else is wrong with it, the rules tell
+            check_output(output, batch, self.task.num_classes)
+        return output
 
     def scan(self, step: int = 0) -> None:
         """Let an algorithm scan that wants to, once."""
@@ -226,9 +253,7 @@ def _settings(batch_size: int) -> Settings:
 
 
 @cache
-def _training_images(
-    classes: int, size: tuple[int, int], device: torch.device, blank: bool
-) -> TrainingImages:
+def _training_images(classes: int, size: tuple[int, int], device: torch.device) -> TrainingImages:
     """Pictures of a colour and a coarse pattern for each class, and noise."""
     generator = torch.Generator().manual_seed(SEED)
     kinds = torch.rand(classes, 3, 2, 2, generator=generator)
@@ -237,7 +262,7 @@ def _training_images(
     labels = torch.arange(classes * (16 if classes < 20 else 3)) % classes
     noise = 0.1 * torch.rand(len(labels), 3, *size, generator=generator)
     pixels = (255 * (kinds[labels] + noise)).to(torch.uint8)
-    store = ImageStore((torch.zeros_like(pixels) if blank else pixels).to(device))
+    store = ImageStore(pixels.to(device))
     rows, labels = torch.arange(len(labels), device=device), labels.to(device)
     few = len(labels) // 3
     return TrainingImages(store, rows[:few], labels[:few], store, rows[few:], labels[few:])
@@ -255,13 +280,22 @@ def tensors_of(batch: Batch) -> dict[str, Tensor]:
     return {name: value for name, value in vars(batch).items() if value is not None}
 
 
-def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
-    """Names of two state dicts whose tensors are not the same."""
+def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Names of two state dicts whose values are not the same; extra state may be anything."""
     return [
         name
         for name in one.keys() | other.keys()
-        if name not in one or name not in other or not torch.equal(one[name], other[name])
+        if name not in one or name not in other or not _same(one[name], other[name])
     ]
+
+
+def _same(one: Any, other: Any) -> bool:
+    mine, my_form = tree_flatten(one)
+    yours, your_form = tree_flatten(other)
+    return my_form == your_form and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
+        for a, b in zip(mine, yours, strict=True)
+    )
 
 
 def listed(names: list[str]) -> str:
