@@ -229,14 +229,18 @@ def test_parametrize_refuses_expectations_of_nothing() -> None:
 # --- command ------------------------------------------------------------------------------------
 
 
-def test_check_prints_a_table() -> None:
+def test_check_prints_what_is_broken_and_all_rules_when_asked() -> None:
     done = call("check", "none")
     output = done.stdout
     assert done.returncode == 0
+    kept = f"{len(rules('augmenter'))} of {len(rules('augmenter'))} rules kept"
+    assert re.fullmatch(rf"augmenter none\n{kept} \([\d.]+ s\)\n", output)
+
+    output = call("check", "none", "--verbose").stdout
     assert output.splitlines()[0].strip() == "augmenter none"
     for rule in rules("augmenter"):
         assert re.search(rf"{rule.name}\s+\S\s+passed", output)
-    assert f"{len(rules('augmenter'))} of {len(rules('augmenter'))} rules kept" in output
+    assert kept in output
 
 
 def test_check_tells_what_is_broken() -> None:
@@ -244,6 +248,7 @@ def test_check_tells_what_is_broken() -> None:
     done = call("check", "contract_logger")
     output = done.stdout
     assert done.returncode == 1
+    assert "is_described" not in output
     assert "found:  packages is ('numpy>=1.26',)" in output
     assert f"{len(rules('logger')) - 1} of {len(rules('logger'))} rules kept" in output
     done = call("check", "contract_logger", "--json")
