@@ -12,11 +12,13 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import call
 
 from ssl_toolkit import registry
+from ssl_toolkit.testing import ContractError, RuleResult
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -107,7 +109,7 @@ def test_an_algorithm_from_an_empty_folder_to_a_wheel(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")  # put back when the test ends
     page = DOCS / "writing-an-algorithm.md"
-    assert follow(page, outside) == {"bash": 4, "text": 3, "python": 4}
+    assert follow(page, outside) == {"bash": 4, "text": 5, "python": 6}
     printed = capfd.readouterr().out
     assert re.search(r"^  my_method +my-method 0\.1\.0$", printed, re.MULTILINE)
     assert re.search(r"^\d+ passed in ", printed, re.MULTILINE)
@@ -140,7 +142,7 @@ def test_the_other_plugins_keep_their_contracts_and_work_together(
     outside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     page = DOCS / "writing-other-plugins.md"
-    assert follow(page, outside) == {"bash": 1, "python": 7}
+    assert follow(page, outside) == {"bash": 1, "python": 8}
     text = page.read_text(encoding="utf-8")
     for group in ("augmenter", "backbone", "dataset", "logger", "launcher"):
         assert f"@ssl_toolkit.register_{group}(" in text
@@ -152,6 +154,29 @@ def test_the_other_plugins_keep_their_contracts_and_work_together(
     for plugin in ("augmenters: noisy", "backbones: shallow", "datasets: stripes"):
         assert f'"{plugin}": "(this session)"' in record
     assert {path.name for path in (outside / "my_augmenter").iterdir()} >= {"my_augmenter.py"}
+
+
+def test_the_blocks_on_the_kit_check_a_method(
+    outside: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call("new", "algorithm", "my_method").returncode == 0
+    sys.path.insert(0, str(outside / "my_method"))
+    importlib.invalidate_caches()
+    page = (DOCS / "contract-kit.md").read_text(encoding="utf-8")
+    parametrized, whole, results, expected = (b[2] for b in BLOCK.findall(page) if b[1] == "python")
+    names: dict[str, Any] = {}
+    exec(parametrized, names)
+    (mark,) = names["test_contract"].pytestmark
+    assert len(mark.args[1]) > 30
+    exec(whole, names)
+    exec(results, names)
+    told = capfd.readouterr().out.splitlines()
+    assert len(told) == len(mark.args[1])
+    assert all(re.fullmatch(r"\w+ passed \d+\.\d\d s", line) for line in told)
+    with pytest.raises(ContractError, match=r"labels_matter.*\n.*although it was expected to fail"):
+        exec(expected, names)
+    fields = re.findall(r"^- `(\w+)(?:\(\))?`: ", page, re.MULTILINE)
+    assert {*RuleResult.__dataclass_fields__, "passed", "explain"} == {*fields}
 
 
 @pytest.mark.parametrize("page", ["writing-an-algorithm.md", "writing-other-plugins.md"])

@@ -15,7 +15,10 @@ from ssl_toolkit.config.options import Options
 
 @dataclass(frozen=True)
 class Views:
-    """How many differently augmented views of each image an algorithm wants a step."""
+    """How many differently augmented views of each image an algorithm wants a step.
+
+    `Views()` asks for one weak view of the labelled images.
+    """
 
     labelled_weak: int = 1
     labelled_strong: int = 0
@@ -201,20 +204,28 @@ class StepOutput:
     """What `Algorithm.step` returns."""
 
     losses: Mapping[str, Loss]
-    """At least one term, by name (lower case, no dot); the supervised one is ``supervised``."""
+    """At least one term, by name (lower-case letters, digits, underscores); that on the labels is
+    ``supervised``. Names may differ from step to step, such as after a warm-up: each mean in the
+    log is over the steps that have the name. All processes of a run return the same names."""
     guess: Guess | None = None
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     """By the name of a criterion, (U, U) bool: whether images i != j of the step pass it as a pair
     of the same class, in the algorithm's belief. The engine reports how often that is false."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """More 0-dim tensors to log, by name; no gradient, no host transfer."""
+    """More 0-dim tensors to log, by names like those of losses, none of them one that the engine
+    logs itself (``coverage``); no gradient, no host transfer. One that is not finite, such as a
+    share of nothing, counts as absent in that step."""
 
 
 class Algorithm(nn.Module, ABC):
     """A semi-supervised objective. Subclasses are final: share code through functions.
 
-    Buffers are saved with the run and parameters are optimised with the model, for free. The
-    engine calls, in this order: ``__init__`` once, `views` once, then each step `step`; `scan`
+    Buffers are saved with the run and parameters are optimised with the model, for free; what is
+    neither goes through torch's ``get_extra_state`` and ``set_extra_state``. A nan in a buffer ends
+    the run. BatchNorm in modules of its own is averaged over the processes of a run as the model's
+    is.
+
+    The engine calls, in this order: ``__init__`` once, `views` once, then each step `step`; `scan`
     before the first step and every `scan_every` steps when that is not 0.
 
     Args:

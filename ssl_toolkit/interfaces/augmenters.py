@@ -86,7 +86,8 @@ class Augmenter(nn.Module, ABC):
     def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:
         """Learn from the model's answers to the probe views of labelled images.
 
-        Called once a step before the views are drawn, when `wants_feedback`.
+        Called once a batch before its views are drawn, when `wants_feedback`: several times for one
+        optimizer step under gradient accumulation.
 
         Args:
             draws: what `draw_probe` gave.
