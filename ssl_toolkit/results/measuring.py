@@ -18,8 +18,9 @@ from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.trainer import needed
-from ssl_toolkit.errors import ConfigError, ToolkitError
+from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Launcher, Unit
 from ssl_toolkit.results.console import Console
@@ -87,7 +88,8 @@ def measure(config: RunConfig) -> Costs:
     trainer = prepare(config).trainer
     if config.settings.compile:
         compile_forwards(trainer)
-    return trainer.measure()
+    with plugin_faults(config.settings, TrainingError):
+        return trainer.measure()
 
 
 def main(config: Path, answer: Path) -> int:
