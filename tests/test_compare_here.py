@@ -111,7 +111,8 @@ def test_it_fails_is_stopped_and_ends_as_in_processes(tmp_path: Path) -> None:
     (own,), (other,) = (row.members for row in outcome.comparison.rows)
     assert (own.status, other.status) == ("failed", "completed")
     assert "a fault of its own" in own.reason
-    assert "Traceback" in (folder / "logs/known_here-s0.txt").read_text(encoding="utf-8")
+    told = (folder / "logs/known_here-s0.txt").read_text(encoding="utf-8")
+    assert "ZeroDivisionError in step of algorithm 'known_here'" in told
 
     FAULTS.append("SIGINT")
     more = comparison(folder, seeds=[0, 1])

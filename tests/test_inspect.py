@@ -132,7 +132,7 @@ def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
 def test_what_cannot_be_read_is_refused(cases, tmp_path):
     assert "labeled/<class>/" in refusal("inspect", tmp_path)
     assert "doesn't exist" in refusal("inspect", tmp_path / "nowhere")
-    assert "image_size" in refusal("inspect", cases / "c00_base", "--image-size", "none")
+    assert "--image-size: must be" in refusal("inspect", cases / "c00_base", "--image-size", "none")
 
 
 def test_a_run_uses_what_inspect_decoded(cases, tmp_path, monkeypatch):
