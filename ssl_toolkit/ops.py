@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "align_distribution",
     "bhattacharyya",
     "cosine_factor",
+    "follow_shares",
     "guess_labels",
     "interleave",
     "interleave_rows",
@@ -83,6 +85,71 @@ def guess_labels(logits: Tensor, temperature: float) -> Tensor:
         raise ValueError(f"logits must be (views, N, classes), got {tuple(logits.shape)}")
     mean = _at_least_float32(logits.detach()).softmax(dim=-1).mean(dim=0)
     return sharpen(mean, temperature)
+
+
+# --- shares of the classes ----------------------------------------------------------------------
+
+
+def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: float) -> Tensor:
+    """Move predictions towards expected class shares; no gradient.
+
+    p_c · (shares_c / mean_c)^exponent, each row normalized: what is predicted more often than it
+    should be becomes less likely. Zeros stay 0.
+
+    Args:
+        probs: (N, C) predictions.
+        shares: (C,) that the predictions should have on average.
+        mean: (C,) that they have.
+        exponent: 0 changes nothing, 1 is the paper's form.
+
+    Returns:
+        (N, C) probabilities.
+
+    Source: Berthelot et al., ReMixMatch (ICLR 2020, arXiv:1911.09785), section 3.1, exponent 1.
+
+    >>> even = torch.tensor([0.5, 0.5])
+    >>> align_distribution(even[None], torch.tensor([0.2, 0.8]), even, 1)
+    tensor([[0.2000, 0.8000]])
+    """
+    probs, shares, mean = (_at_least_float32(t.detach()) for t in (probs, shares, mean))
+    tiny = torch.finfo(probs.dtype).tiny  # a share of 0 would leave some rows no class at all
+    ratio = shares.clamp_min(tiny).log() - mean.clamp_min(tiny).log()
+    return (probs.log() + exponent * ratio).softmax(dim=-1)
+
+
+def follow_shares(
+    probs: Tensor, exponent: float, rounds: int = 20, counts: Tensor | None = None
+) -> Tensor:
+    """Distributions that follow the class shares which they imply themselves.
+
+    In turn, s_c = (sum_i q_ic + 5 r_c) / (N + 5 C) and q_ic = p_ic · (C · s_c / r_c)^exponent with
+    rows normalized, where r_c is C times the share of class c of the labels: 1 if they are equal.
+    Five images more of each class than were found keep a rare one alive.
+
+    Args:
+        probs: (N, C) rows that sum to 1, of a classifier that was fitted to the labels.
+        exponent: 0 leaves them alone, 1 is the plain EM, between them it is damped.
+        rounds: of EM.
+        counts: (C,) labels of each class, None for equal ones; a class without any gets nothing.
+
+    Returns:
+        (N, C); their mean over the rows estimates the class shares.
+
+    Source: Saerens et al., Adjusting the Outputs of a Classifier to New a Priori Probabilities
+    (Neural Computation 2002), section 2.2, exponent 1 and no images added.
+    """
+    classes = probs.shape[1]
+    prior = torch.ones(classes, dtype=probs.dtype, device=probs.device)
+    if counts is not None:
+        prior = counts.to(prior) * classes / counts.sum()
+    weights = torch.ones_like(prior)
+    found = probs
+    for _ in range(rounds if exponent and len(probs) else 0):
+        found = probs * weights
+        found = found / found.sum(dim=-1, keepdim=True)
+        shares = (found.sum(dim=0) + 5 * prior) / (len(probs) + 5 * classes)
+        weights = torch.where(prior > 0, classes * shares / prior, 0).pow(exponent)
+    return found
 
 
 # --- losses -------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from ssl_toolkit.interfaces.algorithms import (
     Algorithm,
     Batch,
     Context,
+    FeatureAlgorithm,
     Guess,
     Loss,
     Prediction,
     StepOutput,
     Task,
+    TrainingFeatures,
     Views,
 )
 from ssl_toolkit.interfaces.augmenters import Augmenter, Draws
@@ -36,6 +38,7 @@ __all__ = [
     "DatasetDefaults",
     "Draws",
     "Ended",
+    "FeatureAlgorithm",
     "Guess",
     "ImageTable",
     "Launcher",
@@ -46,6 +49,7 @@ __all__ = [
     "Prediction",
     "StepOutput",
     "Task",
+    "TrainingFeatures",
     "Unit",
     "Views",
 ]

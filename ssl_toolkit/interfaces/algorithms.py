@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,12 @@ class Context(ABC):
     max_steps: int
     generator: torch.Generator
     """A CPU generator that depends on (seed, step) alone: draw every random number from it."""
+    class_shares: Tensor
+    """(C,) float32 on the device of the run, summing to 1: what is known of the shares of the
+    classes in the unlabeled pool, without its labels. Those of the labeled images where their
+    numbers differ by more than one; else, with the probe of a pre-trained backbone, an estimate
+    from its predictions; else those of the labeled images, which are then equal by design. The same
+    at every step and on every process."""
 
     @abstractmethod
     def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
@@ -190,6 +196,24 @@ class Loss(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TrainingFeatures:
+    """The features of every training image, from a backbone in eval mode; float32 on the CPU.
+
+    Stacks have the views first. View 0 is the image without augmentation; the others are weak
+    views, as many as `FeatureAlgorithm.augmented_views` says.
+    """
+
+    labeled: Tensor
+    """(1 + views, n, D)."""
+    labels: Tensor
+    """(n,) int64."""
+    unlabeled: Tensor
+    """(1 + views, m, D), the pool, or `FeatureAlgorithm.most_unlabeled` images of it."""
+    blocks: tuple[int, ...]
+    """Sizes of the parts of a feature vector: the features proper, then those of each stage."""
+
+
+@dataclass(frozen=True)
 class Guess:
     """What the algorithm believes about the unlabelled images of the step, for the metrics."""
 
@@ -237,6 +261,16 @@ class Algorithm(nn.Module, ABC):
     Config: ClassVar[type[Options]] = Options
     oracle: ClassVar[bool] = False
     """Whether the algorithm is given the hidden labels of unlabelled images (an upper bound)."""
+    auto_rank: ClassVar[int] = 0
+    """Preference of ``--algo auto`` among the algorithms that it tries with a pre-trained backbone,
+    the highest first, those for frozen features before those that train it; 0: it is not tried."""
+    auto_rank_from_scratch: ClassVar[int] = 0
+    """The same without pre-trained weights."""
+    auto_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of its own that ``--algo auto`` sets where it trains a pre-trained backbone."""
+    mixes_images: ClassVar[bool] = False
+    """Whether `step` computes new images from its views (MixUp, CutMix, perturbations), so that
+    the features of a frozen backbone, computed before, cannot stand in for them."""
 
     def __init__(self, config: Options, task: Task) -> None:
         super().__init__()
@@ -278,3 +312,50 @@ class Algorithm(nn.Module, ABC):
             unlabelled: yields (indices, images) in order, the whole pool.
             ctx: as for `step`; gradients are off.
         """
+
+
+class FeatureAlgorithm(Algorithm, ABC):
+    """An algorithm that fits a head to frozen features at once, and takes no steps.
+
+    The engine computes the features once, calls `fit`, and evaluates, saves and exports the
+    backbone with the head that it returns. ``steps``, augmentation and the optimizer play no part.
+    """
+
+    @property
+    def augmented_views(self) -> int:
+        """Weak views of each training image that `fit` gets beside the plain one."""
+        return 0
+
+    @property
+    def most_unlabeled(self) -> int | None:
+        """Unlabeled images whose features `fit` gets at most, drawn by the seed; None for all."""
+        return None
+
+    @abstractmethod
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        """Fit a head.
+
+        Args:
+            features: of the training images.
+            generator: on the CPU, seeded by the run: draw every random number from it.
+
+        Returns:
+            A module that maps features (N, D) to logits (N, C), such as
+            `ssl_toolkit.FeatureHead`, on the CPU.
+        """
+
+    def views(self) -> Views:
+        """None: no batch is made."""
+        return Views(labelled_weak=0)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """Never called.
+
+        Args:
+            batch: none is made.
+            ctx: likewise.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{type(self).__name__} is fitted to features; it takes no steps")

@@ -27,6 +27,8 @@ class Backbone(nn.Module, ABC):
     std: ChannelStatistics | None = None
     default_image_size: int | None = None
     """Side in pixels that the backbone was made for; None for any."""
+    used_stages: int = 0
+    """Last stages whose means over positions are appended to the features; see `use_stages`."""
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
@@ -51,6 +53,26 @@ class Backbone(nn.Module, ABC):
     def own_image_size(cls, name: str) -> int | None:
         """`default_image_size` of the backbone that `build` would make of a name."""
         return cls.default_image_size
+
+    @classmethod
+    def takes_other_sizes(cls, name: str) -> bool:
+        """Whether published weights of this name serve images of other sizes without change."""
+        return False
+
+    def use_stages(self, count: int) -> tuple[int, ...]:
+        """Let `forward` append what the last stages see, averaged over positions.
+
+        Early features say more of textures and shapes, late ones more of the classes that the
+        weights were trained for. A backbone that has stages sets `used_stages` and `feature_dim`.
+
+        Args:
+            count: stages, 0 for none.
+
+        Returns:
+            The sizes of the blocks of a feature vector: the features proper, then each stage; the
+            features alone where the backbone has no stages to give.
+        """
+        return (self.feature_dim,)
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ class ImageTable:
     """Hash of the picture's bytes, for finding the same picture twice; None where unknown."""
     notes: tuple[str, ...] = ()
     """Lines the user should see, such as what was ignored."""
+    features: NDArray[np.float32] | None = None
+    """(N, D) feature vectors in place of images, which `read` then refuses; None for images."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics, Prediction
+from ssl_toolkit.models.heads import head_for
 
 
 class Classifier(nn.Module):
@@ -44,6 +45,10 @@ class Classifier(nn.Module):
         own = backbone.classifier(num_classes)
         self.head: nn.Module = nn.Linear(backbone.feature_dim, num_classes) if own is None else own
         self.num_classes = num_classes
+        self.blocks: tuple[int, ...] = (backbone.feature_dim,)
+        """Sizes of the blocks of a feature vector; see `Backbone.use_stages`."""
+        self.frozen: list[nn.Module] = []
+        """Modules that stay in eval mode and get no gradient; see `ssl_toolkit.models.freezing`."""
         self.register_buffer("mean", torch.empty(1, 3, 1, 1))
         self.register_buffer("std", torch.empty(1, 3, 1, 1))
         self.set_statistics(mean, std)
@@ -64,13 +69,34 @@ class Classifier(nn.Module):
         """Features and logits.
 
         Args:
-            images: (N, 3, H, W) float in [0, 1], not normalised; left alone.
+            images: (N, 3, H, W) float in [0, 1], not normalized; or (N, feature_dim) features that
+                the backbone gave before, which go to the head as they are. Left alone.
 
         Returns:
             Features (N, feature_dim) and logits (N, C), both with gradient.
         """
-        features = self.backbone((images - self.mean) / self.std)
+        features = images if images.ndim == 2 else self.backbone((images - self.mean) / self.std)
         return Prediction(features, self.head(features))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all modules but the frozen ones, which stay in eval mode."""
+        super().train(mode)
+        for module in self.frozen:
+            module.eval()
+        return self
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load weights; the head takes the form that they have."""
+        head = {k.removeprefix("head."): v for k, v in state_dict.items() if k.startswith("head.")}
+        if head.keys() != self.head.state_dict().keys() or any(
+            value.shape != head[key].shape for key, value in self.head.state_dict().items()
+        ):
+            made = head_for(head)
+            if made is not None:
+                self.head = made.to(self.mean.device)
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
 def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:

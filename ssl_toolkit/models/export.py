@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import write_atomically, write_json
 from ssl_toolkit.interfaces import ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.feature_input import input_text
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 from ssl_toolkit.models.wide_resnet import WideResNet
 
@@ -28,6 +30,7 @@ def export_model(
     backbone_name: str,
     classes: Sequence[str],
     image_size: int,
+    fit: Fit = "crop",
 ) -> dict[str, Any]:
     """Write ``model.safetensors`` and ``config.json``.
 
@@ -45,6 +48,7 @@ def export_model(
         backbone_name: name to build the backbone by.
         classes: C names in the order of the logits.
         image_size: side in pixels that it was trained with.
+        fit: how images were made square.
 
     Returns:
         The content of ``config.json``; it has a key ``architecture`` where timm can open it.
@@ -57,12 +61,17 @@ def export_model(
         "backbone": backbone_name,
         "classes": list(classes),
         "image_size": image_size,
+        "fit": fit,
         "mean": mean,
         "std": std,
         "num_classes": classifier.num_classes,
         "num_features": classifier.backbone.feature_dim,
-        "input": f"(N, 3, {image_size}, {image_size}) float, RGB, (image - mean) / std of images "
-        f"in [0, 1]; {preparation(image_size)}",
+        "stages": classifier.backbone.used_stages,
+        "input": input_text(
+            backbone_name,
+            f"(N, 3, {image_size}, {image_size}) float, RGB, (image - mean) / std of images "
+            f"in [0, 1]; {preparation(image_size, fit)}",
+        ),
         "output": "logits in the order of `classes`; their softmax is the probabilities",
     }
     state = {
@@ -90,8 +99,9 @@ def export_model(
             "mean": mean,
             "std": std,
             "num_classes": classifier.num_classes,
-            "interpolation": "bilinear",
+            "interpolation": "bicubic",
             "crop_pct": 1.0,
+            "crop_mode": "border" if fit == "pad" else "center",
         }
         config |= timm_config | {"label_names": list(classes)}
     content = safetensors.torch.save(
@@ -107,7 +117,7 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
 
     Returns:
         The classifier on the CPU in eval mode, and the configuration with its keys ``backbone``,
-        ``classes``, ``image_size``, ``mean`` and ``std``.
+        ``classes``, ``image_size``, ``fit``, ``mean`` and ``std``.
 
     Raises:
         ModelError: the folder holds no such export or its weights don't fit.
@@ -129,6 +139,7 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         seed=0,
         weights=folder / "model.safetensors",
         classes=classes,
+        stages=config.get("stages", 0),
     )
     if any("head" in note and "left out" in note for note in notes):
         raise ModelError(f"{folder}: the head in model.safetensors is not that of config.json")
@@ -141,7 +152,7 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
 
     Args:
         path: for the message.
-        content: with the keys ``backbone``, ``classes`` and ``image_size``.
+        content: with the keys ``backbone``, ``classes``, ``image_size`` and ``fit``.
 
     Raises:
         ModelError: one of them is missing, or of a wrong type or range.
@@ -153,6 +164,8 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
         and len(classes) > 1
         and all(isinstance(name, str) for name in classes),
         "image_size": type(size) is int and 1 <= size <= 4096,
+        "fit": content.get("fit") in get_args(Fit),
+        "stages": content.get("stages", 0) in range(9),
     }
     for key, good in right.items():
         if not good:
@@ -171,11 +184,14 @@ def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelSt
     return mean, std
 
 
-def preparation(image_size: int) -> str:
+def preparation(image_size: int, fit: Fit) -> str:
     """How a picture became an image in training, in words."""
+    side, then = "shorter", "the middle square cut out"
+    if fit == "pad":
+        side, then = "longer", "centered on a white square"
     return (
-        f"pictures are turned as EXIF says, their shorter side scaled to {image_size} pixels "
-        "(bilinear, antialiased), the middle square cut out, and divided by 255"
+        f"pictures are turned as EXIF says, their {side} side scaled to {image_size} pixels "
+        f"(bicubic, antialiased), {then}, and divided by 255"
     )
 
 
@@ -185,7 +201,7 @@ def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
 
     backbone = classifier.backbone
     assert isinstance(backbone, TimmBackbone)
-    if not isinstance(classifier.head, nn.Linear):
+    if not isinstance(classifier.head, nn.Linear) or backbone.used_stages:
         return None
     try:
         # A new model draws random weights, which the trained ones then replace.

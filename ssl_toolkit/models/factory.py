@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.errors import ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
+from ssl_toolkit.models.feature_input import FeatureInput, feature_length
 from ssl_toolkit.models.weights import load_weights
 
 
@@ -18,17 +20,47 @@ def find_backbone(name: str) -> tuple[type[Backbone], str]:
     """The class that a backbone's name means, and the name that its `build` gets.
 
     A registered name comes first, then timm's; ``timm:NAME`` says timm outright, and
-    ``distribution:NAME`` picks one of several distributions. Does not import timm.
+    ``distribution:NAME`` picks one of several distributions; ``features_N`` is for data that are
+    features of length N already. Does not import timm.
 
     Raises:
         PluginError: a broken plugin, or an unknown name with a distribution.
     """
+    if feature_length(name) is not None:
+        return FeatureInput, name
     if name.startswith("timm:") or not (":" in name or registry.has("backbones", name)):
         from ssl_toolkit.models.timm_backbone import TimmBackbone
 
         return TimmBackbone, name.removeprefix("timm:")
     found: type[Backbone] = registry.load("backbones", name)
     return found, name.rpartition(":")[2]
+
+
+SMALLEST_FROZEN, SMALLEST_TRAINED = 128, 64
+"""Least sizes in pixels: frozen features of small images gain up to 128, while a backbone that is
+trained gets used to 64, at a quarter of the time (docs/results.md)."""
+
+
+def size_for(name: str, side: int, *, trained: bool) -> int | None:
+    """The size in pixels at which a pre-trained backbone serves images of a shorter side best.
+
+    Its own, or for smaller images twice their shorter side, rounded up to a multiple of 32: more
+    adds cost but no detail. Backbones for one size alone keep it.
+
+    Args:
+        name: see `find_backbone`.
+        side: shorter side of a typical image in pixels.
+        trained: whether the backbone is trained.
+
+    Raises:
+        PluginError: the backbone is unknown or broken.
+    """
+    plugin, bare = find_backbone(name)
+    own = plugin.own_image_size(bare)
+    if own is None or not plugin.takes_other_sizes(bare):
+        return own
+    least = SMALLEST_TRAINED if trained else SMALLEST_FROZEN
+    return min(own, max(least, 32 * math.ceil(2 * side / 32)))
 
 
 def own_image_size(name: str) -> int | None:
@@ -54,6 +86,7 @@ def build_classifier(
     batchnorm_momentum: float | None = None,
     channels_last: bool = False,
     classes: Sequence[str] | None = None,
+    stages: int = 0,
 ) -> tuple[Classifier, list[str]]:
     """Build a classifier on the CPU, in train mode, its first weights set by the seed alone.
 
@@ -74,6 +107,7 @@ def build_classifier(
         batchnorm_momentum: in (0, 1], for every BatchNorm layer; None for the backbone's own.
         channels_last: keep 4-d weights in channels-last memory order, faster on recent GPUs.
         classes: names of the classes in order; a file that names others gives no head.
+        stages: last stages whose means are appended to the features, where the backbone has some.
 
     Returns:
         The classifier and lines that the user should see.
@@ -92,10 +126,12 @@ def build_classifier(
         torch.default_generator.manual_seed(seed)
         try:
             backbone = plugin.build(name, image_size=image_size, pretrained=fetch)
+            blocks = backbone.use_stages(stages)
             statistics = (dataset_mean, dataset_std)
             if (fetch or weights is not None) and backbone.mean and backbone.std:
                 statistics = (backbone.mean, backbone.std)
             classifier = Classifier(backbone, num_classes, *statistics)
+            classifier.blocks = blocks
         except ToolkitError:
             raise
         except Exception as error:

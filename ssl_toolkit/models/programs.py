@@ -15,6 +15,7 @@ from torch.export import Dim, ExportedProgram
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import preparation
+from ssl_toolkit.models.feature_input import feature_length, input_text
 
 METADATA = "metadata.json"
 """Name of the extra file of a torch.export program."""
@@ -47,18 +48,24 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
         config: as `load_exported` returns it.
 
     Returns:
-        ``classes`` in the order of the probabilities, ``image_size``, ``backbone``, ``mean`` and
-        ``std`` of the normalisation, and in words ``input``, ``inside`` and ``output``.
+        ``classes`` in the order of the probabilities, ``image_size``, ``fit``, ``backbone``,
+        ``mean`` and ``std`` of the normalisation, and in words ``input``, ``inside`` and
+        ``output``.
     """
     size = config["image_size"]
     return {
         "classes": config["classes"],
         "image_size": size,
+        "fit": config["fit"],
         "backbone": config["backbone"],
         "mean": config["mean"],
         "std": config["std"],
-        "input": f"images: (N, 3, {size}, {size}) float32, any N >= 1, RGB in [0, 1], not "
-        f"normalised; {preparation(size)}",
+        "input": "images: "
+        + input_text(
+            config["backbone"],
+            f"(N, 3, {size}, {size}) float32, any N >= 1, RGB in [0, 1], not "
+            f"normalised; {preparation(size, config['fit'])}",
+        ),
         "inside": "(images - mean) / std, the network, softmax",
         "output": "probabilities: (N, C) float32, rows sum to 1, classes in the order of `classes`",
     }
@@ -138,8 +145,9 @@ def require_onnx() -> None:
 def _program(classifier: Classifier, config: dict[str, Any], form: str) -> ExportedProgram:
     """The classifier as a graph for any number of images, checked against the classifier."""
     module = Probabilities(classifier).eval()
-    size = config["image_size"]
-    images = torch.rand(max(_CHECKED), 3, size, size, generator=torch.Generator().manual_seed(0))
+    size, length = config["image_size"], feature_length(config["backbone"])
+    shape = (3, size, size) if length is None else (length,)
+    images = torch.rand(max(_CHECKED), *shape, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad(), _quiet():
             batch = {0: Dim("batch", min=1)}

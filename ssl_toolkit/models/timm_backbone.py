@@ -57,7 +57,10 @@ class TimmBackbone(Backbone):
             self.model, self.build_arguments = _create(name, arguments)
         except Exception as error:
             raise _size_error(name, size, own_size, _allowed(name, error)) from error
-        self.feature_dim = self._probe(name, size, own_size)
+        self.feature_dim = self._own_dim = self._probe(name, size, own_size)
+        self._size = size
+        self._seen: list[Tensor] = []
+        self._hooks: list[Any] = []
         untyped: Any = timm.data
         data = untyped.resolve_model_data_config(self.model)
         self.mean = tuple(data["mean"])
@@ -87,10 +90,50 @@ class TimmBackbone(Backbone):
         configuration: Any = timm.get_pretrained_cfg(name)
         return int(configuration.input_size[-1]) if configuration else None
 
+    @classmethod
+    def takes_other_sizes(cls, name: str) -> bool:
+        """Whether the model has no position table or the like: timm's ``fixed_input_size``."""
+        import timm
+
+        configuration: Any = timm.get_pretrained_cfg(name)
+        return bool(configuration) and not configuration.fixed_input_size
+
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) normalised images to (N, feature_dim) features."""
+        parts = self._parts(images)
+        return torch.cat(parts, dim=1) if self.used_stages else parts[0]
+
+    def use_stages(self, count: int) -> tuple[int, ...]:
+        """As `Backbone.use_stages`; stages are the last parts of the model's trunk in timm."""
+        self._watch(_trunk(self.model)[-count:] if count else [])
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                found = self._parts(torch.zeros(1, 3, self._size, self._size))
+            sizes = tuple(part.shape[1] for part in found)
+        except Exception:  # maps of another kind: the features alone
+            self._watch([])
+            sizes = (self._own_dim,)
+        finally:
+            self.model.train()
+        self.used_stages, self.feature_dim = len(self._hooks), sum(sizes)
+        return sizes
+
+    def _watch(self, parts: list[nn.Module]) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [part.register_forward_hook(self._see) for part in parts]
+
+    def _parts(self, images: Tensor) -> list[Tensor]:
+        """The features proper, and what the hooks of `use_stages` saw meanwhile."""
+        self._seen = []  # a forward that failed may have left some
         features: Tensor = self.model(images)
-        return features
+        seen, self._seen = self._seen, []
+        return [features, *seen]
+
+    def _see(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        """Keep what a stage gives, averaged over positions: NCHW maps, or tokens (N, L, D)."""
+        self._seen.append(output.mean(dim=(2, 3) if output.ndim == 4 else 1))
 
     def adapt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert foreign weights the way timm does: old names, position tables of another size.
@@ -151,6 +194,22 @@ def _create(name: str, arguments: dict[str, Any]) -> tuple[nn.Module, dict[str, 
         # Some models have a size of their own but no argument for it.
         return _create(name, {key: arguments[key] for key in arguments if key != "img_size"})
     return model, {key: arguments[key] for key in arguments if key != "num_classes"}
+
+
+def _trunk(model: nn.Module) -> list[nn.Module]:
+    """The parts of a timm model one after the other, with one map or list of tokens between them.
+
+    Those that timm calls blocks, stages or layers; empty for models of another build, and for
+    those whose maps have the channels last.
+    """
+    layers = [getattr(model, f"layer{number}", None) for number in range(1, 5)]
+    if all(layer is not None for layer in layers):
+        return [layer for layer in layers if layer is not None]
+    for name in ("blocks", "stages"):
+        trunk = getattr(model, name, None)
+        if isinstance(trunk, nn.Sequential | nn.ModuleList):
+            return list(trunk)
+    return []
 
 
 def _check_known(name: str) -> None:

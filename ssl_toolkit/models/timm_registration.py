@@ -82,7 +82,7 @@ default_cfgs = timm.models.generate_default_cfgs(
             "num_classes": 10,
             "mean": (0.5, 0.5, 0.5),
             "std": (0.5, 0.5, 0.5),
-            "interpolation": "bilinear",
+            "interpolation": "bicubic",
             "crop_pct": 1.0,
             "first_conv": "backbone.conv",
             "classifier": "head",

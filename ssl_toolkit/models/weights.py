@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.interfaces import Backbone
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.heads import head_for
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
 # Averaged weights come first: they are what a run or a timm training reports.
@@ -127,6 +128,15 @@ def load_weights(
         values = {
             key.removeprefix(prefix): rest.pop(key) for key in list(rest) if key.startswith(prefix)
         }
+        own = head_for(values)
+        if (
+            isinstance(target, Classifier)
+            and own is not None
+            and own.predictor.out_features == target.num_classes
+            and own.transform.in_features == target.backbone.feature_dim
+            and _same(file.classes, classes)
+        ):
+            target.head = head = own
         if note := _load_head(head, values, file.classes, classes):
             notes.append(f"{path}: {note}")
     if rest:
@@ -191,10 +201,15 @@ def _load_head(
         rows = next(iter(values.values())).shape[:1]
         of = f" of {rows[0]} classes" if rows else ""
         return f"its head{of} was left out, this one starts anew"
-    if theirs is not None and ours is not None and tuple(theirs) != tuple(ours):
+    if not _same(theirs, ours):
+        assert theirs is not None
         return f"its head for other classes ({_some(theirs)}) was left out, this one starts anew"
     head.load_state_dict(values)
     return ""
+
+
+def _same(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> bool:
+    return theirs is None or ours is None or tuple(theirs) == tuple(ours)
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:

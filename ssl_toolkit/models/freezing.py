@@ -1,0 +1,77 @@
+"""Which part of a classifier is trained."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.models.classifier import Classifier
+
+
+def freeze(classifier: Classifier, what: str) -> None:
+    """Freeze a part of the backbone: no gradient, and BatchNorm by its running statistics.
+
+    Args:
+        classifier: changed in place.
+        what: ``none``; ``backbone``, all of it; ``bn``, the BatchNorm layers alone, weights and
+            statistics; or the name of a part of the backbone (``layer2``, ``blocks.3``): that part
+            and all that come before it.
+
+    Raises:
+        ConfigError: the backbone has no such part.
+    """
+    backbone = classifier.backbone
+    if what == "none":
+        frozen: list[nn.Module] = []
+    elif what == "backbone":
+        frozen = [backbone]
+    elif what == "bn":
+        frozen = [layer for layer in backbone.modules() if isinstance(layer, _BatchNorm)]
+        if not frozen:
+            raise ConfigError(
+                "model.freeze: 'bn': the backbone has no BatchNorm layer; use none, backbone or "
+                f"one of its parts: {_names(backbone)}"
+            )
+    else:
+        frozen = _until(backbone, what)
+    for module in frozen:
+        module.requires_grad_(False)
+    classifier.frozen = frozen
+    classifier.train(classifier.training)
+
+
+def has_batchnorm(backbone: nn.Module) -> bool:
+    """Whether a backbone has BatchNorm layers."""
+    return any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+
+
+def _until(backbone: nn.Module, name: str) -> list[nn.Module]:
+    """The parts of a backbone up to and with the one that is named, in order of definition."""
+    module, frozen = _inner(backbone), []
+    for place, part in enumerate(name.split(".")):
+        # A position table or a class token of a transformer comes before its first block.
+        for parameter in module.parameters(recurse=False):
+            parameter.requires_grad_(False)
+        children = dict(module.named_children())
+        if part not in children:
+            known = _names(module)
+            above = ".".join(name.split(".")[:place]) or "the backbone"
+            raise ConfigError(
+                f"model.freeze: no part {part!r} in {above}; use none, backbone, bn or one of "
+                f"its parts: {known}"
+            )
+        names = list(children)
+        frozen += [children[other] for other in names[: names.index(part)]]
+        module = children[part]
+    return [*frozen, module]
+
+
+def _inner(backbone: nn.Module) -> nn.Module:
+    """Where the names of the parts begin: in timm's model, not in what wraps it."""
+    model = getattr(backbone, "model", backbone)
+    return model if isinstance(model, nn.Module) else backbone
+
+
+def _names(module: nn.Module) -> str:
+    return ", ".join(name for name, _ in _inner(module).named_children()) or "none"

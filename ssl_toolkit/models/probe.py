@@ -1,0 +1,275 @@
+"""The linear probe: logistic regression on frozen features, its strength chosen on the labels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ssl_toolkit.models.heads import FeatureHead, FeatureTransform, linear_layer
+
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""Inverse regularization strengths C that cross-validation chooses from."""
+DEFAULT_STRENGTH = 10.0
+FOLDS = 5
+TEMPERATURES = (0.1, 10.0)
+TEMPERATURE_SPREAD = 0.25
+"""Standard deviation of log T that is believed before any label is seen: a few dozen labels say
+little of it, and none of a T near 0 where all are predicted without a fault."""
+STAGE_WEIGHT = 0.4
+"""Length of the features of an earlier stage, that of the features proper being 1."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A fitted probe, and how its strength was chosen."""
+
+    head: FeatureHead
+    strength: float
+    """C of scikit-learn's ``LogisticRegression``."""
+    accuracy: float | None
+    """Mean accuracy of cross-validation on the labels; None where a class has one label."""
+    folds: int
+    """Of that cross-validation; 0 for none."""
+    temperature: float = 1.0
+    """T by which the logits are to be divided for probabilities that are right as often as they
+    say; the same cross-validation tells."""
+
+    def calibrated_head(self) -> FeatureHead:
+        """The head with its logits divided by the temperature; it predicts the same classes."""
+        linear = self.head.predictor
+        assert isinstance(linear, nn.Linear)
+        weight, bias = linear.weight / self.temperature, linear.bias / self.temperature
+        return FeatureHead.linear(self.head.transform, weight, bias)
+
+
+class CrossValidation(NamedTuple):
+    """What cross-validation on the labels says of a logistic regression."""
+
+    strength: float
+    """C with the smallest log loss."""
+    accuracy: float | None
+    """With that C; None where nothing can be held out."""
+    folds: int
+    """0 for none."""
+    temperature: float
+    """T that minimizes the log loss of the held-out logits over T, with that C."""
+
+
+def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform:
+    """The transform under which few labels go farthest, from all training images.
+
+    The features proper, the first block, are brought to the power 1/2 and to unit length; the means
+    of earlier stages are standardized and brought to length `STAGE_WEIGHT`; all are centered and
+    brought to unit length. docs/results.md has what each step brings.
+
+    Args:
+        features: (N, D) of all training images.
+        sizes: features of each block, as `Backbone.use_stages` gives them.
+    """
+    first, rest = sizes[0], len(sizes) - 1
+    x = features.double()
+    shift, std = x.mean(dim=0), x.std(dim=0, correction=0)
+    shift[:first] = 0
+    # A feature that is constant here says nothing, and would drown the others where it isn't.
+    scale = torch.where(std > 1e-6, 1 / (std + 1e-6), 0)
+    scale[:first] = 1
+    made = FeatureTransform(
+        torch.zeros_like(shift),
+        sizes=sizes,
+        powers=[0.5] + [1.0] * rest,
+        weights=[1.0] + [STAGE_WEIGHT] * rest,
+        shift=shift,
+        scale=scale,
+        unit_blocks=True,
+    )
+    made.mean.copy_(made.blocks(features).double().mean(dim=0))
+    return made
+
+
+def unfitted_head(
+    sizes: Sequence[int], num_classes: int, init: str, *, frozen: bool
+) -> FeatureHead | nn.Linear:
+    """A linear head of zeros.
+
+    Over a frozen backbone its features are those that `pooled_transform` will transform. A backbone
+    that is trained moves away from such statistics, and the gradient of a power below 1 is infinite
+    at a feature of 0: its features are taken as they are, or at unit length for a probe.
+
+    Args:
+        sizes: features of each block.
+        num_classes: C.
+        init: ``zero`` or ``probe``.
+        frozen: whether the whole backbone is.
+    """
+    weight, bias = torch.zeros(num_classes, sum(sizes)), torch.zeros(num_classes)
+    if frozen:
+        transform = pooled_transform(torch.zeros(1, sum(sizes)), sizes)
+        return FeatureHead.linear(transform, weight, bias)
+    if init == "probe":
+        return FeatureHead.linear(unit_length(sizes), weight, bias)
+    return linear_layer(weight, bias)
+
+
+def unit_length(sizes: Sequence[int], center: Tensor | None = None) -> FeatureTransform:
+    """The features proper, divided by their length; the common input of a probe.
+
+    Args:
+        sizes: features of each block, of which all but the first are left out.
+        center: (N, D) features whose mean is subtracted before; None for none.
+    """
+    scale = torch.zeros(sum(sizes))
+    scale[: sizes[0]] = 1
+    mean = torch.zeros_like(scale) if center is None else center.double().mean(dim=0) * scale
+    return FeatureTransform(mean, scale=scale)
+
+
+def fit_probe(
+    labeled: Tensor, labels: Tensor, num_classes: int, transform: FeatureTransform
+) -> Probe:
+    """Fit a logistic regression to transformed features.
+
+    C is the one of `STRENGTHS` with the smallest cross-validated log loss, so that the
+    probabilities are calibrated as far as the labels allow; `DEFAULT_STRENGTH` where a class has a
+    single label.
+
+    Args:
+        labeled: (n, D) features.
+        labels: (n,) int64.
+        num_classes: C.
+        transform: of the features, such as `unit_length`.
+    """
+    x = transform(labeled).double().numpy()
+    found = choose_strength(x, labels.numpy())
+    weight, bias = fit_logistic_regression(x, labels.numpy(), found.strength, num_classes)
+    head = FeatureHead.linear(transform, torch.from_numpy(weight), torch.from_numpy(bias))
+    return Probe(head, *found)
+
+
+def fit_soft_labels(
+    x: Tensor, targets: Tensor, weights: Tensor, strength: float
+) -> tuple[Tensor, Tensor]:
+    """Multinomial logistic regression on distributions in place of labels.
+
+    Minimizes ``strength · sum_i w_i H(q_i, softmax(W x_i + b)) + |W|² / 2``, which for one-hot
+    targets is the objective of scikit-learn's ``LogisticRegression(C=strength)``.
+
+    Args:
+        x: (N, K) features.
+        targets: (N, C) distributions q.
+        weights: (N,) w of each, not negative.
+        strength: above 0.
+
+    Returns:
+        W (C, K) and b (C,), float64.
+    """
+    x, targets, weights = x.double(), targets.double(), weights.double()
+    w = torch.zeros(targets.shape[1], x.shape[1], dtype=torch.float64, requires_grad=True)
+    b = torch.zeros(targets.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [w, b],
+        max_iter=500,
+        tolerance_grad=1e-8,
+        tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
+    )
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        entropy = -(targets * F.log_softmax(x @ w.T + b, dim=-1)).sum(dim=-1)
+        loss = strength * (weights * entropy).sum() + w.square().sum() / 2
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(objective)  # type: ignore[no-untyped-call]
+    return w.detach(), b.detach()
+
+
+def choose_strength(x: NDArray[np.float64], y: NDArray[np.int64]) -> CrossValidation:
+    """C and the temperature by stratified cross-validation."""
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = min(FOLDS, int(np.bincount(y)[np.unique(y)].min()))
+    if folds < 2:
+        return CrossValidation(DEFAULT_STRENGTH, None, 0, 1.0)
+    parts = list(StratifiedKFold(folds, shuffle=True, random_state=0).split(x, y))
+    classes = int(y.max()) + 1
+    if len(x) < x.shape[1]:  # fewer numbers with the same inner products, which alone matter
+        x = np.ascontiguousarray(np.linalg.qr(x.T)[1].T)
+    least, found = np.inf, CrossValidation(DEFAULT_STRENGTH, None, 0, 1.0)
+    for strength in STRENGTHS:
+        logits = np.empty((len(y), classes))
+        for train, test in parts:
+            weight, bias = fit_logistic_regression(x[train], y[train], strength, classes)
+            logits[test] = x[test] @ weight.T + bias
+        loss = float(log_loss(y, _softmax(logits), labels=np.arange(classes)))
+        if loss < least:
+            accuracy = float((logits.argmax(axis=1) == y).mean())
+            least = loss
+            found = CrossValidation(strength, accuracy, folds, fit_temperature(logits, y))
+    return found
+
+
+def fit_temperature(logits: NDArray[np.float64], y: NDArray[np.int64]) -> float:
+    """T in `TEMPERATURES` that minimizes n · log loss of softmax(logits / T) + (log T / s)² / 2.
+
+    Temperature scaling (Guo, Pleiss, Sun and Weinberger, *On Calibration of Modern Neural
+    Networks*, ICML 2017) with a normal prior on log T, s being `TEMPERATURE_SPREAD`.
+
+    Args:
+        logits: (n, C), of labels that the model had not seen.
+        y: (n,) those labels.
+    """
+    from scipy.optimize import minimize_scalar
+    from sklearn.metrics import log_loss
+
+    classes = np.arange(logits.shape[1])
+
+    def loss(log_t: float) -> float:
+        likelihood = log_loss(y, _softmax(logits / np.exp(log_t)), labels=classes, normalize=False)
+        return float(likelihood) + (log_t / TEMPERATURE_SPREAD) ** 2 / 2
+
+    bounds = tuple(np.log(TEMPERATURES))
+    return float(np.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x))
+
+
+def fit_logistic_regression(
+    x: NDArray[np.float64], y: NDArray[np.int64], strength: float, num_classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights (C, D) and biases (C,) of scikit-learn's multinomial logistic regression.
+
+    A class without a label gets zero weights and the smallest bias of all, less 30.
+    """
+    weight, bias = np.zeros((num_classes, x.shape[1])), np.full(num_classes, -30.0)
+    found = np.unique(y)
+    if len(found) == 1:  # nothing to tell apart
+        bias[found] = 0
+        return weight, bias
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = LogisticRegression(C=strength, max_iter=5000, tol=1e-9).fit(x, y)
+    rows, offsets = model.coef_, model.intercept_
+    if len(model.classes_) == 2:  # one row for the second class: split it evenly
+        rows = np.concatenate([-rows, rows]) / 2
+        offsets = np.concatenate([-offsets, offsets]) / 2
+    bias += offsets.min()
+    weight[model.classes_], bias[model.classes_] = rows, offsets
+    return weight, bias
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return found
