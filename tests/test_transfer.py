@@ -10,25 +10,29 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from in_process import Command
+from in_process import Command, call
+from pretrained_runs import flags, make_images
 
 from ssl_toolkit.config import yaml
+from ssl_toolkit.models import published
+from ssl_toolkit.results import auto
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face cache with weights of the right shape for timm's resnet50."""
+    """A Hugging Face cache with weights of the right shape."""
     hub = tmp_path_factory.mktemp("hub")
-    repository = hub / "models--timm--resnet50.a1_in1k"
-    snapshot = repository / "snapshots" / REVISION
-    snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(REVISION)
-    torch.manual_seed(0)
-    model = timm.create_model("resnet50")
-    safetensors.torch.save_file(model.state_dict(), snapshot / "model.safetensors")
+    for name in ("resnet50", "test_resnet"):
+        repository = hub / f"models--timm--{name}.{timm.get_pretrained_cfg(name).tag}"
+        snapshot = repository / "snapshots" / REVISION
+        snapshot.mkdir(parents=True)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(REVISION)
+        torch.manual_seed(0)
+        model = timm.create_model(name)
+        safetensors.torch.save_file(model.state_dict(), snapshot / "model.safetensors")
     return hub
 
 
@@ -36,8 +40,12 @@ TYPED = ("run", "--algo", "simple", "--backbone", "resnet50", "--pretrained")
 SHORT = ("--steps", 1, "--batch-size", 2, "--set", "simple.strong_views=1", "--output", "run")
 
 
-def test_cached_weights_on_the_embedded_data(command: Command, cache: Path, tmp_path: Path) -> None:
-    done = command(*TYPED, *SHORT, env={"HF_HUB_CACHE": str(cache)})
+def test_cached_weights_on_the_embedded_data(
+    command: Command, cache: Path, cases: Path, tmp_path: Path
+) -> None:
+    # A small network: the features of all 1,797 digits and of their views are computed.
+    typed = ["test_resnet" if word == "resnet50" else word for word in TYPED]
+    done = command(*typed, *SHORT, env={"HF_HUB_CACHE": str(cache)})
     assert done.returncode == 0, done.stderr
     assert "for your own pictures: --data" in done.stdout
     config = yaml.read(tmp_path / "run" / "config.yaml")
@@ -45,10 +53,23 @@ def test_cached_weights_on_the_embedded_data(command: Command, cache: Path, tmp_
     assert float(config["optimizer"]["feature_lr"]) == 2e-5
     assert config["augment"]["strong"] == "randaugment"
     exported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert exported["mean"] == pytest.approx(timm.get_pretrained_cfg("test_resnet").mean)
+    assert exported["stages"] == 2
+    record = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert record["probe"]["test"]["count"] == record["counts"]["test"]
+    assert call("predict", tmp_path / "run", cases / "c00_base" / "test").returncode == 0
+
+
+def test_a_trained_backbone_with_a_plain_head_is_in_timms_own_form(
+    command: Command, cache: Path, cases: Path, tmp_path: Path
+) -> None:
+    own = (*TYPED, "--data", cases / "c00_base", "--image-size", 32, "--set", "model.freeze=none")
+    done = command(*own, *SHORT, env={"HF_HUB_CACHE": str(cache)})
+    assert done.returncode == 0, done.stderr
+    exported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert exported["mean"] == pytest.approx([0.485, 0.456, 0.406])
-    # The exported folder is timm's own form.
     model = timm.create_model(f"local-dir:{tmp_path / 'run' / 'model'}", pretrained=True)
-    assert model.num_classes == 10
+    assert model.num_classes == len(exported["classes"])
 
 
 def test_transfer_to_own_pictures(
@@ -63,10 +84,11 @@ def test_transfer_to_own_pictures(
     assert float(config["lr"]) == 0.002
 
 
-def test_own_image_size_of_the_backbone(command: Command, cases: Path) -> None:
+def test_image_size_of_small_images(command: Command, cases: Path) -> None:
     done = command(*TYPED, "--data", cases / "c00_base", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "image_size: 224\n" in done.stdout
+    # Images of a few pixels need no 224.
+    assert "image_size: 128\n" in done.stdout
 
 
 def test_offline_without_weights_ends_at_once_with_the_way_out(
@@ -87,10 +109,55 @@ def test_offline_without_weights_ends_at_once_with_the_way_out(
     assert not (tmp_path / "runs").exists()
 
 
-def test_weights_from_a_file(command: Command, cache: Path, tmp_path: Path) -> None:
-    (file,) = cache.rglob("model.safetensors")
-    done = command(*TYPED, *SHORT, "--weights", file)
+def test_weights_from_a_file(command: Command, cache: Path, cases: Path, tmp_path: Path) -> None:
+    (file,) = cache.glob("*resnet50*/**/model.safetensors")
+    own = (*TYPED, "--data", cases / "c00_base", "--image-size", 32)
+    done = command(*own, *SHORT, "--weights", file)
     assert done.returncode == 0, done.stderr
     assert "head" in done.stdout  # another head is dropped, and that is said
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert any("tensors of the backbone loaded" in note for note in record["notes"])
+
+
+PATHS: dict[str, tuple[str, ...]] = {
+    "simple": (),
+    "supervised": ("--set", "model.freeze=none"),
+    "fixmatch": ("--set", "model.head_init=zero", "--set", "model.freeze={part}"),
+    "mixmatch": (),
+    "linear_probe": (),
+    "graph_probe": (),
+    "auto": (),
+}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "part"),
+    [
+        pytest.param("resnet50", "layer3", marks=pytest.mark.slow),
+        ("vit_tiny_patch16_224", "blocks.10"),
+    ],
+)
+def test_every_path_of_large_backbones(
+    backbone: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published weights of the right shape: no accuracy, but all that happens to a run."""
+    torch.manual_seed(0)
+    state = timm.create_model(backbone).state_dict()
+    monkeypatch.setattr(published, "published_weights", lambda *_: (tmp_path / "weights", state))
+    monkeypatch.setattr(auto, "BUDGET", 0.0)
+    make_images(tmp_path / "images", 6)
+    for algo, more in PATHS.items():
+        given = flags(tmp_path, backbone, algo=algo, labels_per_class=2, batch_size=2)
+        place = given.index("--weights")
+        del given[place : place + 2]
+        views = ("--set", "model.feature_views=2")
+        more = (*views, *(word.format(part=part) for word in more))
+        done = call("run", *given, *more, "--output", tmp_path / algo, "--quiet")
+        assert done.returncode == 0, (algo, done.stderr)
+        summary = json.loads((tmp_path / algo / "summary.json").read_text())
+        assert summary["probe"] is not None
+        assert summary["fitted"] == (algo in FITTED)
+        assert summary["test"] is not None
+
+
+FITTED = {"linear_probe", "graph_probe", "auto"}

@@ -24,6 +24,7 @@ class EngineContext(Context):
         max_steps: optimizer steps of the run.
         seed: the seed of the run.
         number: the batch's number (it differs from the step under gradient accumulation).
+        class_shares: (C,) as `Context.class_shares`.
         ranks: the processes that share the batch; None for this one alone.
     """
 
@@ -36,12 +37,14 @@ class EngineContext(Context):
         max_steps: int,
         seed: int,
         number: int,
+        class_shares: Tensor,
         ranks: Ranks | None = None,
     ) -> None:
         self._classifier = classifier
         self._teacher = teacher
         self.step = step
         self.max_steps = max_steps
+        self.class_shares = class_shares
         self._ranks = ranks or Ranks()
         self.generator = seeded_generator(seed, number, "algorithm")
 
@@ -92,8 +95,9 @@ def _check_images(images: Tensor) -> None:
     Raises:
         ValueError: in a line for the author of the algorithm.
     """
-    if images.ndim != 4:
-        more = "; a view is one of the stack, such as batch.labelled_weak[0]" * (images.ndim == 5)
+    if images.ndim not in (2, 4):  # features of a frozen backbone are (N, D)
+        stack = images.ndim in (3, 5)
+        more = "; a view is one of the stack, such as batch.labelled_weak[0]" * stack
         raise ValueError(f"images must be (N, 3, H, W), got {tuple(images.shape)}{more}")
     if not len(images):
         raise ValueError("there are no images; a view that views() doesn't ask for has none")

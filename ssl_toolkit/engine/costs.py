@@ -7,11 +7,18 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 SHORT = 10.0
 """Seconds up to which what is slow at its first call is measured twice."""
+
+FEW = 4
+"""Items that the first measurement of many has."""
+
+ENOUGH = 0.05
+"""Seconds that are long enough to be measured well."""
 
 
 @dataclass(frozen=True)
@@ -53,3 +60,18 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
     if waits:
         torch.accelerator.synchronize(device)
     return time.perf_counter() - started
+
+
+def seconds_each(call: Callable[[int], object], device: torch.device, most: int) -> float:
+    """How long an item takes where many are handled together.
+
+    Args:
+        call: handles so many items; called with ever more of them until that takes long enough.
+        device: that it uses.
+        most: items that a call may have.
+    """
+    count = min(FEW, most)
+    call(count)  # the first call of anything is slow
+    while (taken := seconds(partial(call, count), device)) < ENOUGH and count < most:
+        count = min(2 * count, most)
+    return taken / count

@@ -63,15 +63,15 @@ def own_device(asked: str, number: int, count: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(device: torch.device) -> None:
     """Let the C library keep what is freed, for the tensors to come, up to a gigabyte each.
 
     A step on a CPU frees what the next one asks for again. glibc by default returns it to the
     system, which then clears each page anew: a twentieth of a small step, a third of a large one
     (docs/performance.md). The process keeps as much as it ever needed. Other C libraries are left
-    alone.
+    alone, and so is a process that computes on a GPU.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if device.type == "cpu" else None
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
         mallopt(_MMAP_THRESHOLD, _MOST_KEPT)

@@ -51,6 +51,11 @@ class EMA:
         self._own = self._live = _Places(self.module)
         self._followed: nn.Module = self.module
 
+    def restart(self, module: nn.Module) -> None:
+        """Forget the averages and follow `module` from its present values."""
+        self.module.load_state_dict(module.state_dict())
+        self.updates = 0
+
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
         """Move the averages towards `module`; call once after each optimizer step."""

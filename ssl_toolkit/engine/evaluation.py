@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.models.classifier import Classifier
+
+
+@dataclass
+class Best:
+    """The best validation so far."""
+
+    step: int
+    accuracy: float
+    weights: dict[str, Tensor]
 
 
 @torch.no_grad()
 def predict(
     classifier: Classifier,
-    store: ImageStore,
+    store: ImageStore | FeatureStore,
     rows: Tensor,
     batch_size: int,
     ranks: Ranks | None = None,
@@ -22,7 +34,7 @@ def predict(
 
     Args:
         classifier: put into eval mode for the call and back afterwards.
-        store: the images.
+        store: the images, or their features.
         rows: (N,) int64 rows of the store.
         batch_size: images in a forward; changes speed and memory, not the result.
         ranks: processes that share the images out, each of which gets all answers; None for none.

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
@@ -23,7 +23,7 @@ from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.names import look_alike
 from ssl_toolkit.data.pictures import shown
-from ssl_toolkit.data.split_file import load_split, split_hash
+from ssl_toolkit.data.split_file import StoredSplit, load_split, split_hash
 from ssl_toolkit.data.splits import Split, draw_split
 from ssl_toolkit.data.streamed import keep_all_but_unlabelled
 from ssl_toolkit.data.streams import derive_seed
@@ -41,19 +41,30 @@ from ssl_toolkit.engine.optimisation import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks, synchronised
-from ssl_toolkit.engine.resolve import chosen_labels, dataset_defaults, load_table, resolve
+from ssl_toolkit.engine.resolve import (
+    chosen_labels,
+    dataset_defaults,
+    load_table,
+    resolve,
+    typical_side,
+)
 from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.transfer import transfer_for
 from ssl_toolkit.engine.views import BatchMaker
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
     Algorithm,
     Augmenter,
     DatasetDefaults,
+    FeatureAlgorithm,
     ImageTable,
     Task,
 )
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.freezing import freeze
+from ssl_toolkit.models.heads import FeatureHead
+from ssl_toolkit.models.probe import unfitted_head
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,12 @@ class Experiment:
     """Lines that the user should see before training."""
     warnings: tuple[str, ...]
     """Lines that the user should worry about."""
+    store_rows: NDArray[np.int64]
+    """Rows of the table that the store of images holds, ascending."""
+
+    def rows_in_store(self, rows: NDArray[np.int64]) -> Tensor:
+        """Where the images of these rows of the table are in the store."""
+        return places(self.store_rows, rows, self.table, self.device)[0]
 
     @cached_property
     def content(self) -> Content:
@@ -92,9 +109,10 @@ class Experiment:
 
 
 def resolve_config(config: RunConfig) -> tuple[RunConfig, DatasetDefaults]:
-    """The configuration with everything filled that was left open; reads no data."""
+    """The configuration with everything filled that was left open; reads at most some headers."""
     defaults = dataset_defaults(config.settings)
-    return replace(config, settings=resolve(config.settings, defaults)), defaults
+    side = typical_side(config.settings)
+    return replace(config, settings=resolve(config.settings, defaults, side)), defaults
 
 
 def prepare(
@@ -102,6 +120,8 @@ def prepare(
     *,
     progress: Callable[[int, int], None] | None = None,
     ranks: Ranks | None = None,
+    table: ImageTable | None = None,
+    split: Split | None = None,
 ) -> Experiment:
     """Read the data, build model and algorithm, and check that they fit each other.
 
@@ -109,13 +129,15 @@ def prepare(
         config: validated, resolved or not.
         progress: called while pictures are read, with how many of how many.
         ranks: the processes that train together, each of which prepares the same; None for one.
+        table: the data, read before; None to read it.
+        split: of `table`, in place of the one that the settings name.
 
     Raises:
         UserError: anything that the user can put right; nothing was trained or written.
     """
     config, defaults = resolve_config(config)
     with plugin_faults(config.settings, PluginError):
-        return _prepare(config, defaults, progress, ranks or Ranks())
+        return _prepare(config, defaults, progress, ranks or Ranks(), table, split)
 
 
 def _prepare(
@@ -123,6 +145,8 @@ def _prepare(
     defaults: DatasetDefaults,
     progress: Callable[[int, int], None] | None,
     ranks: Ranks,
+    table: ImageTable | None,
+    split: Split | None,
 ) -> Experiment:
     device = own_device(config.settings.device, ranks.local_rank, ranks.local_size)
     if device.type == "cuda":
@@ -132,17 +156,13 @@ def _prepare(
     told = unfinished_warm_up(settings.schedule, needed(settings.lr), needed(settings.steps))
     warnings = [text for text in (warning, told) if text]
 
-    table = load_table(settings, progress)
+    if table is None:
+        table = load_table(settings, progress)
     if isinstance(table.read, FilePictures) and table.read.warning:
         warnings.append(table.read.warning)
-    table, chosen = chosen_labels(table, settings)
-    stored = None if settings.split is None else load_split(Path(settings.split), table)
-    split = _drawn(table, settings, chosen) if stored is None else stored.split
-    if chosen is not None and len(others := np.setdiff1d(split.labelled, chosen)):
-        raise DataError(
-            f"--labels names other labeled images than {shown(Path(needed(settings.split)))} "
-            f"({len(others):,} are not in it); leave one of them out"
-        )
+    stored = None
+    if split is None:
+        table, split, stored = split_of(table, settings)
     if settings.stream_buffer is not None:
         split = keep_all_but_unlabelled(
             table,
@@ -174,24 +194,44 @@ def _prepare(
         in_pool = bool(np.isin(split.labelled, split.unlabelled).any())
         settings = settings.model_copy(update={"labelled_in_pool": in_pool})
         config = replace(config, settings=settings)
-    if classifier.mean.isnan().any():  # the weights brought no normalisation of their own
+    if table.features is not None:  # no channels to normalize
+        classifier.set_statistics((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    elif classifier.mean.isnan().any():  # the weights brought no normalisation of their own
         mean, std = defaults.mean, defaults.std
         if mean is None or std is None:
             mean, std = statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
+    head_init = settings.model.head_init
+    if not isinstance(classifier.head, nn.Linear | FeatureHead):
+        head_init = "random"  # a head of the backbone's own, which no probe fits
+    elif head_init != "random":
+        frozen = settings.model.freeze == "backbone"
+        classifier.head = unfitted_head(
+            classifier.blocks, len(table.classes), head_init, frozen=frozen
+        )
+    elif not any(True for _ in classifier.head.parameters()):  # of weights that vote by neighbors
+        notes.append("the head of the weights has nothing to train; this one is new")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(settings.seed, "head"))
+            classifier.head = nn.Linear(classifier.backbone.feature_dim, len(table.classes))
+    fitted = isinstance(algorithm, FeatureAlgorithm)
     if settings.model.sync_batchnorm:
         classifier = synchronised(classifier, device)
+    freeze(classifier, settings.model.freeze)
     classifier.to(device)
     algorithm.to(device)
     seed_everything(derive_seed(settings.seed, "global"))
     augment = settings.augment
+    test = places(rows, split.test, table, device)
     weak = _augmenter(augment.weak, config.weak, augment.flip is True, device)
     strong = _augmenter(augment.strong, config.strong, augment.flip is True, device)
+    # Streamed images are seen once, and an augmenter that learns makes others at each step.
+    needs_images = images.pool is not images.store or weak.wants_feedback or strong.wants_feedback
     trainer = Trainer(
         settings=settings,
         classifier=classifier,
         algorithm=algorithm,
-        augmenters=(weak, strong),
+        augmenters=(weak, strong) if table.features is None else (),
         batches=BatchMaker(
             images,
             algorithm.views(),
@@ -206,18 +246,49 @@ def _prepare(
         optimizer=build_optimizer(
             classifier, algorithm.parameters(), settings.optimizer, needed(settings.lr)
         ),
-        ema=_average(classifier, settings.ema),
+        ema=None if fitted else _average(classifier, settings.ema),
         validation=places(rows, split.validation, table, device),
         precision=precision,
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
-        recorder=StepRecorder(task.label_counts, ranks),
+        recorder=StepRecorder(
+            task.label_counts, ranks, _class_counts(table, split.validation).tolist()
+        ),
         ranks=ranks,
+        test=test[0],
+        transfer=transfer_for(
+            algorithm,
+            algorithm.views(),
+            probe=settings.model.probe is True,
+            given=table.features is not None,
+            freeze=settings.model.freeze,
+            head=head_init,
+            count=0 if needs_images else settings.model.feature_views,
+            batch_size=needed(settings.eval_batch_size),
+            seed=settings.seed,
+            progress=progress,
+        ),
     )
-    test = places(rows, split.test, table, device)
     return Experiment(
-        config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
+        config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings), rows
     )
+
+
+def split_of(table: ImageTable, settings: Settings) -> tuple[ImageTable, Split, StoredSplit | None]:
+    """The split that the settings name or draw, its table, and the file that it is from.
+
+    Raises:
+        DataError: the file, the labels and the data contradict each other.
+    """
+    table, chosen = chosen_labels(table, settings)
+    stored = None if settings.split is None else load_split(Path(settings.split), table)
+    split = _drawn(table, settings, chosen) if stored is None else stored.split
+    if chosen is not None and len(others := np.setdiff1d(split.labelled, chosen)):
+        raise DataError(
+            f"--labels names other labeled images than {shown(Path(needed(settings.split)))} "
+            f"({len(others):,} are not in it); leave one of them out"
+        )
+    return table, split, stored
 
 
 def _drawn(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | None) -> Split:
@@ -265,11 +336,12 @@ def _classifier(settings: Settings, table: ImageTable) -> tuple[Classifier, list
         batchnorm_momentum=momentum if isinstance(momentum, float) else None,
         channels_last=settings.model.channels_last is True,
         classes=table.classes,
+        stages=settings.model.stages if isinstance(settings.model.stages, int) else 0,
     )
 
 
 def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Settings) -> Task:
-    counts = np.bincount(table.labels[split.labelled], minlength=len(table.classes))
+    counts = _class_counts(table, split.labelled)
     return Task(
         num_classes=len(table.classes),
         feature_dim=classifier.backbone.feature_dim,
@@ -277,6 +349,10 @@ def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Set
         unlabelled_count=len(split.unlabelled),
         max_steps=needed(settings.steps),
     )
+
+
+def _class_counts(table: ImageTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.bincount(table.labels[rows], minlength=len(table.classes))
 
 
 def _augmenter(name: str, options: Options, flip: bool, device: torch.device) -> Augmenter:

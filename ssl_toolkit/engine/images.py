@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.splits import Split
 from ssl_toolkit.data.store import ImageStore, build_store, channel_statistics
 from ssl_toolkit.data.streamed import StreamedPictures, reading_order
+from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.engine.views import TrainingImages
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
@@ -46,11 +48,17 @@ def training_images(
     if buffer is not None:
         parts = [split.labelled, split.validation, split.test]
     rows = np.unique(np.concatenate(parts)).astype(np.int64)
-    store = build_store(table, rows, size, device, progress)
+    features = None if table.features is None else FeatureStore.of(table.features[rows], device)
+    if features is None:
+        store = build_store(table, rows, size, device, progress)
+    else:  # images that take no memory, so that every row has a place
+        blank = torch.zeros(1, 3, 1, 1, dtype=torch.uint8, device=device)
+        store = ImageStore(blank.expand(len(rows), -1, -1, -1))
     labelled, labels = places(rows, split.labelled, table, device)
     if buffer is None or not len(split.unlabelled):
         unlabelled, hidden = places(rows, split.unlabelled, table, device)
-        return TrainingImages(store, labelled, labels, store, unlabelled, hidden), rows
+        images = TrainingImages(store, labelled, labels, store, unlabelled, hidden)
+        return replace(images, features=features), rows
     files, streamed = table.read, split.unlabelled
     assert isinstance(files, FilePictures)
     files.workers = settings.workers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -9,8 +11,9 @@ from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.splits import Split
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
-from ssl_toolkit.interfaces import Algorithm, ImageTable, Views
+from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm, ImageTable, Views
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.feature_input import feature_length
 
 
 def check_needs(
@@ -31,6 +34,7 @@ def check_needs(
         ConfigError: the batch is too small for the backbone.
         PluginError: `views` doesn't say how many views of each kind.
     """
+    check_input(table.features, settings.backbone)
     views = algorithm.views()
     if not isinstance(views, Views) or not _are_counts(views):
         raise PluginError(
@@ -53,16 +57,48 @@ def check_needs(
             f"--algo {settings.algo} is an upper bound that needs the labels of the unlabelled "
             f"pictures, and {(hidden < 0).sum()} of {len(hidden)} carry none"
         )
-    if settings.batch_size == 1 and has_batchnorm(classifier):
+    fitted = isinstance(algorithm, FeatureAlgorithm)
+    if fitted and settings.stream_buffer is not None:
+        raise ConfigError(
+            f"--stream-buffer: --algo {settings.algo} looks at the features of all images at once; "
+            "leave it out"
+        )
+    trained = not fitted and settings.model.freeze not in ("backbone", "bn")
+    if settings.batch_size == 1 and trained and has_batchnorm(classifier):
         raise ConfigError(
             f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 pictures "
             "in a batch; use --batch-size 2 or more"
         )
-    if not views.needs_unlabelled and len(split.unlabelled):
+    if fitted and not settings.pretrained and settings.weights is None:
+        return [
+            f"--algo {settings.algo} fits a head to the features of random weights here; use "
+            "--pretrained, or --weights FILE"
+        ]
+    if not (views.needs_unlabelled or fitted) and len(split.unlabelled):
         return [
             f"--algo {settings.algo} does not use the {len(split.unlabelled)} unlabelled pictures"
         ]
     return []
+
+
+def check_input(features: NDArray[np.float32] | None, backbone: str | None) -> None:
+    """Refuse features for a model of images, and the reverse.
+
+    Args:
+        features: (N, D) of the data; None where it holds images.
+        backbone: name of the model's backbone.
+
+    Raises:
+        ConfigError: names what the model takes and what the data holds.
+    """
+    holds = None if features is None else features.shape[1]
+    takes = feature_length(backbone or "")
+    if holds != takes:
+        told = [
+            "images" if length is None else f"features of length {length}"
+            for length in (takes, holds)
+        ]
+        raise ConfigError(f"--backbone {backbone} takes {told[0]}, and the data holds {told[1]}")
 
 
 def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from ssl_toolkit.interfaces import Batch, Loss, StepOutput
 
 ENGINE_METRICS = frozenset(
-    {"loss", "coverage", "pseudo_label_accuracy", "largest_class_share", "pseudo_label_shift"}
+    {
+        "loss",
+        "coverage",
+        "pseudo_label_accuracy",
+        "largest_class_share",
+        "pseudo_label_shift",
+        "pseudo_label_shift_estimated",
+    }
 )
 """Names of metrics that the engine computes itself."""
 

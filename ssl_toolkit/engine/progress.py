@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.shares import labels_tell
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import StepOutput
 
@@ -21,15 +22,25 @@ class StepRecorder:
     the value. A metric that is not finite in a batch counts as absent there.
 
     Args:
-        label_counts: labelled images of each class, C numbers: what the distribution of pseudo
-            labels is held against; none to leave that out.
+        label_counts: labeled images of each class, C numbers; none to leave out how pseudo labels
+            are spread over the classes.
         ranks: the processes that share each batch; None for this one.
+        validation_counts: validation images of each class, none where there are none.
     """
 
-    def __init__(self, label_counts: Sequence[int] = (), ranks: Ranks | None = None) -> None:
+    def __init__(
+        self,
+        label_counts: Sequence[int] = (),
+        ranks: Ranks | None = None,
+        validation_counts: Sequence[int] = (),
+    ) -> None:
         self._ranks = ranks or Ranks()
-        self._label_counts = label_counts
         self._class_counts = [0.0] * len(label_counts)
+        known = [label_counts] if label_counts and labels_tell(label_counts) else []
+        known += [validation_counts] if sum(validation_counts) else []
+        self._known = [[count / sum(counts) for count in counts] for counts in known]
+        self.estimate: Sequence[float] = ()
+        """C class shares of the pool by a probe, none without one."""
         self._rows: list[tuple[int, tuple[str, ...], Tensor]] = []
         self._fetched: list[dict[str, float]] = []
         self._gradients: list[tuple[int, Tensor]] = []
@@ -105,20 +116,17 @@ class StepRecorder:
         """How the used pseudo labels are spread over the classes; removes their columns."""
         names = [name for name in columns if name.startswith("class ")]
         counts = [sum(columns.pop(name)) for name in names]
-        if not self._label_counts or not sum(counts):
+        if not self._class_counts or not sum(counts):
             return {}
         for c, count in enumerate(counts):
             self._class_counts[c] += count
         shares = [count / sum(counts) for count in counts]
-        prior = [count / sum(self._label_counts) for count in self._label_counts]
-        return {
-            "train.largest_class_share": max(shares),
-            # Total variation distance: 0 for the labelled proportions, 1 for disjoint classes.
-            "train.pseudo_label_shift": sum(
-                abs(share - own) for share, own in zip(shares, prior, strict=True)
-            )
-            / 2,
-        }
+        told = {"train.largest_class_share": max(shares)}
+        if self._known:
+            told["train.pseudo_label_shift"] = min(_distance(shares, own) for own in self._known)
+        elif self.estimate:
+            told["train.pseudo_label_shift_estimated"] = _distance(shares, self.estimate)
+        return told
 
     def check(self) -> None:
         """Fetch what is on the device.
@@ -180,6 +188,11 @@ class StepRecorder:
 
 _COUNTS = ("known", "right", "class ", "pairs ", "false ")
 """Columns that are summed over the processes; the others are means."""
+
+
+def _distance(shares: Sequence[float], others: Sequence[float]) -> float:
+    """Total variation distance: 0 for equal distributions, 1 for disjoint ones."""
+    return sum(abs(share - other) for share, other in zip(shares, others, strict=True)) / 2
 
 
 @cache

@@ -92,10 +92,13 @@ class Ranks:
 
     @torch.no_grad()
     def average_statistics(self, module: nn.Module) -> None:
-        """Make the running statistics of all BatchNorm layers the mean over the processes."""
+        """Make the running statistics of all BatchNorm layers the mean over the processes.
+
+        Those of frozen layers, which are in eval mode, stay as they are to the last digit.
+        """
         if self.size == 1:
             return
-        layers = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+        layers = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.training]
         found = [s for m in layers for s in (m.running_mean, m.running_var) if s is not None]
         if found:
             mean = self.total(torch.cat(found)) / self.size

@@ -14,19 +14,25 @@ from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.benchmarks import default_root
 from ssl_toolkit.data.file_pictures import FilePictures
 from ssl_toolkit.data.labels_file import choose_labelled
+from ssl_toolkit.data.layout import lay_out
 from ssl_toolkit.data.names import class_name, name_fault
+from ssl_toolkit.data.npz import feature_length
 from ssl_toolkit.data.sources import read_data
 from ssl_toolkit.data.splits import Rows
 from ssl_toolkit.data.torchvision_sets import PREFIX, TorchvisionSet
 from ssl_toolkit.data.verified import verify
 from ssl_toolkit.data.walk import some
 from ssl_toolkit.errors import ConfigError, DataError
+from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.models.factory import own_image_size
+from ssl_toolkit.models.factory import own_image_size, size_for
+from ssl_toolkit.models.feature_input import feature_backbone
 
 DEFAULT_DATASET = "digits"
 STEPS = 1000
 LEARNING_RATE = 0.002
+MOST_HEADERS = 200
+"""Images whose headers are read to learn how large the images of a data set are."""
 MOST_ROWS = 20
 """Evaluations of a run whose ``eval_every`` was left open."""
 
@@ -50,8 +56,27 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
             raise ConfigError(
                 f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
             )
-        return DatasetDefaults()
+        return _features_defaults(settings) if holds_features(settings.data) else DatasetDefaults()
     return _dataset(settings.dataset or DEFAULT_DATASET).defaults
+
+
+def _features_defaults(settings: Settings) -> DatasetDefaults:
+    """Those of data that hold features in place of images.
+
+    Raises:
+        ConfigError: the settings name a backbone for images, or weights of one.
+    """
+    for flag, given in (
+        ("pretrained", settings.pretrained),
+        (
+            f"backbone {settings.backbone}",
+            not (settings.backbone or "features_").startswith("features_"),
+        ),
+    ):
+        if given:
+            raise ConfigError(f"--{flag}: {settings.data} holds features already; leave it out")
+    length = feature_length(Path(settings.data or ""))
+    return DatasetDefaults(image_size=1, backbone=feature_backbone(length))
 
 
 def load_table(
@@ -82,11 +107,12 @@ def load_table(
             size=settings.image_size,
             progress=progress,
             lazily=streamed or lazily,
+            fit=settings.fit,
         )
     else:
         dataset = _dataset(settings.dataset or DEFAULT_DATASET)
         root = None if settings.root is None else Path(settings.root)
-        table = _named(dataset.load(root, download=settings.download))
+        table = lay_out(_named(dataset.load(root, download=settings.download)), settings.fit)
         if settings.image_size is not None and not streamed and not lazily:
             table = verify(
                 table,
@@ -118,12 +144,28 @@ def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Ro
     return choose_labelled(table, settings.labels, folder)
 
 
-def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
+def typical_side(settings: Settings) -> int | None:
+    """Median shorter side of the user's images in pixels, where the image size depends on it.
+
+    Reads the headers of some images, evenly chosen; None where they can't be read either.
+    """
+    if settings.data is None or not settings.pretrained or settings.image_size is not None:
+        return None
+    try:
+        table = load_table(settings, lazily=True)
+    except DataError:  # told where the data is read
+        return None
+    sides = table.read.sides(MOST_HEADERS) if isinstance(table.read, FilePictures) else []
+    return int(np.median(sides)) if sides else None
+
+
+def resolve(settings: Settings, defaults: DatasetDefaults, side: int | None = None) -> Settings:
     """Fill every setting that was left open.
 
     Args:
         settings: validated settings.
         defaults: what the data set suggests.
+        side: `typical_side`.
     """
     steps = settings.steps or STEPS
     backbone = settings.backbone or defaults.backbone
@@ -132,7 +174,7 @@ def resolve(settings: Settings, defaults: DatasetDefaults) -> Settings:
         value is not None
         for value in (settings.labels_per_class, settings.num_labels, settings.labels)
     )
-    image_size = settings.image_size or _image_size(settings, backbone, defaults)
+    image_size = settings.image_size or _image_size(settings, backbone, defaults, side)
     update: dict[str, Any] = {
         "dataset": None if settings.data else settings.dataset or DEFAULT_DATASET,
         "backbone": backbone,
@@ -178,9 +220,14 @@ def _dataset(name: str) -> Dataset:
     return made
 
 
-def _image_size(settings: Settings, backbone: str, defaults: DatasetDefaults) -> int:
+def _image_size(
+    settings: Settings, backbone: str, defaults: DatasetDefaults, side: int | None
+) -> int:
     if settings.data is not None and settings.pretrained:
-        return own_image_size(backbone) or defaults.image_size
+        trained = settings.model.freeze not in ("auto", "backbone")
+        if side is None:
+            return own_image_size(backbone) or defaults.image_size
+        return size_for(backbone, side, trained=trained) or defaults.image_size
     own = registry.has("backbones", backbone)
     return defaults.image_size if own else defaults.min_stride_size or defaults.image_size
 

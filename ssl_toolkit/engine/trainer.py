@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,34 +20,28 @@ from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.evaluation import predict
+from ssl_toolkit.engine.evaluation import Best, predict
+from ssl_toolkit.engine.objective import Objective
 from ssl_toolkit.engine.optimisation import (
     all_finite,
     gradient_norm,
     not_finite,
     set_learning_rate,
 )
-from ssl_toolkit.engine.outputs import check_gradients, check_output
+from ssl_toolkit.engine.outputs import check_gradients
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks
-from ssl_toolkit.engine.views import BatchMaker
+from ssl_toolkit.engine.shares import class_shares
+from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
+from ssl_toolkit.engine.views import BatchMaker, seeded_generator
 from ssl_toolkit.errors import TrainingError
-from ssl_toolkit.interfaces import Algorithm, Augmenter, Batch, StepOutput
+from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
 from ssl_toolkit.models.classifier import Classifier
 
 Row = dict[str, float | int]
 T = TypeVar("T")
 
 SMALLEST_SCALE = 2.0**-20  # fp16: the scaler halves it at each overflow; here that never helped
-
-
-@dataclass
-class Best:
-    """The best validation so far."""
-
-    step: int
-    accuracy: float
-    weights: dict[str, Tensor]
 
 
 @dataclass
@@ -67,7 +62,9 @@ class Trainer:
         scaler: loss scaling for fp16; inactive otherwise.
         observers: called with each row of metrics.
         save: called where a checkpoint is due.
+        stepped: called after each step with its seconds, those of an evaluation included.
         stop: asked after each step for a reason to stop early, "" for none.
+        announce: called with what the probe reaches, before the first step.
         ranks: the processes that train together; all of them call the same methods.
     """
 
@@ -84,8 +81,14 @@ class Trainer:
     scaler: torch.amp.GradScaler
     observers: list[Callable[[Row], None]] = field(default_factory=list)
     save: Callable[[], None] = lambda: None
+    stepped: Callable[[float], None] = lambda seconds: None
     stop: Callable[[], str] = lambda: ""
+    announce: Callable[[ProbeResult], None] = lambda probe: None
     ranks: Ranks = field(default_factory=Ranks)
+    transfer: Transfer | None = None
+    """What is done with the features of the first weights; None where nothing is."""
+    test: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """(n,) rows of the test images, for the probe that the run is compared with."""
 
     step: int = 0
     seconds: float = 0.0
@@ -100,14 +103,22 @@ class Trainer:
     pseudo_labels: list[int] = field(default_factory=list)
     """Used pseudo labels of each class between the last two evaluations."""
     recorder: StepRecorder = field(default_factory=StepRecorder)
+    probe: ProbeResult | None = None
+    """What the linear probe of the first weights reaches."""
 
     def __post_init__(self) -> None:
-        self._objective: nn.Module = _Objective(self.classifier, self.algorithm)
+        self._objective: nn.Module = Objective(self.classifier, self.algorithm)
+        self._expect_shares()
 
     @property
     def evaluated(self) -> Classifier:
         """The weights that are evaluated and that teach: the average, else the live ones."""
         return self.classifier if self.ema is None else self.ema.module  # type: ignore[return-value]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run; fitting a head counts as one."""
+        return 1 if isinstance(self.algorithm, FeatureAlgorithm) else needed(self.settings.steps)
 
     def fit(self) -> str:
         """Train until the last step.
@@ -118,16 +129,23 @@ class Trainer:
         Raises:
             TrainingError: a loss or weight is not finite.
         """
+        self.start()
+        if isinstance(self.algorithm, FeatureAlgorithm):
+            if not self.step:
+                self._fit_head(self.algorithm)
+            return ""
+        if reason := self.ranks.agreed(self.stop()) if self.transfer is not None else "":
+            return reason
         s = self.settings
         steps, accumulate = needed(s.steps), s.optimizer.accumulate
         started = flushed = time.perf_counter()
         before, counted = self.seconds, self.images
         if self.ranks.size > 1:
-            self._objective = self.ranks.parallel(_Objective(self.classifier, self.algorithm))
-        if self.classifier.mean.device.type == "cpu":
-            keep_freed_memory()
+            self._objective = self.ranks.parallel(Objective(self.classifier, self.algorithm))
+        keep_freed_memory(self.classifier.mean.device)
         self.classifier.train()
         while self.step < steps:
+            began = time.perf_counter()
             set_learning_rate(self.optimizer, s.schedule, self.step, steps)
             self._scan_if_due()
             for number in range(self.step * accumulate, (self.step + 1) * accumulate):
@@ -147,6 +165,7 @@ class Trainer:
                 self.seconds = before + flushed - started
                 for observe in self.observers:
                     observe(row | {"seconds": self.seconds})
+            self.stepped(time.perf_counter() - began)
             reason = self.ranks.agreed(self.stop()) if self.step < steps else ""
             if reason or self.step % needed(s.save_every) == 0 or self.step == steps:
                 self.seconds = before + time.perf_counter() - started
@@ -154,6 +173,44 @@ class Trainer:
             if reason:
                 return reason
         return ""
+
+    def start(self) -> None:
+        """Take what pre-trained weights give before the first step."""
+        if self.transfer is None:
+            return
+        started = time.perf_counter()
+        found = self.transfer.start(
+            self.classifier, self.batches, self.validation[0], self.test, first=not self.step
+        )
+        if found is not None:
+            self.probe = found.averaged(self.ranks)
+            self.announce(self.probe)
+        if self.ema is not None and not self.step:
+            self.ema.restart(self.classifier)
+        self._expect_shares()
+        self.seconds += time.perf_counter() - started
+
+    def _expect_shares(self) -> None:
+        """Take the class shares that labels and probe, new or of a checkpoint, make likely."""
+        estimate = None if self.probe is None else self.probe.shares
+        self.recorder.estimate = () if estimate is None else estimate.tolist()
+        shares = class_shares(self.algorithm.task.label_counts, estimate)
+        self._class_shares = shares.to(self.classifier.mean.device)
+
+    def _fit_head(self, algorithm: FeatureAlgorithm) -> None:
+        """Let the algorithm fit its head, which stands for the whole of training."""
+        started = time.perf_counter()
+        images = self.batches.images
+        features = training_features(images, self.classifier.blocks)
+        self.classifier.head = algorithm.fit(features, seeded_generator(self.settings.seed, "fit"))
+        self.classifier.head.to(images.labels.device)
+        self.images = len(images.labels) + len(images.unlabelled)
+        self.step = 1
+        row: Row = {"step": 1, **self._evaluate()}
+        self.seconds += time.perf_counter() - started
+        for observe in self.observers:
+            observe(row | {"seconds": self.seconds})
+        self._save()
 
     def measure(self, steps: int = 8, warm: int = 3) -> Costs:
         """Seconds of what training does; trains, so measure on a copy.
@@ -163,8 +220,11 @@ class Trainer:
             warm: that are done before and not counted.
         """
         device = self.classifier.mean.device
-        if device.type == "cpu":
-            keep_freed_memory()
+        keep_freed_memory(device)
+        self.start()
+        if isinstance(self.algorithm, FeatureAlgorithm):
+            fit = seconds(partial(self._fit_head, self.algorithm), device)
+            return Costs(fit, 0.0, 0.0, 0)
         self.classifier.train()
         scan = seconds(self._scan_if_due, device)  # steps may need what it finds
         self._practice(range(warm))
@@ -237,7 +297,7 @@ class Trainer:
             rows, labels = self.batches.images.labelled, self.batches.images.labels
             split = "train.labelled"
         size = needed(self.settings.eval_batch_size)
-        probs = predict(self.evaluated, self.batches.images.store, rows, size, self.ranks)
+        probs = predict(self.evaluated, self.batches.images.plain, rows, size, self.ranks)
         right = probs.argmax(dim=-1) == labels.cpu()
         truth = probs[torch.arange(len(probs)), labels.cpu()].double()
         accuracy = right.sum().item() / len(right)
@@ -289,6 +349,7 @@ class Trainer:
             max_steps=needed(self.settings.steps),
             seed=self.settings.seed,
             number=number,
+            class_shares=self._class_shares,
             ranks=self.ranks,
         )
 
@@ -307,6 +368,7 @@ class Trainer:
             "evaluations": [list(evaluation) for evaluation in self.evaluations],
             "best": None if self.best is None else vars(self.best),
             "pseudo_labels": self.pseudo_labels,
+            "probe": None if self.probe is None else self.probe.state(),
             "unlogged": self.recorder.state(),
             "random": random_states(),
         }
@@ -327,27 +389,9 @@ class Trainer:
         self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
         self.best = None if state["best"] is None else Best(**state["best"])
         self.pseudo_labels = state["pseudo_labels"]
+        self.probe = ProbeResult(**state["probe"]) if state.get("probe") else None
         self.recorder.restore(state["unlogged"])
         restore_random_states(state["random"])
-
-
-class _Objective(nn.Module):
-    """A step as one forward, which is what DistributedDataParallel wraps."""
-
-    def __init__(self, classifier: Classifier, algorithm: Algorithm) -> None:
-        super().__init__()
-        self.classifier = classifier
-        self.algorithm = algorithm
-
-    def forward(self, batch: Batch, context: EngineContext) -> tuple[Tensor, StepOutput]:
-        output = self.algorithm.step(batch, context)
-        check_output(output, batch, self.classifier.num_classes)
-        return objective(output), output
-
-
-def objective(output: StepOutput) -> Tensor:
-    """The sum of weight times value over the losses, in float32 or wider."""
-    return torch.stack([loss.weight * loss.value for loss in output.losses.values()]).sum()
 
 
 def needed(value: T | None) -> T:

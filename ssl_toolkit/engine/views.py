@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ssl_toolkit.data.store import ImageStore
 from ssl_toolkit.data.streams import BalancedStream, IndexStream, Order, derive_seed
+from ssl_toolkit.engine.features import FeatureStore, FeatureViews
 from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.interfaces import Augmenter, Batch, Draws, Views
 
@@ -50,6 +51,15 @@ class TrainingImages:
     """(m,) int64 true classes of the unlabelled rows, -1 where unknown; for metrics and oracles."""
     order: Order | None = None
     """In which the unlabelled ones are drawn; None for any."""
+    features: FeatureStore | None = None
+    """Features of all rows of `store`, where a frozen backbone makes pixels needless."""
+    feature_views: FeatureViews | None = None
+    """Features of augmented views, from which batches are drawn in place of images."""
+
+    @property
+    def plain(self) -> ImageStore | FeatureStore:
+        """What a model is evaluated on: features where there are some, else images."""
+        return self.store if self.features is None else self.features
 
     def stream(self, seed: int) -> IndexStream:
         """Places in `unlabelled` in the order of a run."""
@@ -119,6 +129,8 @@ class BatchMaker:
             )
         labelled = self._ranks.share(labelled).to(device, non_blocking=True)
         unlabelled = self._ranks.share(unlabelled).to(device, non_blocking=True)
+        if self.images.feature_views is not None:
+            return self._feature_batch(self.images.feature_views, number, labelled, unlabelled)
         x = store.gather(self.images.labelled[labelled])
         u = self.images.pool.gather(self.images.unlabelled[unlabelled])
         weak_x, weak_u = self._views(
@@ -205,13 +217,46 @@ class BatchMaker:
         """All labelled images in order, unchanged: (indices, images, labels), `size` at a time."""
         rows = self.images.labelled
         for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
-            yield indices, self.images.store.gather(rows[indices]), self.images.labels[indices]
+            yield indices, self.images.plain.gather(rows[indices]), self.images.labels[indices]
 
     def unlabelled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The whole pool in order, unchanged: (indices, images), `size` at a time."""
         rows = self.images.unlabelled
         for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
-            yield indices, self.images.pool.gather(rows[indices])
+            plain = self.images.pool if self.images.features is None else self.images.features
+            yield indices, plain.gather(rows[indices])
+
+    def _feature_batch(
+        self, features: FeatureViews, number: int, labelled: Tensor, unlabelled: Tensor
+    ) -> Batch:
+        """A batch of features: for each image and view one of the views that were computed."""
+        rows = {
+            "labelled": features.labeled[labelled],
+            "unlabelled": features.unlabeled[unlabelled],
+        }
+        stacks = {"weak": features.weak, "strong": features.strong}
+
+        def drawn(source: str, strength: str) -> Tensor:
+            kind, stack = f"{source}_{strength}", stacks[strength]
+            chosen = []
+            for view in range(getattr(self.views, kind)):
+                generator = seeded_generator(self._seed, number, kind, view)
+                size = len(rows[source]) * self._ranks.size
+                which = torch.randint(len(stack), (size,), generator=generator)
+                chosen.append(stack[self._ranks.share(which).to(stack.device), rows[source]])
+            empty = stack.new_empty(0, len(rows[source]), stack.shape[-1])
+            return torch.stack(chosen) if chosen else empty
+
+        return Batch(
+            labels=self.images.labels[labelled],
+            labelled_indices=labelled,
+            labelled_weak=drawn("labelled", "weak"),
+            labelled_strong=drawn("labelled", "strong"),
+            unlabelled_indices=unlabelled,
+            unlabelled_weak=drawn("unlabelled", "weak"),
+            unlabelled_strong=drawn("unlabelled", "strong"),
+            unlabelled_labels=self.images.hidden[unlabelled] if self._oracle else None,
+        )
 
     def _views(
         self, augmenter: Augmenter, number: int, wanted: dict[str, tuple[Tensor, int]]
