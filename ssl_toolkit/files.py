@@ -99,6 +99,17 @@ def drop_partial(folder: Path) -> None:
         left.unlink(missing_ok=True)
 
 
+def holds_features(data: str | None) -> bool:
+    """Whether a data file is an ``.npz`` with features in place of images; opens no other."""
+    if data is None or not data.lower().endswith(".npz"):
+        return False
+    try:
+        with zipfile.ZipFile(data) as archive:
+            return any(name.endswith("features.npy") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):  # whoever reads the data says what is wrong with it
+        return False
+
+
 @contextlib.contextmanager
 def naming(path: Path, *own: Path) -> Iterator[None]:
     """Make errors of writing name what was wanted.

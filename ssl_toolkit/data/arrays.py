@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.data.layout import FittedRead
 from ssl_toolkit.data.pictures import fit_picture
 from ssl_toolkit.interfaces import ImageTable, Part
 
@@ -44,10 +46,10 @@ def array_table(
         which = int(np.searchsorted(starts, row, side="right")) - 1
         return np.asarray(groups[which].images[row - starts[which]])
 
-    def read(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
         pictures = np.empty((len(rows), size, size, 3), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
-            pictures[place] = fit_picture(Image.fromarray(picture(row)), size)
+            pictures[place] = fit_picture(Image.fromarray(picture(row)), size, fit)
         return pictures
 
     def digest(row: int) -> str:
@@ -64,7 +66,7 @@ def array_table(
         parts=np.concatenate(
             [np.broadcast_to(np.asarray(group.part), len(group.images)) for group in groups]
         ),
-        read=read,
+        read=FittedRead(read),
         digest=digest,
         notes=tuple(notes),
     )

@@ -2,10 +2,11 @@
 
 A cache is a folder ``pictures/<key>/`` below ``~/.cache/ssl-toolkit``, or below the folder that the
 environment variable SSL_TOOLKIT_CACHE names. The key hashes the format, Pillow's version, the
-size, and path, length and time of change of every picture, or of the archive that it is in: a
-start looks at each file but opens none. A cache is built in a folder beside its own, synced and
-renamed, so that a build which is killed leaves none; a lock lets a second run wait for the first
-and use what it built. Caches that were not used for long go when another is built.
+size, how images are made square, and path, length and time of change of every picture, or of the
+archive that it is in: a start looks at each file but opens none. A cache is built in a folder
+beside its own, synced and renamed, so that a build which is killed leaves none; a lock lets a
+second run wait for the first and use what it built. Caches that were not used for long go when
+another is built.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import PIL
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache_files import (
     PictureCache,
     Progress,
@@ -38,12 +40,17 @@ from ssl_toolkit.files import naming
 VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
 
-FORMAT = "2: shorter side, middle square, bilinear"
+FORMAT = "3: shorter side, middle square, bicubic"
 """Changes when the files of a cache, or what is done to a picture, change."""
 
 
 def open_cache(
-    paths: Sequence[str], size: int, *, workers: int = 0, progress: Progress | None = None
+    paths: Sequence[str],
+    size: int,
+    *,
+    workers: int = 0,
+    progress: Progress | None = None,
+    fit: Fit = "crop",
 ) -> tuple[PictureCache, str]:
     """The cache of these files at this size; built when it is missing, stale or damaged.
 
@@ -52,14 +59,15 @@ def open_cache(
         size: side in pixels.
         workers: threads that decode; 0 decodes in the calling one.
         progress: called while a cache is built, for the first time before the first picture.
+        fit: see `fit_picture`.
 
     Returns:
         The cache, and a warning: empty, or why the pictures could not be kept and are in memory.
     """
     if not paths:
-        return hold_cache(paths, size, workers, progress), ""
+        return hold_cache(paths, size, workers, progress, fit), ""
     try:
-        folder = cache_root() / _key(paths, size)
+        folder = cache_root() / _key(paths, size, fit)
         folder.parent.mkdir(parents=True, exist_ok=True)
         cache = read_cache(folder, paths, size)
         if cache is None:
@@ -68,7 +76,7 @@ def open_cache(
             with _locked(folder):
                 # Another run may have built it while this one waited.
                 cache = read_cache(folder, paths, size) or _build(
-                    folder, paths, size, workers, progress
+                    folder, paths, size, workers, progress, fit
                 )
     except OSError as error:
         place = shown(Path(os.fsdecode(error.filename or _named_root())))
@@ -76,16 +84,16 @@ def open_cache(
             f"decoded pictures can't be kept in {place} ({error.strerror or error}): they stay in "
             f"memory and are decoded again at the next start; {VARIABLE}=DIR names another folder"
         )
-        return hold_cache(paths, size, workers, progress), warning
+        return hold_cache(paths, size, workers, progress, fit), warning
     return cache, ""
 
 
-def known_cache(paths: Sequence[str], size: int) -> PictureCache | None:
+def known_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> PictureCache | None:
     """The cache of these files at this size where there is one; nothing is decoded or written."""
     if not paths:
         return None
     try:
-        return read_cache(cache_root() / _key(paths, size), paths, size)
+        return read_cache(cache_root() / _key(paths, size, fit), paths, size)
     except OSError:
         return None
 
@@ -111,12 +119,22 @@ def index_root() -> Path:
     return cache_root().with_name("shards")
 
 
+def feature_root() -> Path:
+    """The folder with the features of frozen backbones, beside the caches.
+
+    Raises:
+        OSError: as `cache_root`.
+    """
+    return cache_root().with_name("features")
+
+
 def _named_root() -> str:
     return os.environ.get(VARIABLE) or "~/.cache/ssl-toolkit"
 
 
-def _key(paths: Sequence[str], size: int) -> str:
-    content = hashlib.sha256(f"{FORMAT}\0{PIL.__version__}\0{size}\0".encode())
+def _key(paths: Sequence[str], size: int, fit: Fit) -> str:
+    done = FORMAT if fit == "crop" else f"{FORMAT}\0{fit}"
+    content = hashlib.sha256(f"{done}\0{PIL.__version__}\0{size}\0".encode())
     here = os.getcwd()
     archives: dict[str, str] = {}
     for path in paths:
@@ -139,7 +157,12 @@ def _stamp(path: str) -> str:
 
 
 def _build(
-    folder: Path, paths: Sequence[str], size: int, workers: int, progress: Progress | None
+    folder: Path,
+    paths: Sequence[str],
+    size: int,
+    workers: int,
+    progress: Progress | None,
+    fit: Fit,
 ) -> PictureCache:
     """Make a cache's folder, whole or not at all, and open it.
 
@@ -154,7 +177,7 @@ def _build(
     try:
         with naming(folder.parent, beside):
             (beside / "new").mkdir()
-            write_cache(beside / "new", paths, size, workers, progress)
+            write_cache(beside / "new", paths, size, workers, progress, fit)
         if folder.exists():  # damaged or stale
             os.rename(folder, beside / "old")
         try:
@@ -166,7 +189,7 @@ def _build(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     cache = read_cache(folder, paths, size)
-    remove_unused(folder.parent, index_root())
+    remove_unused(folder.parent, (index_root(), "*.json"), (feature_root(), "*.npy"))
     if cache is None:
         raise OSError(errno.EIO, "what was written can't be read back", str(folder))
     return cache

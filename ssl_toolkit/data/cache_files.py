@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache_use import META, Use
 from ssl_toolkit.data.examined import Examined, examine_pictures
 from ssl_toolkit.files import write_json
@@ -103,7 +104,11 @@ def bytes_of(count: int, size: int) -> int:
 
 
 def hold_cache(
-    paths: Sequence[str], size: int, workers: int, progress: Progress | None
+    paths: Sequence[str],
+    size: int,
+    workers: int,
+    progress: Progress | None,
+    fit: Fit = "crop",
 ) -> PictureCache:
     """Decode pictures into memory; see `write_cache`."""
     columns = {
@@ -111,7 +116,7 @@ def hold_cache(
     }
     faults: dict[int, str] = {}
     start = 0
-    for block, found in _blocks(paths, size, workers, progress):
+    for block, found in _blocks(paths, size, workers, progress, fit):
         end = start + len(block["pixels"])
         for name, column in columns.items():
             column[start:end] = block[name]
@@ -121,7 +126,12 @@ def hold_cache(
 
 
 def write_cache(
-    folder: Path, paths: Sequence[str], size: int, workers: int, progress: Progress | None
+    folder: Path,
+    paths: Sequence[str],
+    size: int,
+    workers: int,
+    progress: Progress | None,
+    fit: Fit = "crop",
 ) -> None:
     """Decode pictures into the files of a folder, synced.
 
@@ -131,6 +141,7 @@ def write_cache(
         size: side in pixels.
         workers: threads that decode.
         progress: called before every block and at the end.
+        fit: see `fit_picture`.
 
     Raises:
         OSError: the disk is full or can't be written.
@@ -139,7 +150,7 @@ def write_cache(
     faults: dict[int, str] = {}
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context((folder / name).open("wb")) for name in checksums}
-        for block, found in _blocks(paths, size, workers, progress):
+        for block, found in _blocks(paths, size, workers, progress, fit):
             for name, column in block.items():
                 files[name].write(column.data)
                 checksums[name].append(zlib.crc32(column.data))
@@ -191,7 +202,7 @@ def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _blocks(
-    paths: Sequence[str], size: int, workers: int, progress: Progress | None
+    paths: Sequence[str], size: int, workers: int, progress: Progress | None, fit: Fit
 ) -> Iterator[tuple[dict[str, NDArray[Any]], dict[int, str]]]:
     """Decode the pictures, a block at a time: its columns, and faults by row of the cache.
 
@@ -205,7 +216,7 @@ def _blocks(
         block = [Path(path) for path in paths[start : start + step]]
         columns = {name: column[: len(block)] for name, column in whole.items()}
         faults = {}
-        for place, answer in enumerate(examine_pictures(block, size, workers)):
+        for place, answer in enumerate(examine_pictures(block, size, workers, fit)):
             if isinstance(answer, Examined):
                 columns["pixels"][place] = answer.pixels.transpose(2, 0, 1)
                 columns["digests"][place] = np.frombuffer(answer.digest, np.uint8)

@@ -43,14 +43,15 @@ class Use:
             os.close(self._file)
 
 
-def remove_unused(root: Path, indices: Path) -> None:
-    """Remove caches, left-over parts of them and indices of shards that nobody used lately.
+def remove_unused(root: Path, *others: tuple[Path, str]) -> None:
+    """Remove caches, left-over parts of them and other files that nobody used lately.
 
     None that is in use goes, however long ago its run began.
 
     Args:
         root: the folder of the caches.
-        indices: the folder of the indices of shards.
+        others: folders of files whose time of change is that of their last use, such as the
+            indices of shards, and patterns of their names.
     """
     before = time.time() - 86400 * UNUSED_DAYS
     for folder in [*root.glob("[!.]*"), *root.glob(".*.partial")]:
@@ -60,10 +61,10 @@ def remove_unused(root: Path, indices: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
             elif (folder / META).stat().st_mtime < before:
                 _remove(folder)
-    for index in indices.glob("*.json"):
+    for file in (file for folder, pattern in others for file in folder.glob(pattern)):
         with contextlib.suppress(OSError):
-            if index.stat().st_mtime < before:
-                index.unlink()
+            if file.stat().st_mtime < before:
+                file.unlink()
 
 
 def _remove(folder: Path) -> None:

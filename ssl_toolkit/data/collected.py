@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.file_pictures import FileNames, FilePictures
 from ssl_toolkit.data.pictures import picture_faults
@@ -29,6 +30,8 @@ class Collected:
     """Called while they are decoded."""
     lazily: bool = False
     """Whether no picture is opened: `verify` or whoever reads them will."""
+    fit: Fit = "crop"
+    """See `pictures.fit_picture`."""
     folders: list[Path] = field(default_factory=list)
     """The folders of the splits, the one that says which classes there are first."""
     keys: Texts = field(default_factory=Texts)
@@ -65,7 +68,7 @@ class Collected:
             DataError: `refuse`, and some can't be read; one message each.
         """
         paths = FileNames(self.paths, self.base)
-        pictures = FilePictures(paths, self.workers)
+        pictures = FilePictures(paths, self.workers, self.fit)
         if self.lazily:
             return
         if self.size is None:
@@ -87,7 +90,9 @@ class Collected:
 
     def table(self, classes: tuple[str, ...]) -> ImageTable:
         """The table; `digest` hashes the bytes of a file."""
-        pictures = self._pictures or FilePictures(FileNames(self.paths, self.base), self.workers)
+        pictures = self._pictures or FilePictures(
+            FileNames(self.paths, self.base), self.workers, self.fit
+        )
         return ImageTable(
             classes=classes,
             keys=self.keys,

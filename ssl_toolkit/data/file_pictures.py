@@ -12,10 +12,17 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache import known_cache, open_cache
 from ssl_toolkit.data.cache_files import PictureCache, Progress
+from ssl_toolkit.data.decoding import Unreadable
 from ssl_toolkit.data.packed import container, tar_member
-from ssl_toolkit.data.pictures import open_content, read_pictures
+from ssl_toolkit.data.pictures import (
+    open_content,
+    opened_picture,
+    pillow_muted,
+    read_pictures,
+)
 from ssl_toolkit.data.texts import Texts
 
 
@@ -55,18 +62,20 @@ class FilePictures:
     Args:
         paths: where the pictures are, those without a row of the table among them.
         workers: threads that decode; 0 decodes in the calling one.
+        fit: see `fit_picture`.
     """
 
-    def __init__(self, paths: FileNames, workers: int = 0) -> None:
+    def __init__(self, paths: FileNames, workers: int = 0, fit: Fit = "crop") -> None:
         self.paths = paths
         self.workers = workers
+        self.fit: Fit = fit
         self.places = np.arange(len(paths), dtype=np.int64)
         """(N,) where the picture of each row of the table is in `paths`."""
         self.kept: NDArray[np.int64] | None = None
         """Places in `paths` of the pictures that the caches hold, ascending; None for all."""
         self.warning = ""
         """Why decoded pictures could not be kept on disk."""
-        self._caches: dict[int, PictureCache] = {}
+        self._caches: dict[tuple[int, Fit], PictureCache] = {}
 
     @property
     def in_parquet(self) -> bool:
@@ -80,20 +89,34 @@ class FilePictures:
         Raises:
             DataError: some can't be read; one message a file.
         """
-        cache = self._caches.get(size)
+        cache = self._caches.get((size, self.fit))
         inside = self.in_cache(rows)
         if cache is None or (inside < 0).any() or cache.has_faults(inside):
             paths = [Path(self.paths[place]) for place in self.places[rows].tolist()]
-            return read_pictures(paths, size, self.workers)
+            return read_pictures(paths, size, self.workers, self.fit)
         return np.ascontiguousarray(cache.take(inside).transpose(0, 2, 3, 1))
+
+    def sides(self, most: int) -> list[int]:
+        """Sides in pixels of at most so many images, evenly chosen; opens their headers.
+
+        Those that are scaled to the image size: the shorter ones, of padded images the longer ones.
+        """
+        side = max if self.fit == "pad" else min
+        found = []
+        with pillow_muted():
+            for place in self.places[:: max(1, len(self.places) // most)].tolist():
+                with contextlib.suppress(Unreadable), opened_picture(Path(self.paths[place])) as it:
+                    found.append(side(it.size))
+        return found
 
     def open(self, size: int, progress: Progress | None = None) -> PictureCache:
         """The decoded pictures of `kept`, made when there are none; see `open_cache`."""
-        if size not in self._caches:
-            self._caches[size], self.warning = open_cache(
-                self._kept_paths(), size, workers=self.workers, progress=progress
+        key = size, self.fit
+        if key not in self._caches:
+            self._caches[key], self.warning = open_cache(
+                self._kept_paths(), size, workers=self.workers, progress=progress, fit=self.fit
             )
-        return self._caches[size]
+        return self._caches[key]
 
     def keep(self, rows: NDArray[np.int64]) -> None:
         """Let the caches hold the pictures of these rows of the table alone."""
@@ -101,8 +124,9 @@ class FilePictures:
 
     def open_known(self, size: int) -> None:
         """Use the cache of `kept` at this size where there is one; decodes no picture."""
-        if size not in self._caches and (cache := known_cache(self._kept_paths(), size)):
-            self._caches[size] = cache
+        key = size, self.fit
+        if key not in self._caches and (cache := known_cache(self._kept_paths(), *key)):
+            self._caches[key] = cache
 
     def _kept_paths(self) -> Sequence[str]:
         if self.kept is None:

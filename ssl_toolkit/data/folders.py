@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.image_kinds import kind_of_name, way_out
@@ -27,7 +28,8 @@ LAYOUTS = (
     "labeled/<class>/… with unlabeled/… and test/<class>/… (and validation/<class>/…); or "
     "train/<class>/… with test/<class>/… (and val/<class>/…); or <class>/… alone; or *.tar shards; "
     "or *.parquet files; or metadata.csv; and --data takes a manifest too: FILE.csv, .tsv or "
-    ".jsonl with path, label, split, or FILE.txt with `path label` lines"
+    ".jsonl with path, label, split, or FILE.txt with `path label` lines; and FILE.npz with images "
+    "and labels"
 )
 """The accepted layouts, for messages."""
 
@@ -54,6 +56,7 @@ def read_folder(
     size: int | None = None,
     progress: Progress | None = None,
     lazily: bool = False,
+    fit: Fit = "crop",
 ) -> ImageTable:
     """Look at a folder and list its pictures; nothing is written there.
 
@@ -72,6 +75,7 @@ def read_folder(
             serves that size; None verifies only.
         progress: called while they are decoded.
         lazily: open no picture; unreadable ones stay in the table.
+        fit: see `pictures.fit_picture`.
 
     Returns:
         The table; its notes say what was understood, ignored, not used and skipped. Without
@@ -85,7 +89,7 @@ def read_folder(
     if not top.is_dir():
         kind = "is a file, not a folder" if top.exists() else "doesn't exist"
         raise DataError(f"the data folder {shown(top)} {kind}; give one that holds {LAYOUTS}")
-    rows = Collected(workers, size, progress, lazily)
+    rows = Collected(workers, size, progress, lazily, fit)
     inside = entries(top)
     folders = [entry for entry in inside if entry.is_dir()]
     rows.unused += [text_of(entry.name) for entry in inside if not entry.is_dir()]

@@ -36,22 +36,19 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
     Returns:
         By name: ``data``, ``layout``, ``classes``, ``counts`` (of each part), ``per_class`` (counts
         of each part), ``balance`` (largest and smallest number of pictures that may be labelled),
-        ``widths`` and ``heights`` (least, median, largest, of upright pictures), ``modes``,
-        ``extensions``, ``unreadable`` (path and reason), ``duplicates`` (groups of byte-identical
-        pictures), ``leaks`` (as in a run's leaks.json), ``warnings``, ``notes``.
+        of files ``widths`` and ``heights`` (least, median, largest, of upright pictures),
+        ``modes``, ``extensions`` and ``unreadable`` (path and reason), ``duplicates`` (groups of
+        byte-identical pictures), ``leaks`` (as in a run's leaks.json), ``warnings``, ``notes``.
     """
-    pictures = table.read
-    assert isinstance(pictures, FilePictures)
-    cache = pictures.open(size)
-    places = pictures.places
+    files = table.read if isinstance(table.read, FilePictures) else None
     leaks = find_leaks(table, table.parts)
     same = same_pictures(table, np.arange(len(table.keys)))
     learnt = np.isin(table.parts, ("labelled", "pool")) & (table.labels >= 0)
     sizes = np.bincount(table.labels[learnt], minlength=len(table.classes))
-    suffixes = (Path(pictures.paths[place]).suffix.lower() for place in places.tolist())
+    warning = "" if files is None else files.warning
     return {
         "data": text_of(str(data)),
-        "layout": _layout(data, table, pictures),
+        "layout": _layout(data, table, files),
         "classes": list(table.classes),
         "counts": _counts(table.parts),
         "per_class": {
@@ -59,20 +56,13 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
             for label, name in enumerate(table.classes)
         },
         "balance": {"largest": int(sizes.max()), "smallest": int(sizes.min())},
-        "widths": _range(cache.shapes[places, 0]),
-        "heights": _range(cache.shapes[places, 1]),
-        "modes": dict(Counter(mode.decode() for mode in cache.modes[places].tolist())),
-        "extensions": dict(Counter(suffixes)),
-        "unreadable": [
-            {"path": text_of(pictures.paths[place]), "reason": reason}
-            for place, reason in sorted(cache.faults.items())
-        ],
+        **({} if files is None else _file_facts(files, size)),
         "duplicates": [[table.keys[row] for row in group.tolist()] for group in same],
         "leaks": leaks.content(table)["groups"],
         "warnings": [
             text
             for text in (
-                pictures.warning,
+                warning,
                 leaks.warning() if leaks else "",
                 *look_alike(table.classes),
             )
@@ -111,6 +101,22 @@ def contact_sheet(table: ImageTable) -> Image.Image:
     return sheet
 
 
+def _file_facts(files: FilePictures, size: int) -> dict[str, Any]:
+    """What only files tell: their sizes before scaling, modes, extensions and faults."""
+    cache, places = files.open(size), files.places
+    suffixes = (Path(files.paths[place]).suffix.lower() for place in places.tolist())
+    return {
+        "widths": _range(cache.shapes[places, 0]),
+        "heights": _range(cache.shapes[places, 1]),
+        "modes": dict(Counter(mode.decode() for mode in cache.modes[places].tolist())),
+        "extensions": dict(Counter(suffixes)),
+        "unreadable": [
+            {"path": text_of(files.paths[place]), "reason": reason}
+            for place, reason in sorted(cache.faults.items())
+        ],
+    }
+
+
 def _counts(parts: NDArray[np.str_]) -> dict[str, int]:
     counts = {part: int((parts == part).sum()) for part in get_args(Part)}
     return {part: count for part, count in counts.items() if count}
@@ -124,7 +130,10 @@ def _range(values: NDArray[np.int32]) -> dict[str, float]:
     }
 
 
-def _layout(data: Path, table: ImageTable, pictures: FilePictures) -> str:
+def _layout(data: Path, table: ImageTable, pictures: FilePictures | None) -> str:
+    if pictures is None:
+        kind = "images" if table.features is None else f"features of {table.features.shape[1]}"
+        return f"arrays of a .npz file, {kind}"
     archive = container(pictures.paths[0])
     if archive is not None:
         return f"pictures inside {Path(archive).suffix.lower()} files"

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.decoding import (
     ROOM,
     Unreadable,
@@ -59,12 +60,13 @@ _FORMATS = (
 Answer = TypeVar("Answer")
 
 
-def read_picture(path: Path, size: int) -> NDArray[np.uint8]:
+def read_picture(path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
     """Read one picture.
 
     Args:
         path: the file.
         size: side in pixels, at least 1.
+        fit: see `fit_picture`.
 
     Returns:
         (size, size, 3) uint8, RGB; see `fit_picture` for how it is made square.
@@ -72,17 +74,20 @@ def read_picture(path: Path, size: int) -> NDArray[np.uint8]:
     Raises:
         DataError: it can't be read; names the file and the reason.
     """
-    picture: NDArray[np.uint8] = read_pictures([path], size)[0]
+    picture: NDArray[np.uint8] = read_pictures([path], size, fit=fit)[0]
     return picture
 
 
-def read_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> NDArray[np.uint8]:
+def read_pictures(
+    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
+) -> NDArray[np.uint8]:
     """Read several pictures, as `read_picture`.
 
     Args:
         paths: n files.
         size: side in pixels.
         workers: threads that decode; 0 decodes in the calling one.
+        fit: see `fit_picture`.
 
     Returns:
         (n, size, size, 3) uint8.
@@ -93,7 +98,7 @@ def read_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> NDArray
     pictures = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     faults = []
     for place, answer in enumerate(
-        each_picture(lambda path: try_picture(path, size), paths, workers)
+        each_picture(lambda path: try_picture(path, size, fit), paths, workers)
     ):
         if isinstance(answer, str):
             faults.append(f"can't read picture {shown(paths[place])}: {answer}")
@@ -104,12 +109,15 @@ def read_pictures(paths: Sequence[Path], size: int, workers: int = 0) -> NDArray
     return pictures
 
 
-def try_picture(picture: Path | bytes | Image.Image, size: int) -> NDArray[np.uint8] | str:
+def try_picture(
+    picture: Path | bytes | Image.Image, size: int, fit: Fit = "crop"
+) -> NDArray[np.uint8] | str:
     """Read one picture inside `pillow_muted`, from any thread.
 
     Args:
         picture: a file, the bytes of one, or a picture that Pillow opened or made.
         size: side in pixels.
+        fit: see `fit_picture`.
 
     Returns:
         As `read_picture`; or the reason why it can't be read.
@@ -117,7 +125,7 @@ def try_picture(picture: Path | bytes | Image.Image, size: int) -> NDArray[np.ui
     opened = nullcontext(picture) if isinstance(picture, Image.Image) else opened_picture(picture)
     try:
         with opened as image:
-            return fit_picture(to_upright(image), size)
+            return fit_picture(to_upright(image), size, fit)
     except Unreadable as error:
         return str(error)
     except Exception as error:  # a picture that Pillow opened elsewhere, decoded only now
@@ -165,25 +173,40 @@ def open_content(path: Path) -> io.BufferedReader | io.BytesIO:
     return path.open("rb") if packed is None else io.BytesIO(packed)
 
 
-def fit_picture(image: Image.Image, size: int) -> NDArray[np.uint8]:
-    """Scale the shorter side to `size` and cut the middle square out.
+def fit_picture(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
+    """Make an image square.
 
-    Bilinear, antialiased when shrinking. Only the square is computed, so that a picture of
+    Bicubic, antialiased when shrinking. At most the square is computed, so that a picture of
     2000 x 3 pixels costs no more than another; a picture that has the size already is unchanged.
 
     Args:
         image: mode RGB or L (grey gives three equal channels).
         size: side in pixels, at least 1.
+        fit: ``crop`` scales the shorter side to `size` and cuts the middle square out; ``pad``
+            scales the longer side to it and centers the whole image on white.
 
     Returns:
         (size, size, 3) uint8.
     """
+    if fit == "pad":
+        x, y, width, height = padded_place(image.width, image.height, size)
+        whole = image.resize((width, height), Image.Resampling.BICUBIC)
+        padded = np.full((size, size, 3), 255, dtype=np.uint8)
+        padded[y : y + height, x : x + width] = np.asarray(whole.convert("RGB"))
+        return padded
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
     square = image.resize(
-        (size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side)
+        (size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
     )
     return np.asarray(square.convert("RGB"), dtype=np.uint8)
+
+
+def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int]:
+    """Where an image lies in a padded square: left, top, width and height, at least 1 each."""
+    longer = max(width, height)
+    across, down = (max(1, round(size * side / longer)) for side in (width, height))
+    return (size - across) // 2, (size - down) // 2, across, down
 
 
 def shown(path: Path) -> str:

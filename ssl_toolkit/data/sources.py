@@ -1,4 +1,4 @@
-"""What ``--data`` names, told apart by looking: folders, manifests, shards, parquet files."""
+"""What ``--data`` names, told apart by looking: folders, manifests, arrays, shards, parquet."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.collected import Collected
 from ssl_toolkit.data.folders import LAYOUTS, read_folder
 from ssl_toolkit.data.hugging_face import is_metadata, read_image_folder, read_parquet
+from ssl_toolkit.data.layout import lay_out
 from ssl_toolkit.data.manifests import PARTS, read_manifest
+from ssl_toolkit.data.npz import read_npz
 from ssl_toolkit.data.pictures import shown, text_of
 from ssl_toolkit.data.records import SUFFIXES
 from ssl_toolkit.data.shards import compressed, is_compressed, read_shards
@@ -30,6 +33,7 @@ def read_data(
     size: int | None = None,
     progress: Progress | None = None,
     lazily: bool = False,
+    fit: Fit = "crop",
 ) -> ImageTable:
     """The pictures of a folder or file of any layout; see `folders.LAYOUTS`.
 
@@ -47,12 +51,13 @@ def read_data(
         size: side in pixels at which they are decoded into the cache; None verifies only.
         progress: called while they are decoded.
         lazily: open no picture; unreadable ones stay in the table.
+        fit: see `pictures.fit_picture`.
 
     Raises:
         DataError: it doesn't exist, is of no known layout, or what is in it is wrong.
     """
     top = Path(path)
-    rows = Collected(workers, size, progress, lazily)
+    rows = Collected(workers, size, progress, lazily, fit)
     suffix = top.suffix.lower()
     if top.is_dir():
         shards, tables, metadata = _files(top)
@@ -77,9 +82,12 @@ def read_data(
                 size=size,
                 progress=progress,
                 lazily=lazily,
+                fit=fit,
             )
     elif not top.exists():
         raise DataError(f"--data {shown(top)} doesn't exist; give a folder that holds {LAYOUTS}")
+    elif suffix == ".npz":
+        return lay_out(read_npz(top), fit)
     elif suffix in SUFFIXES:
         classes = read_manifest(top, root, rows)
     elif is_compressed(top):
@@ -90,8 +98,8 @@ def read_data(
         classes = read_parquet([top], top, rows)
     else:
         raise DataError(
-            f"--data {shown(top)} is a file of no known kind ({', '.join(SUFFIXES)}, .tar or "
-            f".parquet are); a folder holds {LAYOUTS}"
+            f"--data {shown(top)} is a file of no known kind ({', '.join(SUFFIXES)}, .npz, "
+            f".tar or .parquet are); a folder holds {LAYOUTS}"
         )
     rows.drop_unreadable(refuse=on_bad_image == "error")
     _check_filled(top, classes, rows)

@@ -141,11 +141,11 @@ class StreamedPictures:
     def _decode(self, path: Path) -> NDArray[np.uint8] | str:
         member = tar_member(path)
         if member is None:
-            return try_picture(path, self.size)
+            return try_picture(path, self.size, self._files.fit)
         if member[2] > MOST_BYTES:
             return too_long(member[2])
         try:
-            return try_picture(self.blocks.read(*member), self.size)
+            return try_picture(self.blocks.read(*member), self.size, self._files.fit)
         except OSError as error:
             return error.strerror or str(error)
 

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.benchmarks import default_root, told_faults
 from ssl_toolkit.data.file_pictures import FileNames, FilePictures
+from ssl_toolkit.data.layout import FittedRead
 from ssl_toolkit.data.pictures import pillow_muted, text_of, try_picture
 from ssl_toolkit.data.texts import Texts
 from ssl_toolkit.errors import DataError, PluginError
@@ -219,13 +221,13 @@ def _table(
         image = sources[parts[which]][row - int(starts[which])][0]
         return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
 
-    def read(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
         pictures = np.empty((len(rows), size, size, 3), dtype=np.uint8)
         faults = []
         with pillow_muted():
             for place, row in enumerate(rows.tolist()):
                 try:
-                    answer = try_picture(picture(row), size)
+                    answer = try_picture(picture(row), size, fit)
                 except Exception as error:  # torchvision decodes with whatever a set needs
                     answer = " ".join(str(error).split()) or type(error).__name__
                 if isinstance(answer, str):
@@ -250,7 +252,7 @@ def _table(
         keys=keys,
         labels=np.concatenate(list(labels.values())),
         parts=np.concatenate([np.full(len(own), part) for part, own in labels.items()]),
-        read=read,
+        read=FittedRead(read),
         digest=digest,
     )
 

@@ -1,0 +1,68 @@
+"""Labels in the forms in which Python code and arrays hold them, as names of classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.names import UNLABELLED
+from ssl_toolkit.errors import DataError
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)")
+
+
+def label_names(values: Any, count: int, where: str) -> list[str]:
+    """The class name of each image, empty where it has no label.
+
+    Args:
+        values: (N,) or (N, 1) numbers or texts: an array, a tensor or a list. -1, None, NaN and the
+            texts that mean no label in a manifest mean none; every other is a class.
+        count: N.
+        where: the argument or array, for messages.
+
+    Raises:
+        DataError: another number of labels, or one that is neither a text nor a whole number.
+    """
+    values = values if hasattr(values, "shape") else list(values)
+    shape = tuple(getattr(values, "shape", (len(values),)))
+    if shape not in ((count,), (count, 1)):
+        raise DataError(
+            f"{where}: {count} images need ({count},) labels, one each, got shape {shape}"
+        )
+    if hasattr(values, "reshape"):
+        values = values.reshape(-1).tolist()
+    return [label_name(value, where) for value in values]
+
+
+def label_name(value: Any, where: str) -> str:
+    """The class name that one label means, empty for none. As `label_names`."""
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy's or torch's
+        value = value.item()
+    if value is None or value != value:  # NaN, which pandas has for a missing label
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, str | int):
+        raise DataError(
+            f"{where}: a label is a text or a whole number (-1 or None for none), got a "
+            f"{type(value).__name__}"
+        )
+    name = str(value).strip()
+    return "" if name.lower() in UNLABELLED else name
+
+
+def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
+    """The classes among names of labels: by number where all are whole numbers, else by text."""
+    found = {*names} - {""}
+    by_number = all(map(_NUMBER.fullmatch, found))
+    return tuple(sorted(found, key=lambda name: (int(name) if by_number else 0, name)))
+
+
+def label_numbers(names: Iterable[str], classes: Sequence[str]) -> NDArray[np.int64]:
+    """The place of each name in `classes`, which hold all of them; -1 for none."""
+    places = {name: place for place, name in enumerate(classes)} | {"": -1}
+    return np.array([places[name] for name in names], dtype=np.int64)
