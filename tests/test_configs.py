@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ssl_toolkit import registry
+from ssl_toolkit import FeatureAlgorithm, registry
 from ssl_toolkit.config.comparison import allowed_keys, load_comparison
 from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.config.locations import configs_dir, find_config
@@ -62,6 +62,7 @@ def test_a_file_validates_and_resolves(path: Path) -> None:
     assert unset <= left_open | {
         "labelled_in_pool",
         "time_limit",
+        "minutes",
         "output",
         "group",
         "stream_buffer",
@@ -196,6 +197,12 @@ def test_a_row_of_fixmatch(name: str, weight_decay: float) -> None:
 
 def test_every_algorithm_has_a_paper_file() -> None:
     algorithms = {e.name for e in registry.entries("algorithms") if e.built_in}
+    # These fit a head to features at once: there is no schedule of a paper to keep to.
+    algorithms = {
+        name
+        for name in algorithms
+        if not issubclass(registry.load("algorithms", name), FeatureAlgorithm)
+    }
     assert {path.stem.partition("-")[0] for path in PAPER} == algorithms
 
 

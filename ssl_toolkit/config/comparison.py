@@ -90,7 +90,12 @@ class ComparisonSettings(Options):
         {}, help="keys and the values to try; a row for each combination"
     )
     baseline: str | None = option(
-        None, help="row that the others are held against; default: supervised, else the first"
+        None,
+        help="row that the others are held against; default: supervised, else the linear probe of "
+        "a pre-trained backbone, else the first",
+    )
+    probe: bool = option(
+        True, help="add the linear probe as a row where all rows start from pre-trained weights"
     )
     allow_different: Names = option([], help="shared keys in which rows may differ")
     budget: str = option(
@@ -106,6 +111,9 @@ class ComparisonSettings(Options):
     name: str | None = option(None, min_length=1, help="title; default: the folder's name")
     output: Place | None = option(None, help="folder of the comparison")
 
+
+PROBE = "linear_probe"
+"""What every method with a pre-trained backbone has to beat."""
 
 BUDGET_KEYS = (
     "steps",
@@ -144,8 +152,11 @@ class ComparisonConfig:
         """Name of the row that the others are held against."""
         if self.settings.baseline is not None:
             return self.settings.baseline
-        supervised = (row.name for row in self.rows if row.config.section == "supervised")
-        return next(supervised, self.rows[0].name)
+        pretrained = self.rows[0].config.settings.pretrained
+        by_algorithm = {row.config.section: row.name for row in reversed(self.rows)}
+        first = self.rows[0].name
+        probe = by_algorithm.get(PROBE, first) if pretrained else first
+        return by_algorithm.get("supervised", probe)
 
 
 def load_comparison(
@@ -176,7 +187,7 @@ def load_comparison(
     faults.stop()
     assert settings is not None
     shared = [_only(layer, own=False) for layer in layers]
-    rows = tuple(_rows(settings, shared))
+    rows = _with_probe(settings, tuple(_rows(settings, shared)))
     comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree)
     names = [row.name for row in rows]
     if comparison.baseline not in names:
@@ -186,6 +197,19 @@ def load_comparison(
         )
     _check_allowed(settings, rows)
     return comparison
+
+
+def _with_probe(
+    settings: ComparisonSettings, rows: tuple[PlannedRow, ...]
+) -> tuple[PlannedRow, ...]:
+    """The rows and the linear probe, with what the first one shares with the others."""
+    fits = all(r.config.settings.pretrained and not r.config.settings.stream_buffer for r in rows)
+    there = any(PROBE in (row.config.section, row.slug.lower()) for row in rows)
+    if there or not (fits and settings.probe and registry.has("algorithms", PROBE)):
+        return rows
+    first = rows[0].config
+    tree = {key: value for key, value in first.tree().items() if key != first.section}
+    return (*rows, PlannedRow(PROBE, validate([Layer(f"row {PROBE}", tree | {"algo": PROBE})])))
 
 
 def _only(layer: Layer, *, own: bool) -> Layer:
@@ -241,6 +265,11 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
                 kind = plugins if isinstance(error, PluginError) else messages
                 kind += [m for m in error.messages if m not in kind]
                 continue
+            if (minutes := row.config.settings.minutes) is not None:
+                raise ConfigError(
+                    f"minutes: {minutes:g}: the runs of a comparison are made equal by its budget; "
+                    f"use --budget minutes={minutes:g}, which gives each run that time"
+                )
             if row.slug.lower() in made:
                 raise ConfigError(
                     f"rows {made[row.slug.lower()]!r} and {row_name!r} would share a folder; "

@@ -8,16 +8,28 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.faults import FLAGS, Faults, Path_
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import SHARED_REFERENCE, Settings
+from ssl_toolkit.config.settings import (
+    FINE_TUNING,
+    FINE_TUNING_RATE,
+    HEAD_TRAINING,
+    SHARED_REFERENCE,
+    Settings,
+)
 from ssl_toolkit.errors import ConfigError, PluginError
+from ssl_toolkit.files import holds_features
 
 Tree = dict[str, Any]
+Defaults = Literal["reference", "for_pretrained"] | None
+"""The attribute of a plugin's options whose values lie under what is given."""
+
+AUTO = "auto"
+"""The algorithm that stands for a choice among the installed ones."""
 
 NOT_COMPARED = frozenset(
     {
@@ -26,6 +38,7 @@ NOT_COMPARED = frozenset(
         "output",
         "workers",
         "time_limit",
+        "minutes",
         "on_collapse",
         "log_every",
         "save_every",
@@ -168,13 +181,21 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     settings: Settings | None = faults.check(Settings, shared, ())
     if settings is None and not own:
         raise ConfigError(faults.messages)  # at once: telling these needs no plugin, so no torch
-    algorithm = _plugin_options("algorithms", algo, own, (section,), reference, faults)
+    under = {} if settings is None else _pretrained_defaults(settings)
+    defaults: Defaults = "reference" if reference else "for_pretrained" if under else None
+    algorithm = (
+        faults.check(Options, own, (section,))
+        if algo == AUTO
+        else _plugin_options("algorithms", algo, own, (section,), defaults, faults)
+    )
     if settings is None:
         raise ConfigError(faults.messages)
-    settings = _with_transfer_recipe(settings)
+    if under:
+        settings = _with_defaults(under, settings, shared)
+    settings = _with_transfer_recipe(settings, trained=under is FINE_TUNING)
     augment = settings.augment
     weak, strong = (
-        _plugin_options("augmenters", name, given, ("augment", key), reference, faults)
+        _plugin_options("augmenters", name, given, ("augment", key), defaults, faults)
         for name, given, key in (
             (augment.weak, augment.weak_options, "weak_options"),
             (augment.strong, augment.strong_options, "strong_options"),
@@ -187,20 +208,60 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     return RunConfig(settings, algorithm, weak, strong)
 
 
-def _with_transfer_recipe(settings: Settings) -> Settings:
-    """Fill what is ``auto`` by whether the backbone is pre-trained."""
+def _pretrained_defaults(settings: Settings) -> Tree:
+    """What takes the place of the defaults where training starts from pre-trained weights.
+
+    The same for every algorithm, so that the rows of a comparison share it. Nothing under
+    ``--profile reference`` or a ``feature_lr`` of the user's, which keep the papers' recipe, and
+    for ``auto``, whose candidates each take their own.
+    """
+    if settings.profile == "reference" or settings.algo == AUTO:
+        return {}
+    if settings.model.freeze in ("auto", "backbone"):
+        return HEAD_TRAINING if settings.pretrained or holds_features(settings.data) else {}
+    fine_tunes = settings.pretrained and settings.optimizer.feature_lr == "auto"
+    return FINE_TUNING if fine_tunes else {}
+
+
+def _with_defaults(under: Tree, settings: Settings, shared: Tree) -> Settings:
+    """The settings with other defaults; what the user gave is what counts as set."""
+    made = Settings.model_validate(_deep(under, shared))
+    return made.model_construct(_fields_set=settings.model_fields_set, **dict(made))
+
+
+def _with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
+    """Fill what is ``auto`` by whether the backbone is pre-trained, or the data its features.
+
+    Args:
+        settings: validated.
+        trained: whether the backbone is, by the defaults of fine-tuning.
+    """
     augment, optimizer = settings.augment, settings.optimizer
+    frozen = settings.pretrained or holds_features(settings.data)
     if augment.strong == "auto":
         strong = "fixed" if settings.pretrained and settings.data else "randaugment"
         augment = augment.model_copy(update={"strong": strong})
+    if settings.algo == AUTO:  # each candidate fills the rest in its own way
+        return settings.model_copy(update={"augment": augment})
     if optimizer.feature_lr == "auto":
-        feature_lr = 2e-5 if settings.pretrained else None
+        feature_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
         optimizer = optimizer.model_copy(update={"feature_lr": feature_lr})
-    return settings.model_copy(update={"augment": augment, "optimizer": optimizer})
+    model = settings.model
+    if model.freeze == "auto":
+        model = model.model_copy(update={"freeze": "backbone" if frozen else "none"})
+    if model.stages == "auto":
+        model = model.model_copy(update={"stages": 2 if model.freeze == "backbone" else 0})
+    if model.head_init == "auto":
+        head = "probe" if frozen and model.freeze != "none" else "random"
+        model = model.model_copy(update={"head_init": head})
+    if model.probe == "auto":
+        model = model.model_copy(update={"probe": frozen})
+    update = {"augment": augment, "optimizer": optimizer, "model": model}
+    return settings.model_copy(update=update)
 
 
 def _plugin_options(
-    group: str, name: str, given: Any, prefix: Path_, reference: bool, faults: Faults
+    group: str, name: str, given: Any, prefix: Path_, defaults: Defaults, faults: Faults
 ) -> Options | None:
     try:
         config: type[Options] = registry.load(group, name).Config
@@ -211,7 +272,7 @@ def _plugin_options(
         faults.add(prefix, f"must be a map of options (given {given!r})")
         return None
     options: Options | None = faults.check(
-        config, (config.reference if reference else {}) | given, prefix
+        config, (getattr(config, defaults) if defaults else {}) | given, prefix
     )
     return options
 

@@ -21,6 +21,8 @@ class Options(BaseModel):
 
     reference: ClassVar[dict[str, Any]] = {}
     """The values under ``--profile reference`` of the options that differ from their defaults."""
+    for_pretrained: ClassVar[dict[str, Any]] = {}
+    """Defaults where training starts from pre-trained weights, of the options that need others."""
 
 
 def option(default: Any, *, help: str, source: str = "", **bounds: Any) -> Any:

@@ -49,8 +49,9 @@ class OptimizerSettings(Options):
     )
     feature_lr: Rate | Auto | None = option(
         "auto",
-        help="learning rate of the backbone; none: that of the classifier; auto: 2e-5 "
-        "when pre-trained, else none",
+        help="learning rate of the backbone; none: that of the classifier; auto: none from "
+        "random weights, 0.001 where a pre-trained backbone is trained, with the other defaults of "
+        "fine-tuning; 2e-5 there gives the paper's transfer recipe",
         source=f"{PAPER}, transfer: 2e-5 from ImageNet, 2e-4 from DomainNet-Real",
     )
     clip_norm: float | None = option(
@@ -125,6 +126,39 @@ class ModelSettings(Options):
     channels_last: bool | Auto = option(
         "auto", help="memory layout NHWC; auto: yes", source="measured, docs/performance"
     )
+    freeze: str = option(
+        "auto",
+        min_length=1,
+        help="what is not trained: none, backbone, bn (BatchNorm's weights and statistics), or "
+        "the name of a part of the backbone for it and all before it; auto: backbone when "
+        "pre-trained, else none",
+        source="docs/results.md",
+    )
+    stages: Annotated[int, Field(ge=0, le=8)] | Auto = option(
+        "auto",
+        help="last stages of the backbone whose means are part of the features; auto: 2 where it "
+        "is frozen, else 0",
+        source="docs/results.md",
+    )
+    head_init: Literal["auto", "random", "zero", "probe"] = option(
+        "auto",
+        help="first weights of the head; probe: those of a logistic regression on the labeled "
+        "features; auto: probe when pre-trained, else random",
+        source="docs/results.md",
+    )
+    probe: bool | Auto = option(
+        "auto",
+        help="fit a linear probe to the features before training and say at the end whether "
+        "training went beyond it; auto: when pre-trained",
+    )
+    feature_views: int = option(
+        8,
+        ge=0,
+        le=1000,
+        help="augmented views of each image from which the steps of a frozen backbone draw, whose "
+        "features are computed once; 0: augment and compute at every step",
+        source="docs/results.md",
+    )
     sync_batchnorm: bool = option(
         False,
         help="normalise by the whole batch where several GPUs share it (else each by its part)",
@@ -144,6 +178,10 @@ EMAOrOff = Annotated[
     | Annotated[Off, Tag("off")],
     Discriminator(_on_or_off),
 ]
+
+
+Fit = Literal["crop", "pad"]
+"""How an image that isn't square becomes so."""
 
 
 class Settings(Options):
@@ -189,6 +227,10 @@ class Settings(Options):
         "uniform", help="how labelled pictures are drawn: alike, or classes in equal shares"
     )
     image_size: int | None = option(None, ge=1, le=4096, help="side in pixels")
+    fit: Fit = option(
+        "crop",
+        help="how an image becomes square: crop cuts the middle out, pad keeps all of it, on white",
+    )
 
     steps: int | None = option(None, ge=1, help="optimizer steps")
     batch_size: int | None = option(None, ge=1, help="labelled pictures in a batch")
@@ -199,6 +241,12 @@ class Settings(Options):
     save_every: int | None = option(None, ge=1, help="steps between checkpoints")
     keep: int = option(2, ge=1, le=100, help="newest checkpoints that stay: last.pt, last-1.pt, …")
     time_limit: float | None = option(None, gt=0, help="minutes after which to save and stop")
+    minutes: float | None = option(
+        None,
+        gt=0,
+        help="make the best of so many minutes: image size, feature views and steps fitted to what "
+        "is measured on this device; none: as the other keys say",
+    )
     on_collapse: Literal["stop", "warn"] = option(
         "warn", help="what to do when training collapses: save and stop, or only warn"
     )
@@ -229,8 +277,33 @@ SHARED_REFERENCE: dict[str, Any] = {
     "optimizer": {"clip_norm": 5.0, "weight_decay_on": "all"},
     "schedule": {"cycles": 1023 / 2048},
     "ema": {"average_buffers": False},
+    "model": {"freeze": "none", "head_init": "random"},
 }
 """What ``--profile reference`` sets outside the algorithm's and the augmenters' own sections."""
+
+HEAD_TRAINING: dict[str, Any] = {
+    "steps": 300,
+    "schedule": {"name": "cosine", "cycles": 0.5},
+}
+"""What is set where the head alone is trained, on a frozen backbone or on given features
+(docs/results.md): it starts at the probe, and more steps lead away from it. The same for every
+algorithm; one that needs other options has them in ``Config.for_pretrained``."""
+
+FINE_TUNING_RATE = 0.001
+FINE_TUNING: dict[str, Any] = {
+    "steps": 300,
+    "batch_size": 32,
+    "lr": 5e-3,
+    "eval_every": 100,
+    "optimizer": {"clip_norm": 5.0},
+    "schedule": {"name": "cosine", "cycles": 0.5, "warmup_steps": 10},
+    "augment": {"flip": False},
+    "model": {"head_init": "zero"},
+}
+"""What is set where a pre-trained backbone is trained, beside `FINE_TUNING_RATE` for the backbone,
+unless ``optimizer.feature_lr`` is given: with 2e-5 there it is the paper's transfer recipe. Images
+are not mirrored: where frozen features fail, it is often for signs whose mirror image is another
+one (7 points on letters, docs/results.md)."""
 
 OTHER_NAMES = {
     "learning_rate": "lr",
