@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ class MixMatch(Algorithm):
     class Config(MixingOptions):
         """Options of MixMatch."""
 
+    mixes_images: ClassVar[bool] = True
     config: Config
 
     def views(self) -> Views:
@@ -48,6 +49,7 @@ class MixMatchEnhanced(Algorithm):
             source="SimPLE's authors",
         )
 
+    mixes_images: ClassVar[bool] = True
     config: Config
 
     def views(self) -> Views:

@@ -37,6 +37,9 @@ class SimPLE(Algorithm):
     them into batches of B and runs those one after another (option ``interleaved``).
     """
 
+    auto_rank: ClassVar[int] = 50
+    auto_rank_from_scratch: ClassVar[int] = 100
+
     class Config(Options):
         """Options of SimPLE."""
 

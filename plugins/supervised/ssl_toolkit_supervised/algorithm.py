@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -13,13 +14,28 @@ from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Vi
 class Supervised(Algorithm):
     """Learn from the labelled images alone: what semi-supervised training has to beat."""
 
+    auto_rank: ClassVar[int] = 70
+    auto_rank_from_scratch: ClassVar[int] = 10
+    auto_options: ClassVar[Mapping[str, Any]] = {"strong": True}
+
+    class Config(Options):
+        """Options of supervised training."""
+
+        strong: bool = option(
+            False, help="learn from strong views in place of weak ones (docs/results.md)"
+        )
+
+    config: Config
+
     def views(self) -> Views:
-        """One weak labelled view, nothing unlabelled."""
-        return Views()
+        """One labelled view, nothing unlabelled."""
+        strong = int(self.config.strong)
+        return Views(labelled_weak=1 - strong, labelled_strong=strong)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Mean cross-entropy of the B labelled images."""
-        logits = ctx.model(batch.labelled_weak[0]).float()
+        views = batch.labelled_strong if self.config.strong else batch.labelled_weak
+        logits = ctx.model(views[0]).float()
         return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
 
 
