@@ -26,6 +26,7 @@ COMMANDS = {
     "evaluate": "Score a trained model.",
     "predict": "Classify pictures with a trained model.",
     "pseudo-label": "Label a pool of pictures with a trained model.",
+    "embed": "Compute the features of images with a pre-trained backbone.",
     "export": "Write a run's model for use elsewhere.",
     "inspect": "Look at pictures before training.",
     "list": "List what is installed.",

@@ -32,6 +32,7 @@ from ssl_toolkit.commands.screen import echo, echo_data
 @click.option("--launcher", metavar="NAME", help="local, ray, slurm or a plugin's.")
 @click.option("--jobs", metavar="N", help="Runs at a time (of a launcher that takes it).")
 @click.option("--threads", metavar="N", help="CPU threads of a run (default: shared out).")
+@click.option("--no-probe", is_flag=True, help="No row for the linear probe under --pretrained.")
 @configuration_options(without=("--algo", "--seed"))
 @click.option("--overwrite", is_flag=True, help="Replace the comparison that is in --output.")
 @click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop.")
@@ -41,6 +42,7 @@ def command(
     sweeps: tuple[str, ...],
     allowed: tuple[str, ...],
     jobs: str | None,
+    no_probe: bool,
     files: tuple[str, ...],
     sets: tuple[str, ...],
     overwrite: bool,
@@ -58,6 +60,8 @@ def command(
 
     if allowed:
         flags["allow_different"] = ",".join(allowed)
+    if no_probe:
+        flags["probe"] = False
     if jobs is not None:
         flags["launcher_options"] = {"jobs": jobs}
     comparison = load_comparison([find_config(name) for name in files], flags, sets, sweeps)

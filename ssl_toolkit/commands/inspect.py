@@ -19,6 +19,7 @@ MOST = 20
 @click.argument("data")
 @click.option("--root", metavar="DIR", help="Where the paths of a list start.")
 @click.option("--image-size", metavar="N", help="Side at which they are decoded (default: 32).")
+@click.option("--fit", metavar="crop|pad", help="How they become square (default: crop).")
 @click.option("--workers", metavar="N", help="Threads that read pictures.")
 @click.option("--contact-sheet", metavar="FILE", help="Write some pictures of each class: a .png.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -27,6 +28,7 @@ def command(
     data: str,
     root: str | None,
     image_size: str | None,
+    fit: str | None,
     workers: str | None,
     contact_sheet: str | None,
     as_json: bool,
@@ -34,7 +36,8 @@ def command(
     """Show what a run with --data DATA would use.
 
     Layout, classes, counts, sizes, unreadable files, pictures that are there twice, and leaks into
-    the test. What is decoded here is not decoded again by a run of the same --image-size.
+    the test. What is decoded here is not decoded again by a run of the same --image-size
+    and --fit.
     """
     sheet = None if contact_sheet is None else _sheet_path(contact_sheet)
     from ssl_toolkit.config.loading import load_config
@@ -47,6 +50,7 @@ def command(
 
     check_beside(sheet, Path(data), None if root is None else Path(root))
     flags = {"data": data, "root": root, "workers": workers, "image_size": image_size or "32"}
+    flags["fit"] = fit
     settings = load_config([], {**flags, "on_bad_image": "skip"}).settings
     table = load_table(settings, None if as_json else Console().reading)
     facts = inspect(Path(data), table, settings.image_size or 32)
@@ -79,6 +83,17 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     balance = facts["balance"]
     ratio = f"{balance['largest'] / balance['smallest']:.1f} times the smallest"
     yield f"balance: the largest class has {balance['largest']} pictures, {ratio}"
+    if "widths" in facts:
+        yield from _file_lines(facts)
+    yield from _listed("byte-identical", [" = ".join(group) for group in facts["duplicates"]])
+    leaks = [" = ".join(f"{p['path']} ({p['part']})" for p in group) for group in facts["leaks"]]
+    yield from _listed("leaks", leaks)
+    yield from facts["notes"]
+    for warning in facts["warnings"]:
+        yield f"warning: {warning}"
+
+
+def _file_lines(facts: dict[str, Any]) -> Iterator[str]:
     for axis in ("widths", "heights"):
         least, median, largest = facts[axis].values()
         yield f"{axis}: {least} to {largest} pixels, median {median:g}"
@@ -86,12 +101,6 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"extensions: {_told(facts['extensions'])}"
     bad = [f"{one['path']}: {one['reason']}" for one in facts["unreadable"]]
     yield from _listed("unreadable", bad)
-    yield from _listed("byte-identical", [" = ".join(group) for group in facts["duplicates"]])
-    leaks = [" = ".join(f"{p['path']} ({p['part']})" for p in group) for group in facts["leaks"]]
-    yield from _listed("leaks", leaks)
-    yield from facts["notes"]
-    for warning in facts["warnings"]:
-        yield f"warning: {warning}"
 
 
 def _told(counts: dict[str, int]) -> str:

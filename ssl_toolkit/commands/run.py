@@ -29,12 +29,14 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--on-bad-image", "error|skip", "What an unreadable picture does (default: error)."),
     ("--stream-buffer", "N", "Decode unlabelled pictures while training, shuffled within N."),
     ("--image-size", "N", "Side of the pictures in pixels."),
+    ("--fit", "crop|pad", "How images become square: cut (default) or padded with white."),
     ("--steps", "N", "Optimizer steps (default: 1000)."),
     ("--eval-every", "N", "Steps between evaluations."),
     ("--log-every", "N", "Steps between rows of metrics."),
     ("--save-every", "N", "Steps between checkpoints (default: each evaluation)."),
     ("--keep", "N", "Newest checkpoints that stay (default: 2)."),
-    ("--time-limit", "MIN", "Minutes after which to save and stop."),
+    ("--minutes", "M", "Fit image size and steps to M minutes, measured on this device."),
+    ("--time-limit", "MIN", "Minutes after which to save, test what is there, and stop."),
     ("--on-collapse", "stop|warn", "Where training collapses: save and stop, or go on (default)."),
     ("--batch-size", "N", "Labelled pictures in a batch."),
     ("--eval-batch-size", "N", "Pictures in a batch of evaluation."),
@@ -128,6 +130,8 @@ def command(
         from ssl_toolkit.engine.experiment import resolve_config
 
         echo_data(yaml.dump(resolve_config(config)[0].tree()))
+        if config.settings.minutes is not None:
+            echo("note: --minutes chooses image size, views and steps at the start", err=True)
         return 0
 
     from ssl_toolkit.interrupts import STATUS

@@ -50,6 +50,8 @@ def command(name: str, as_json: bool) -> None:
             facts = [option["type"], option["range"]]
             if "reference" in option:
                 facts.append(f"profile reference: {option['reference']}")
+            if "for_pretrained" in option:
+                facts.append(f"pre-trained: {option['for_pretrained']}")
             told = ", ".join(filter(None, facts))
             echo(f"  {option['name']} = {option['default']}  ({told})")
             source = f" [{option['source']}]" if option["source"] else ""
@@ -79,8 +81,9 @@ def _option(config: Any, name: str) -> dict[str, Any]:
         "meaning": field.description or "",
         "source": (field.json_schema_extra or {}).get("source", ""),
     }
-    if name in config.reference:
-        option["reference"] = config.reference[name]
+    for defaults in ("reference", "for_pretrained"):
+        if name in (given := getattr(config, defaults)):
+            option[defaults] = given[name]
     return option
 
 

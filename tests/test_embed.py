@@ -1,0 +1,204 @@
+"""``ssl-toolkit embed``: features of images in a file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from in_process import call, refusal
+from PIL import Image
+from pretrained_runs import CLASSES, SIZE, flags, make_images, make_weights
+from torch import Tensor
+
+from ssl_toolkit import ConfigError, embed, load_model
+from ssl_toolkit.data.cache import feature_root
+from ssl_toolkit.models import published
+from ssl_toolkit.models.timm_backbone import TimmBackbone
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache" / "images"))
+    make_images(tmp_path / "images", 4)
+    return tmp_path
+
+
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the batches that the backbone sees, its first probe left out."""
+    seen: list[int] = []
+    forward = TimmBackbone.forward
+
+    def counted(self: TimmBackbone, images: Tensor) -> Tensor:
+        seen.append(len(images))
+        return forward(self, images)
+
+    monkeypatch.setattr(TimmBackbone, "forward", counted)
+    return seen
+
+
+def command(folder: Path, *more: object) -> list[object]:
+    weights = make_weights(folder)
+    given = ("--backbone", "test_resnet", "--weights", weights, "--image-size", SIZE)
+    return ["embed", folder / "images", *given, "--device", "cpu", "--workers", 0, *more]
+
+
+def test_features_in_an_npz(folder: Path, forwards: list[int]) -> None:
+    done = call(*command(folder, "--output", folder / "features.npz", "--batch-size", 5))
+    assert done.returncode == 0, done.stderr
+    assert "12 images, 96 features each" in done.stderr
+    assert forwards == [5, 5, 2]
+    with np.load(folder / "features.npz") as found:
+        assert found["features"].shape == (12, 96)
+        assert found["features"].dtype == np.float32
+        assert found["classes"].tolist() == [*CLASSES]
+        keys, labels = found["keys"].tolist(), found["labels"]
+        assert [CLASSES[label] for label in labels] == [key.split("/")[0] for key in keys]
+        assert set(found["splits"].tolist()) == {"pool"}
+        features = found["features"]
+
+    # As by hand, from the very pixels.
+    backbone = TimmBackbone.build("test_resnet", image_size=SIZE)
+    state = safetensors.torch.load_file(make_weights(folder))
+    backbone.model.load_state_dict(state, strict=False)
+    pixels = np.stack([np.array(Image.open(folder / "images" / key)) for key in keys])
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (backbone.mean, backbone.std))
+    with torch.no_grad():
+        wanted = backbone.eval()((images - mean) / std)
+    assert np.abs(features - wanted.numpy()).max() < 1e-4
+
+
+def test_the_second_call_computes_nothing(folder: Path, forwards: list[int]) -> None:
+    target = folder / "features.npz"
+    call(*command(folder, "--output", target))
+    first, count = target.read_bytes(), len(forwards)
+    assert count
+    target.unlink()
+    assert call(*command(folder, "--output", target)).returncode == 0
+    assert len(forwards) == count
+    assert target.read_bytes() == first
+    # The content counts, not the name; and another image is another set.
+    (folder / "images").rename(folder / "moved")
+    shutil.copytree(folder / "moved", folder / "images")
+    call(*command(folder, "--output", target))
+    assert len(forwards) == count
+    (folder / "images" / "a" / "00.png").unlink()
+    call(*command(folder, "--output", target))
+    assert sum(forwards[count:]) == 11
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a file of features", None])
+def test_a_damaged_cache_is_computed_again(
+    damage: bytes | None, folder: Path, forwards: list[int]
+) -> None:
+    target = folder / "features.npz"
+    call(*command(folder, "--output", target))
+    first, count = target.read_bytes(), len(forwards)
+    (kept,) = feature_root().glob("*.npy")
+    content = bytearray(kept.read_bytes())
+    content[200] ^= 255
+    kept.write_bytes(content if damage is None else damage)
+    call(*command(folder, "--output", target))
+    assert len(forwards) == 2 * count
+    assert target.read_bytes() == first
+
+
+def test_features_in_a_parquet_file(folder: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    done = call(*command(folder, "--output", folder / "features.parquet"))
+    assert done.returncode == 0, done.stderr
+    table = parquet.read_table(folder / "features.parquet").to_pydict()
+    assert set(table) == {"path", "label", "split", "embedding"}
+    found = embed(
+        folder / "images",
+        backbone="test_resnet",
+        weights=make_weights(folder),
+        image_size=SIZE,
+        device="cpu",
+    )
+    assert table["path"] == list(found.keys)
+    assert table["label"] == [key.split("/")[0] for key in found.keys]
+    assert np.array_equal(np.array(table["embedding"], dtype=np.float32), found.features)
+
+
+def test_images_without_labels_and_unreadable_ones(folder: Path) -> None:
+    flat = folder / "flat"
+    flat.mkdir()
+    for path in sorted((folder / "images").rglob("*.png")):
+        shutil.copy(path, flat / f"{path.parent.name}{path.name}")
+    weights = make_weights(folder)
+    given = {"backbone": "test_resnet", "weights": weights, "image_size": SIZE, "device": "cpu"}
+    found = embed(flat, **given)
+    assert (found.labels == -1).all()
+    assert len(found.features) == 12
+    (flat / "broken.png").write_bytes(b"no image")
+    broken = ("--backbone", "test_resnet", "--weights", weights, "--output", folder / "x.npz")
+    assert "broken.png" in refusal("embed", flat, *broken, "--image-size", SIZE)
+    skipped = embed(flat, **given, skip_bad=True)
+    assert skipped.keys == found.keys
+
+
+def test_published_weights_are_the_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = make_weights(folder)
+    monkeypatch.setattr(
+        published, "published_weights", lambda *_: (weights, safetensors.torch.load_file(weights))
+    )
+    given = {"image_size": SIZE, "device": "cpu"}
+    one = embed(folder / "images", backbone="test_resnet", **given)
+    two = embed(folder / "images", backbone="test_resnet", weights=weights, **given)
+    assert np.array_equal(one.features, two.features)
+
+
+def test_the_weights_of_a_run_give_the_features_proper(folder: Path) -> None:
+    """Its head, and the stages that it saw, play no part."""
+    given = flags(folder, algo="knn", labels_per_class=1, test_fraction=0, val_fraction=0)
+    done = call("run", *given, "--output", folder / "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert load_model(folder / "run").classifier.backbone.used_stages == 2
+    ways = (make_weights(folder), folder / "run" / "model" / "model.safetensors")
+    one, two = (
+        embed(folder / "images", backbone="test_resnet", weights=way, image_size=SIZE, device="cpu")
+        for way in ways
+    )
+    assert np.array_equal(one.features, two.features)
+
+
+def test_outputs_of_other_kinds_are_refused(folder: Path) -> None:
+    for name in ("features.csv", "features"):
+        assert ".npz" in refusal(*command(folder, "--output", folder / name))
+    found = embed(
+        folder / "images",
+        backbone="test_resnet",
+        weights=make_weights(folder),
+        image_size=SIZE,
+        device="cpu",
+    )
+    with pytest.raises(ConfigError, match=r"must be a \.npz or \.parquet file"):
+        found.save(folder / "features.txt")
+
+
+def test_images_are_padded_on_request(folder: Path) -> None:
+    flat = folder / "flat"
+    flat.mkdir()
+    levels = np.random.default_rng(0).integers(0, 120, (SIZE // 2, SIZE, 3)).astype(np.uint8)
+    Image.fromarray(levels).save(flat / "wide.png")
+    whole = np.full((SIZE, SIZE, 3), 255, np.uint8)
+    whole[SIZE // 4 : SIZE // 4 + SIZE // 2] = levels
+    (folder / "square").mkdir()
+    Image.fromarray(whole).save(folder / "square" / "wide.png")
+    given = {"backbone": "test_resnet", "weights": make_weights(folder), "image_size": SIZE}
+    expected = embed(folder / "square", **given, device="cpu").features
+    padded = embed(flat, **given, device="cpu", fit="pad").features
+    cropped = embed(flat, **given, device="cpu").features
+    np.testing.assert_allclose(padded, expected, atol=1e-6)
+    assert np.abs(cropped - expected).max() > 1e-4
+    weights, output = given["weights"], folder / "pad.npz"
+    done = call("embed", flat, "--backbone", "test_resnet", "--weights", weights, "--image-size",
+                SIZE, "--device", "cpu", "--fit", "pad", "--output", output)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(output)["features"], expected, atol=1e-6)
