@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces import DatasetDefaults as DatasetDefaults
     from ssl_toolkit.interfaces import Draws as Draws
     from ssl_toolkit.interfaces import Ended as Ended
+    from ssl_toolkit.interfaces import FeatureAlgorithm as FeatureAlgorithm
     from ssl_toolkit.interfaces import Guess as Guess
     from ssl_toolkit.interfaces import ImageTable as ImageTable
     from ssl_toolkit.interfaces import Launcher as Launcher
@@ -39,8 +40,17 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces import Prediction as Prediction
     from ssl_toolkit.interfaces import StepOutput as StepOutput
     from ssl_toolkit.interfaces import Task as Task
+    from ssl_toolkit.interfaces import TrainingFeatures as TrainingFeatures
     from ssl_toolkit.interfaces import Unit as Unit
     from ssl_toolkit.interfaces import Views as Views
+    from ssl_toolkit.models.heads import FeatureHead as FeatureHead
+    from ssl_toolkit.models.heads import FeatureTransform as FeatureTransform
+    from ssl_toolkit.models.heads import Neighbors as Neighbors
+    from ssl_toolkit.models.probe import Probe as Probe
+    from ssl_toolkit.models.probe import fit_probe as fit_probe
+    from ssl_toolkit.models.probe import fit_soft_labels as fit_soft_labels
+    from ssl_toolkit.models.probe import pooled_transform as pooled_transform
+    from ssl_toolkit.models.probe import unit_length as unit_length
     from ssl_toolkit.registry import register_algorithm as register_algorithm
     from ssl_toolkit.registry import register_augmenter as register_augmenter
     from ssl_toolkit.registry import register_backbone as register_backbone
@@ -48,6 +58,11 @@ if TYPE_CHECKING:
     from ssl_toolkit.registry import register_launcher as register_launcher
     from ssl_toolkit.registry import register_logger as register_logger
     from ssl_toolkit.results.compare import compare as compare
+    from ssl_toolkit.results.embedding import Embeddings as Embeddings
+    from ssl_toolkit.results.embedding import embed as embed
+    from ssl_toolkit.results.estimator import (
+        SemiSupervisedClassifier as SemiSupervisedClassifier,
+    )
     from ssl_toolkit.results.model import Model as Model
     from ssl_toolkit.results.model import load_model as load_model
     from ssl_toolkit.results.run import train as train
@@ -59,7 +74,11 @@ _HOMES = {
     "config.options": ("Options", "option"),
     "engine.ema": ("EMA",),
     "engine.metrics": ("convergence_step",),
+    "models.heads": ("FeatureHead", "FeatureTransform", "Neighbors"),
+    "models.probe": ("Probe", "fit_probe", "fit_soft_labels", "pooled_transform", "unit_length"),
     "results.compare": ("compare",),
+    "results.embedding": ("Embeddings", "embed"),
+    "results.estimator": ("SemiSupervisedClassifier",),
     "results.model": ("Model", "load_model"),
     "results.run": ("train",),
     "errors": (
@@ -81,6 +100,7 @@ _HOMES = {
         "DatasetDefaults",
         "Draws",
         "Ended",
+        "FeatureAlgorithm",
         "Guess",
         "ImageTable",
         "Launcher",
@@ -90,6 +110,7 @@ _HOMES = {
         "Prediction",
         "StepOutput",
         "Task",
+        "TrainingFeatures",
         "Unit",
         "Views",
     ),
