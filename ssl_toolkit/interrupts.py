@@ -14,7 +14,10 @@ STATUS = {"SIGINT": 130, "SIGTERM": 143}
 """Exit status by signal."""
 
 PATIENCE = 4.0
-"""Seconds that the step or evaluation in progress gets to end and save."""
+"""Least seconds that the step or evaluation in progress gets to end and save."""
+
+LONGER = 3.0
+"""It gets so many times as long as the longest step so far, where that is more."""
 
 EXIT_PATIENCE = 1.5
 """Seconds that the threads of a program which is ending get."""
@@ -31,13 +34,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Raises `Interrupted` at a signal; inside `patient`, at the second or after `PATIENCE`."""
+    """Raises `Interrupted` at a signal; inside `patient`, at the second or after a while."""
 
     def __init__(self, on_signal: Callable[[], None]) -> None:
         self.signal = ""
         """The first signal that came, empty for none."""
         self._on_signal = on_signal
         self._patient: float | None = None
+        self._longest = 0.0
         self._timer: threading.Timer | None = None
         self._ended = False
 
@@ -50,7 +54,8 @@ class Interrupts:
         if first:
             self._on_signal()
         if first and self._patient is not None:
-            self._timer = threading.Timer(self._patient, _thread.interrupt_main)
+            wait = max(self._patient, LONGER * self._longest)
+            self._timer = threading.Timer(wait, _thread.interrupt_main)
             self._timer.daemon = True
             self._timer.start()
             return
@@ -66,6 +71,10 @@ class Interrupts:
         finally:
             self._patient = None
             self.stop_waiting()
+
+    def took(self, seconds: float) -> None:
+        """Note how long a step took: patience follows the longest one."""
+        self._longest = max(self._longest, seconds)
 
     def stop_waiting(self) -> None:
         """Let what is in progress take its time: it saves, and that ends by itself."""

@@ -11,6 +11,7 @@ import numpy as np
 from ssl_toolkit.config import yaml
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.models.export import preparation
+from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.results.markdown import bullets, escaped, table
 
 FEW = 30
@@ -99,16 +100,20 @@ def _results(summary: dict[str, Any]) -> str:
 
 
 def _use(config: dict[str, Any]) -> str:
-    size = config["image_size"]
+    size, length = config["image_size"], feature_length(config["backbone"])
+    given = '["picture.jpg"])  # any size; (1, classes)'
+    inside = f"{preparation(size, config['fit'])}; then the normalisation, the network, softmax"
+    if length is not None:
+        given, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
     lines = [
         "```python",
         "from ssl_toolkit import load_model",
         "",
         'model = load_model("FOLDER")  # where this card is, or the run around it',
-        'probabilities = model.predict(["picture.jpg"])  # any size; (1, classes)',
+        f"probabilities = model.predict({given}",
         "```",
         "",
-        f"Inside `model`: {preparation(size)}; then the normalisation, the network, softmax.",
+        f"Inside `model`: {inside}.",
     ]
     if "architecture" in config:
         first = config["architecture"].startswith("wrn_")
@@ -121,9 +126,15 @@ def _use(config: dict[str, Any]) -> str:
             'network = timm.create_model("local-dir:FOLDER", pretrained=True).eval()',
             "data = timm.data.resolve_model_data_config(network)",
             "transform = timm.data.create_transform(**data)",
+            *(
+                ["transform.transforms[1].fill = 255  # timm would pad with the mean, not white"]
+                if config["fit"] == "pad"
+                else []
+            ),
             "```",
             "",
-            "Inside `network`: neither normalisation nor softmax. `transform` scales, cuts and "
+            "Inside `network`: neither normalisation nor softmax. `transform` scales, "
+            f"{'pads' if config['fit'] == 'pad' else 'cuts'} and "
             "normalises; `network.pretrained_cfg` has the normalisation and the names of the "
             "classes (`label_names`).",
         ]
@@ -164,7 +175,7 @@ def _training(experiment: Experiment, summary: dict[str, Any], record: dict[str,
         "algorithm": f"{summary['algorithm']}, profile {summary['profile']}",
         "its options that are not the default": options or "none",
         "backbone": f"{summary['backbone']}, from {start}",
-        "image size": f"{settings.image_size} px",
+        "image size": f"{settings.image_size} px, fit {settings.fit}",
         "steps": f"{summary['steps']}, labelled pictures a step: {settings.batch_size}",
         "weights": f"{kind}, of the last step"
         if step is None

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.config.shared import differences, flatten, permitted, shared_keys
 from ssl_toolkit.data.split_file import compare_files
 from ssl_toolkit.data.walk import some
@@ -27,7 +28,7 @@ _SPLIT = (
     "drop_leaks",
     "stream_buffer",
 )
-_WEIGHTS = (*_DATA, "backbone", "pretrained", "weights", "image_size")
+_WEIGHTS = (*_DATA, "backbone", "pretrained", "weights", "image_size", "fit")
 _DRAWS = (*_SPLIT, "sampler", "image_size", "batch_size")
 """The keys that a split, the initial weights and the classes follow from, and with those of
 `augment` the draws: where one of these differs by permission, what follows from it may differ too.
@@ -120,6 +121,8 @@ def _joined(members: Sequence[Member], read: Callable[[Member], dict[str, Any]])
 
 def _algorithm(member: Member) -> dict[str, Any]:
     assert member.config is not None
+    if (member.record or {}).get("auto"):  # each seed chooses for itself
+        return {"algo": AUTO}
     name = section(member.config)
     return {"algo": name} | {f"{name}.{key}": v for key, v in own_settings(member).items()}
 

@@ -34,14 +34,16 @@ class Console:
     Args:
         quiet: print warnings and the final table only; the log gets everything.
         verbose: print every row of metrics, not only the evaluations.
+        silent: print nothing at all.
     """
 
-    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, verbose: bool = False, silent: bool = False) -> None:
+        self._silent = silent
         self._quiet = quiet
         self._verbose = verbose
         # Lines are never wrapped or cut in a file: soft_wrap leaves that to whoever reads it.
         file = cast(TextIO, Tolerant(sys.stdout)) if sys.stdout else None
-        self._rich = RichConsole(file=file, soft_wrap=True, highlight=False)
+        self._rich = RichConsole(file=file, soft_wrap=True, highlight=False, quiet=silent)
         self._early: list[str] = []
         self._log: Path | None = None
         self._reading: tuple[int, float] | None = None
@@ -110,7 +112,7 @@ class Console:
 
     def kind(self) -> dict[str, bool]:
         """The arguments that make another one of its kind."""
-        return {"quiet": self._quiet, "verbose": self._verbose}
+        return {"quiet": self._quiet, "verbose": self._verbose, "silent": self._silent}
 
     @property
     def rich(self) -> RichConsole:

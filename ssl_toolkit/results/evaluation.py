@@ -15,11 +15,14 @@ from torch.nn import functional as F
 from ssl_toolkit.data.cache_files import Progress
 from ssl_toolkit.data.pictures import shown
 from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.data.store import build_store
+from ssl_toolkit.data.store import ImageStore, build_store
 from ssl_toolkit.engine.checkpoints import load_checkpoint
+from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.evaluation import predict
 from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.engine.metrics import confusion_matrix, scores
+from ssl_toolkit.engine.needs import check_input
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.interfaces import ImageTable
@@ -30,20 +33,37 @@ Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 """By part of the data: (N, C) probabilities and (N,) labels."""
 
 
-def predict_parts(experiment: Experiment) -> Predictions:
-    """Probabilities of the evaluated weights and labels of ``validation`` and ``test``."""
+def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions:
+    """Probabilities of the evaluated weights and labels of ``validation`` and ``test``.
+
+    Args:
+        experiment: the run.
+        alone: whether this process does it without the others of the run.
+    """
     trainer = experiment.trainer
     size = needed(trainer.settings.eval_batch_size)
+    ranks = None if alone else trainer.ranks
     parts = {"validation": trainer.validation, "test": experiment.test}
     return {
         part: (
-            predict(
-                trainer.evaluated, trainer.batches.images.store, rows, size, trainer.ranks
-            ).numpy(),
+            predict(trainer.evaluated, trainer.batches.images.plain, rows, size, ranks).numpy(),
             labels.cpu().numpy(),
         )
         for part, (rows, labels) in parts.items()
     }
+
+
+def prediction_seconds(experiment: Experiment) -> float:
+    """Estimate how long predicting an image takes in this process, from a few of them."""
+    trainer = experiment.trainer
+    images = trainer.batches.images
+    most = min(needed(trainer.settings.eval_batch_size), len(images.store))
+    rows = torch.arange(most, device=images.labels.device)
+    return seconds_each(
+        lambda count: predict(trainer.evaluated, images.plain, rows[:count], count),
+        experiment.device,
+        most,
+    )
 
 
 def score_parts(
@@ -69,8 +89,10 @@ def worst_mistakes(
 
     Returns:
         ``mistakes`` (n,) places in the test arrays, the most confident first; ``mistakes_keys``
-        (n,) names; ``mistakes_pictures`` (n, H, W, 3) uint8.
+        (n,) names; ``mistakes_pictures`` (n, H, W, 3) uint8. Nothing where the data are features.
     """
+    if experiment.table.features is not None:
+        return {}
     probs, labels = predictions["test"]
     wrong = np.flatnonzero(probs.argmax(axis=1) != labels) if len(labels) else labels
     places = (
@@ -167,13 +189,19 @@ def predict_other_data(
         root=root,
         on_bad_image="skip" if skip_bad else "error",
         size=model.image_size,
+        fit=model.fit,
         progress=progress,
     )
     check_classes(table.classes, model.classes, path, data)
     part, rows = _to_score(table)
     if not len(rows):
         raise DataError(f"{shown(data)}: no picture carries a label, so nothing can be scored")
-    store = build_store(table, rows, model.image_size, model.device)
+    check_input(table.features, model.backbone)
+    store: ImageStore | FeatureStore
+    if table.features is not None:
+        store = FeatureStore.of(table.features[rows], model.device)
+    else:
+        store = build_store(table, rows, model.image_size, model.device)
     places = torch.arange(len(rows))
     probabilities = predict(model.classifier, store, places, batch_size).numpy()
     order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)

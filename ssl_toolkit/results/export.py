@@ -120,7 +120,7 @@ def _how_to_open(target: Path, form: Form, config: dict[str, Any]) -> str:
     if form == "onnx":
         return f'onnxruntime.InferenceSession({where!r}).run(None, {{"images": images}})'
     if "architecture" not in config:
-        return f"ssl_toolkit.load_model({where!r}); timm has no such backbone"
+        return f"ssl_toolkit.load_model({where!r}); timm has no such backbone or head"
     call = f'timm.create_model("local-dir:{where}", pretrained=True)'
     own = str(config["architecture"]).startswith("wrn_")
     return call + " after `import ssl_toolkit.models.timm_registration`" if own else call

@@ -62,6 +62,7 @@ def _follow(ranks: Ranks) -> Outcome:
         if config.settings.compile:
             compile_forwards(trainer)
         trainer.stop = lambda: interrupts.signal
+        trainer.stepped = interrupts.took
         if trainer.settings.compile:
             compile_forwards(trainer)
         faults = plugin_faults(config.settings, TrainingError)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.results.checking import refuse_contradictions
@@ -124,7 +125,7 @@ def gather(
 def _row(
     name: str, algorithm: str, members: tuple[Member, ...], different: Mapping[str, Any]
 ) -> Row:
-    known = [str(member.config["algo"]) for member in members if member.config]
+    known = [_algorithm(member) for member in members if member.config]
     algorithm = known[0] if known else algorithm
     values: dict[str, dict[int, float]] = {}
     for member in members:
@@ -136,6 +137,11 @@ def _row(
     }
     oracle = _is_oracle(algorithm, members)
     return Row(name, algorithm, members, scores, None, different, oracle)
+
+
+def _algorithm(member: Member) -> str:
+    chosen = (member.record or {}).get("auto")
+    return AUTO if chosen else str((member.config or {})["algo"])
 
 
 def _compared(rows: Sequence[Row], baseline: str | None) -> list[Row]:
@@ -186,6 +192,7 @@ def _notes(members: Sequence[Member]) -> list[str]:
         notes.append(
             "runs without test pictures have a validation accuracy only, which chose their weights"
         )
+    notes += _how_trained(completed)
     notes += _environment(completed)
     warnings: dict[str, list[Member]] = {}
     for member in completed:
@@ -196,6 +203,20 @@ def _notes(members: Sequence[Member]) -> list[str]:
         for warning, found in warnings.items()
     ]
     return [note for note in notes if note]
+
+
+def _how_trained(completed: Sequence[Member]) -> list[str]:
+    """Which runs took no steps, and what ``auto`` chose."""
+    notes = []
+    fitted = [member for member in completed if (member.summary or {}).get("fitted")]
+    if fitted and len(fitted) < len(completed):
+        told = _told(fitted, completed)
+        notes.append(f"fitted to frozen features at once, whatever the number of steps: {told}")
+    chosen: dict[str, list[Member]] = {}
+    for member in completed:
+        if choice := (member.record or {}).get("auto"):
+            chosen.setdefault(str(choice["algorithm"]), []).append(member)
+    return notes + [f"auto chose {name}: {_told(m, completed)}" for name, m in chosen.items()]
 
 
 def _missing(members: Sequence[Member]) -> str:

@@ -23,6 +23,7 @@ from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Launcher, Unit
+from ssl_toolkit.results.auto import stand_in
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.launchers.here import Here
 from ssl_toolkit.results.launchers.work import last_error
@@ -85,7 +86,7 @@ def _unit(plan: Plan, name: str, row: PlannedRow, place: Path) -> Unit:
 
 def measure(config: RunConfig) -> Costs:
     """Measure a run on its own device."""
-    trainer = prepare(config).trainer
+    trainer = prepare(stand_in(config)).trainer
     if config.settings.compile:
         compile_forwards(trainer)
     with plugin_faults(config.settings, TrainingError):

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.given import Picture, Pixels, name_of, pixels_of, several, unit_floats
 from ssl_toolkit.data.pictures import pillow_muted, shown
 from ssl_toolkit.engine.checkpoints import load_checkpoint
@@ -24,6 +25,7 @@ from ssl_toolkit.files import at_home
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import check_description, load_exported
 from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.results.folder import RunFolder
 
 LEAST_AHEAD = 64
@@ -39,6 +41,7 @@ class Model:
         image_size: side in pixels that it was trained with.
         backbone: name to build the backbone by.
         device: where it computes.
+        fit: how images are made square, ``crop`` or ``pad``.
     """
 
     classifier: Classifier
@@ -51,6 +54,8 @@ class Model:
     """Name of the backbone."""
     device: torch.device
     """Where it computes."""
+    fit: Fit
+    """How images are made square, as in training: ``crop`` or ``pad``."""
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class Model:
         image_size: int,
         backbone: str,
         device: torch.device,
+        fit: Fit = "crop",
     ) -> None:
         # The layout of runs, in which decoded pictures arrive too.
         self.classifier = classifier.to(device).to(memory_format=torch.channels_last).eval()
@@ -67,6 +73,7 @@ class Model:
         self.image_size = image_size
         self.backbone = backbone
         self.device = device
+        self.fit: Fit = fit
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
@@ -74,7 +81,7 @@ class Model:
 
         Args:
             images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalised; on
-                any device.
+                any device. (N, D) float for a model that was trained on features.
 
         Returns:
             (N, C) float32 on the model's device; rows sum to 1.
@@ -83,6 +90,13 @@ class Model:
             DataError: another shape or dtype.
         """
         side = self.image_size
+        if (length := feature_length(self.backbone)) is not None:
+            if images.shape[1:] != (length,) or not images.is_floating_point():
+                raise DataError(
+                    f"the model takes features (N, {length}) float, got {tuple(images.shape)} "
+                    f"{images.dtype}"
+                )
+            return self._probabilities(images.to(self.device, torch.float32))
         if images.shape[1:] != (3, side, side) or not images.is_floating_point():
             raise DataError(
                 f"images must be (N, 3, {side}, {side}) float in [0, 1], got "
@@ -104,8 +118,10 @@ class Model:
 
         Args:
             images: one picture or several: paths, pictures of Pillow's, arrays (H, W, 3) or
-                (H, W), tensors (3, H, W); or one array (N, H, W, 3) or tensor (N, 3, H, W). Arrays
-                and tensors hold RGB or grey, as uint8 or as float in [0, 1].
+                (H, W), tensors (3, H, W); or a stack: an array (N, H, W, 3) or (N, H, W), a tensor
+                (N, 3, H, W) or (N, H, W). Arrays and tensors hold RGB or grey, as uint8 or as
+                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one picture. A model
+                that was trained on features takes them: an array or tensor (N, D).
             batch_size: pictures in a forward; changes speed and memory, not the result.
             workers: threads that decode while the model computes, 0 for none; None for as many
                 as there are processors, 8 at most.
@@ -117,6 +133,16 @@ class Model:
         Raises:
             DataError: some can't be read; one message a picture.
         """
+        if feature_length(self.backbone) is not None:
+            if not isinstance(images, np.ndarray | Tensor):
+                kind = type(images).__name__
+                raise DataError(f"the model takes features, an array or a tensor, got a {kind}")
+            parts = [
+                images[start : start + batch_size] for start in range(0, len(images), batch_size)
+            ]
+            made = [part if isinstance(part, Tensor) else torch.tensor(part) for part in parts]
+            found = [self(part.float()).cpu().numpy() for part in made]
+            return np.concatenate(found) if found else np.empty((0, len(self.classes)), np.float32)
         given = several(images)
         rows = list(self.stream(given, batch_size, workers=workers))
         faults = [
@@ -152,16 +178,18 @@ class Model:
     def _decoded(
         self, images: Iterable[Picture], threads: int, ahead: int
     ) -> Generator[Pixels | str, None, None]:
-        size = self.image_size
+        size, fit = self.image_size, self.fit
+        if feature_length(self.backbone) is not None:
+            raise ModelError(f"the model ({self.backbone}) takes features, not images")
         with pillow_muted():
             if threads < 1:
-                yield from (pixels_of(image, size) for image in images)
+                yield from (pixels_of(image, size, fit) for image in images)
                 return
             pool = ThreadPoolExecutor(threads)
             waiting: deque[Future[Pixels | str]] = deque()
             try:
                 for image in images:
-                    waiting.append(pool.submit(pixels_of, image, size))
+                    waiting.append(pool.submit(pixels_of, image, size, fit))
                     if len(waiting) > ahead:
                         yield waiting.popleft().result()
                 while waiting:
@@ -221,6 +249,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         image_size=config["image_size"],
         backbone=config["backbone"],
         device=chosen,
+        fit=config["fit"],
     )
 
 

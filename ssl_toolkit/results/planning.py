@@ -29,15 +29,17 @@ from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import ImageTable, Launcher, Unit
+from ssl_toolkit.results.auto import as_row, stand_in
 from ssl_toolkit.results.checking import refuse_contradictions
 from ssl_toolkit.results.comparable import unequal_draws
 from ssl_toolkit.results.comparison import Member
 from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.data_check import check_same_data
-from ssl_toolkit.results.folder import RunFolder, check_same
+from ssl_toolkit.results.folder import RunFolder
 from ssl_toolkit.results.launchers.here import Here
 from ssl_toolkit.results.launchers.local import Local, cores
 from ssl_toolkit.results.members import read_member
+from ssl_toolkit.results.minutes import check_chosen
 from ssl_toolkit.results.placement import PLAN
 
 
@@ -133,7 +135,7 @@ def make_plan(
             equal in what they share; another plan, or runs of another one, in the folder.
     """
     settings = comparison.settings
-    resolved = {row.name: resolve_config(row.config)[0] for row in comparison.rows}
+    resolved = {row.name: resolve_config(as_row(row.config))[0] for row in comparison.rows}
     allowed = allowed_keys(settings, comparison.rows)
     _check_equal(resolved, allowed)
     earlier = {} if afresh else _read_plan(folder)
@@ -177,7 +179,7 @@ def make_plan(
             if not member.summary.exists() or afresh:
                 continue
             if row not in plan.unmeasured:
-                check_same(member, plan.configs[row.name, seed])
+                check_chosen(member, plan.configs[row.name, seed])
             drawn = rehearsed.get((row.name, seed))
             check_same_data(member, own.table, drawn and drawn.split, of_data)
             if read_member(row.name, seed, member.path).completed:
@@ -216,6 +218,7 @@ def _rehearse(
     config: RunConfig, launcher: Launcher, console: Console, row: str, folder: Path
 ) -> _Rehearsed:
     """Prepare a run on the CPU and let go of it."""
+    config = stand_in(config)
     settings = config.settings
     if not isinstance(launcher, Here) and ":" in settings.device:
         raise ConfigError(

@@ -27,7 +27,7 @@ def main(order: Path) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     leads = os.environ["RANK"] == "0"
     asked: dict[str, Any] = json.loads(order.read_text(encoding="utf-8"))
-    console = Console(quiet=asked["quiet"], verbose=asked["verbose"])
+    console = Console(quiet=asked["quiet"], verbose=asked["verbose"], silent=asked["silent"])
     try:
         if "config" in asked:
             config = validate([Layer("configuration", asked["config"])])

@@ -112,7 +112,8 @@ def _over(
 ) -> Outcome | None:
     """How the run ended, if nothing is left to do."""
     summary, path = folder.read_summary(), folder.path
-    if summary["status"] != "completed" or steps not in (None, summary["steps"]):
+    more = steps not in (None, summary["steps"]) and not summary.get("fitted")
+    if summary["status"] != "completed" or more:
         return None
     if data is not None:
         check_data(folder, find_data(folder, data), data)
@@ -157,6 +158,7 @@ def _go_on(
         console.say(f"{change['key']}: {change['to']} instead of {change['from']}", important=True)
     told = f"{experiment.trainer.step} of {config.settings.steps}"
     console.say(f"going on after step {told}", important=True)
+    folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
     folder.write_summary(summary_of(experiment, "running"))
     ranks.say({"state": state})
     return finish(experiment, folder, console, interrupts)

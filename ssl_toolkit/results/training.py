@@ -21,9 +21,10 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import convergence_step
 from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.errors import DataError, TrainingError, UserError
 from ssl_toolkit.files import sync, write_atomically, write_text
-from ssl_toolkit.interfaces import LoggedRun
+from ssl_toolkit.interfaces import FeatureAlgorithm, LoggedRun
 from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.models.export import export_model
 from ssl_toolkit.results.card import model_card
@@ -31,6 +32,7 @@ from ssl_toolkit.results.console import Console
 from ssl_toolkit.results.evaluation import (
     Predictions,
     predict_parts,
+    prediction_seconds,
     score_parts,
     worst_mistakes,
 )
@@ -38,6 +40,8 @@ from ssl_toolkit.results.folder import RunFolder
 from ssl_toolkit.results.health import alarms, is_evaluation
 from ssl_toolkit.results.loggers import Log
 from ssl_toolkit.results.metrics_table import metric_rows, write_table
+from ssl_toolkit.results.pace import Pace, roughly
+from ssl_toolkit.results.probe_report import compare_with_probe, probe_line, verdict
 
 Results = dict[str, dict[str, Any] | None]
 
@@ -53,6 +57,9 @@ MEMORY = (
     "`ssl-toolkit resume {}`"
 )
 
+
+GRACE = 10.0
+"""Seconds that the test of a run that SIGTERM has stopped may take: what sends it may kill soon."""
 
 COLLAPSE = "a collapse of training (--on-collapse stop)"
 """The reason to stop; what was seen stands among the alarms."""
@@ -125,8 +132,10 @@ def _finish(
                 predictions = None if reason else predict_best(experiment)
             if predictions is not None:
                 return _conclude(experiment, folder, console, predictions)
+            summary = _so_far(experiment, folder, console, interrupts)
         except KeyboardInterrupt:
             reason = interrupts.signal or "SIGINT"
+            summary = _summary(experiment, folder, "interrupted")
     except (TrainingError, DataError) as error:  # streamed pictures are read only now
         _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
         raise
@@ -142,14 +151,31 @@ def _finish(
         )
         _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
         raise TrainingError(told) from error
-    summary = _summary(experiment, folder, "interrupted") | {"reason": reason}
+    summary |= {"reason": reason}
     _end(folder, summary)
+    if summary["validation"] is not None or summary["test"] is not None:
+        _show(console, summary)
     console.say(
         f"stopped by {reason} after step {trainer.saved}; go on with "
         f"`ssl-toolkit resume {folder.path}`",
         important=True,
     )
     return Outcome(folder.path, summary, interrupts.signal)
+
+
+def _so_far(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
+) -> dict[str, Any]:
+    """The summary of a run that was stopped after a step, with the scores of its best weights."""
+    if interrupts.signal == "SIGTERM":
+        count = len(experiment.trainer.validation[0]) + len(experiment.test[0])
+        expected = count * prediction_seconds(experiment) if count else 0.0
+        if expected > GRACE:
+            console.say(f"not tested: that takes about {roughly(expected)}, too long for SIGTERM")
+            return _summary(experiment, folder, "interrupted")
+    elif interrupts.signal:
+        console.say("testing the best weights so far; press Ctrl-C again to skip that")
+    return _scored(experiment, folder, "interrupted", predict_best(experiment, alone=True))
 
 
 def _train(
@@ -161,11 +187,20 @@ def _train(
     started = time.monotonic()
     if trainer.settings.compile and (told := compile_forwards(trainer)):
         console.warn(told)
-    course = console.training(needed(trainer.settings.steps), metric_rows(folder.metrics))
+    course = console.training(trainer.steps, metric_rows(folder.metrics))
     stops = trainer.settings.on_collapse == "stop"
+    given = limit or folder.read_record().get("minutes") or trainer.settings.group
+    pace = Pace(experiment, console, warns=not given and not trainer.step)
+
+    def stepped(seconds: float) -> None:
+        interrupts.took(seconds)
+        pace.stepped()
+
     with interrupts.patient(), course:
+        trainer.announce = lambda probe: console.say(_probe_line(experiment, probe), important=True)
         trainer.observers += [folder.append_metrics, course.row, log.row]
         trainer.save = lambda: _save(experiment, folder, interrupts)
+        trainer.stepped = stepped
         trainer.stop = lambda: (
             _reason(interrupts, limit, started) or (COLLAPSE if stops and course.collapsed else "")
         )
@@ -174,39 +209,68 @@ def _train(
         return trainer.fit()
 
 
-def predict_best(experiment: Experiment) -> Predictions:
-    """Predictions of the best weights, which the averaged model has from then on."""
+def _probe_line(experiment: Experiment, probe: ProbeResult) -> str:
+    labels = experiment.trainer.validation[1].cpu()
+    hits = probe.validation.argmax(dim=-1) == labels
+    return probe_line(probe, hits.double().mean().item() if len(labels) else None)
+
+
+def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
+    """Predictions of the best weights, which the averaged model has from then on.
+
+    Args:
+        experiment: the run.
+        alone: whether this process does it without the others of the run.
+    """
     trainer = experiment.trainer
     if trainer.best is not None:
         trainer.evaluated.load_state_dict(trainer.best.weights)
-    return predict_parts(experiment)
+    return predict_parts(experiment, alone=alone)
 
 
 def _conclude(
     experiment: Experiment, folder: RunFolder, console: Console, predictions: Predictions
 ) -> Outcome:
     trainer = experiment.trainer
-    mistakes = worst_mistakes(experiment, predictions)
-    _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
     settings = experiment.config.settings
+    summary = _scored(experiment, folder, "completed", predictions)
     exported = export_model(
         trainer.evaluated,
         folder.model,
         backbone_name=needed(settings.backbone),
         classes=experiment.classes,
         image_size=needed(settings.image_size),
+        fit=settings.fit,
     )
-    results = score_parts(predictions, experiment.classes)
-    summary = _summary(experiment, folder, "completed", results)
     write_table(folder.metrics, folder.table)
     write_text(folder.card, model_card(experiment, summary, folder.read_record(), exported))
     folder.write_summary(summary)
     if told := trainer.batches.images.pool.warning:
         console.warn(told)
-    console.results(summary)
+    _show(console, summary)
     if settings.data is None and settings.dataset in ("digits", "mnist5k"):
         console.say(OWN_DATA.format(settings.dataset))
     return Outcome(folder.path, summary)
+
+
+def _scored(
+    experiment: Experiment, folder: RunFolder, status: str, predictions: Predictions
+) -> dict[str, Any]:
+    """Write the predictions; the summary with their scores."""
+    trainer = experiment.trainer
+    mistakes = worst_mistakes(experiment, predictions)
+    _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
+    results = score_parts(predictions, experiment.classes)
+    summary = _summary(experiment, folder, status, results)
+    if trainer.probe is not None:
+        summary["probe"] = compare_with_probe(trainer.probe, predictions)
+    return summary
+
+
+def _show(console: Console, summary: dict[str, Any]) -> None:
+    console.results(summary)
+    if summary["probe"] is not None and (text := verdict(summary["probe"])):
+        console.say(text, important=True)
 
 
 def _summary(
@@ -230,6 +294,7 @@ def _save(experiment: Experiment, folder: RunFolder, interrupts: Interrupts) -> 
         "backbone": settings.backbone,
         "classes": list(experiment.classes),
         "image_size": settings.image_size,
+        "fit": settings.fit,
         "config": experiment.config.tree(),
     }
     sync(folder.metrics)  # its rows must not be fewer than the checkpoint's steps
@@ -301,6 +366,8 @@ def summary_of(
         "validation": None,
         "test": None,
         **(results or {}),
+        "probe": None,
+        "fitted": isinstance(trainer.algorithm, FeatureAlgorithm),
         "health": _health(experiment, rows),
         "fingerprint": experiment.config.fingerprint(),
         "device": str(experiment.device),

@@ -34,7 +34,7 @@ _LEARNING = {
     ),
     "train.loss": ("Training loss", "the weighted sum of the terms"),
 }
-_RARE = ("train.labelled.accuracy",)
+_RARE = ("train.labelled.accuracy", "train.pseudo_label_shift_estimated")
 """What is not missed where it is absent."""
 
 _PSEUDO_LABELS = {
@@ -54,8 +54,12 @@ _HEALTH = {
     ),
     "train.pseudo_label_shift": (
         "Shift of the pseudo labels",
-        "total variation distance between the used pseudo labels and the labelled classes; 0 is "
-        "the same distribution",
+        "total variation distance between the class shares of the used pseudo labels and those of "
+        "the pool, where labels or validation images tell them; 0 is the same distribution",
+    ),
+    "train.pseudo_label_shift_estimated": (
+        "Shift of the pseudo labels, by an estimate",
+        "the same from the shares that the probe estimates, where nothing tells them",
     ),
     "train.pair_confidence": ("Pairs above the confidence threshold", "share of all pairs"),
     "train.pair_similarity": ("Pairs above the similarity threshold", "share of all pairs"),
