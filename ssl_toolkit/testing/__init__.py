@@ -12,6 +12,7 @@ from ssl_toolkit.testing import gradient_rules as gradient_rules
 from ssl_toolkit.testing import report_rules as report_rules
 from ssl_toolkit.testing import run_rules as run_rules
 from ssl_toolkit.testing import rank_rules as rank_rules
+from ssl_toolkit.testing import feature_rules as feature_rules
 from ssl_toolkit.testing import augmenter_rules as augmenter_rules
 from ssl_toolkit.testing import backbone_rules as backbone_rules
 from ssl_toolkit.testing import dataset_rules as dataset_rules

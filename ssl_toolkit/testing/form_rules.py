@@ -131,10 +131,25 @@ def options_are_described(subject: Subject) -> None:
 )
 def reference_profile_is_valid(subject: Subject) -> None:
     """`Config.reference` names options, with values in their range."""
+    _check_defaults(subject, "reference")
+
+
+@rule(
+    *TUNED,
+    why="runs with `--pretrained` use them, and no other run does.",
+    cause="an option was renamed, but not in Config.for_pretrained",
+)
+def defaults_for_pretrained_are_valid(subject: Subject) -> None:
+    """`Config.for_pretrained` names options, with values in their range."""
+    _check_defaults(subject, "for_pretrained")
+
+
+def _check_defaults(subject: Subject, name: str) -> None:
     config = subject.plugin.Config
-    unknown = sorted(config.reference.keys() - config.model_fields.keys())
-    require(not unknown, f"Config.reference names {unknown}, which are no options")
-    subject.options(**config.reference)
+    given = getattr(config, name)
+    unknown = sorted(given.keys() - config.model_fields.keys())
+    require(not unknown, f"Config.{name} names {unknown}, which are no options")
+    subject.options(**given)
 
 
 _BOUNDS: dict[str, Callable[[float], float]] = {

@@ -67,7 +67,7 @@ def parametrize_with_checks(
     for plugin in plugins:
         subject = find_subject(plugin, kind)
         reasons = expected.pop(subject.name, {})
-        found = rules(subject.kind)
+        found = rules(subject.contract)
         check_expectations(reasons, (rule.name for rule in found))
         for rule in found:
             reason = reasons.get(rule.name)

@@ -82,7 +82,9 @@ class RuleResult:
         return "\n".join([*lines, f"  why:    {self.rule.why}", f"  cause:  {self.rule.cause}"])
 
 
-_RULES: dict[str, dict[str, Rule]] = {group: {} for group in registry.GROUPS}
+_RULES: dict[str, dict[str, Rule]] = {
+    group: {} for group in (*registry.GROUPS, "feature_algorithms")
+}
 
 
 def rule(*groups: str, why: str, cause: str) -> Callable[[C], C]:
@@ -107,9 +109,17 @@ def rules(kind: str) -> tuple[Rule, ...]:
     """The rules of a kind of plugin, in the order in which they are checked.
 
     Args:
-        kind: ``algorithm``, ``augmenter``, ``backbone``, ``dataset``, ``launcher``, ``logger``.
+        kind: ``algorithm``, ``augmenter``, ``backbone``, ``dataset``, ``launcher``, ``logger``; or
+            ``feature_algorithm``, an algorithm that fits a head to frozen features.
     """
     return tuple(_RULES[f"{kind}s"].values())
+
+
+def reuse_rules(group: str, other: str, module: str) -> None:
+    """Let the rules of one group that a module defines be rules of another group too."""
+    for name, one in _RULES[group].items():
+        if one.check.__module__ == module:
+            _RULES[other][name] = one
 
 
 def require(condition: object, found: str) -> None:
@@ -161,7 +171,7 @@ def run_rules(subject: Subject, expected_failures: Mapping[str, str]) -> Iterato
         ValueError: an expected failure names no rule, or gives no reason.
     """
     subject.prepare()
-    known = rules(subject.kind)
+    known = rules(subject.contract)
     check_expectations(expected_failures, (rule.name for rule in known))
     for rule in known:
         yield run_rule(rule, subject, expected_failures.get(rule.name, ""))

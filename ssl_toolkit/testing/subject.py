@@ -20,6 +20,7 @@ from ssl_toolkit.interfaces import (
     Augmenter,
     Backbone,
     Dataset,
+    FeatureAlgorithm,
     ImageTable,
     Launcher,
     Logger,
@@ -47,6 +48,12 @@ class Subject:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     root: Path | None = None
     """Folder with the files of a data set."""
+
+    @property
+    def contract(self) -> str:
+        """Whose rules it has to keep: its kind's, or ``feature_algorithm``'s."""
+        fitted = self.kind == "algorithm" and issubclass(self.plugin, FeatureAlgorithm)
+        return "feature_algorithm" if fitted else self.kind
 
     def options(self, **changes: Any) -> Options:
         """The options to check with, some of them changed; validated."""

@@ -22,11 +22,13 @@ from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.devices import make_autocast, make_scaler
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.evaluation import predict
+from ssl_toolkit.engine.objective import objective
 from ssl_toolkit.engine.optimisation import build_optimizer
 from ssl_toolkit.engine.outputs import check_output
 from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.ranks import Ranks
-from ssl_toolkit.engine.trainer import Trainer, objective
+from ssl_toolkit.engine.shares import shares_of
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.views import BatchMaker, TrainingImages
 from ssl_toolkit.interfaces import (
     Algorithm,
@@ -173,6 +175,7 @@ class Trial:
             max_steps=STEPS,
             seed=SEED,
             number=number,
+            class_shares=shares_of(self.task.label_counts).to(self.device),
         )
 
     def output(

@@ -1,0 +1,237 @@
+"""Algorithms on frozen features: one breaks no rule of their contract, the others one each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from contract_fakes import breaks
+from pydantic import ConfigDict
+from torch import Tensor, nn
+
+from ssl_toolkit import (
+    FeatureAlgorithm,
+    FeatureHead,
+    FeatureTransform,
+    Options,
+    TrainingFeatures,
+    unit_length,
+)
+from ssl_toolkit import option as an_option
+
+
+class FeatureMethod(FeatureAlgorithm):
+    """The nearest mean of the labeled features of a class, a linear head."""
+
+    class Config(Options):
+        """Options of the means."""
+
+        scale: float = an_option(20.0, gt=0, help="factor of the logits")
+
+    config: Config
+
+    @abstractmethod
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module: ...
+
+    def plain(self, features: TrainingFeatures) -> FeatureHead:
+        """A head that breaks no rule."""
+        transform = unit_length(features.blocks)
+        x = transform(features.labeled[0])
+        weight = torch.zeros(self.task.num_classes, x.shape[1])
+        bias = torch.full((self.task.num_classes,), -100.0)
+        for number in features.labels.unique().tolist():
+            mean = x[features.labels == number].mean(dim=0)
+            weight[number] = 2 * self.config.scale * mean
+            bias[number] = -self.config.scale * mean.square().sum()
+        return FeatureHead.linear(transform, weight, bias)
+
+
+class PlainMeans(FeatureMethod):
+    """It breaks no rule."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return self.plain(features)
+
+
+class Around(nn.Module):
+    """A head inside of another module."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.head(features)
+
+
+# --- class and options --------------------------------------------------------------------------
+
+
+@breaks("is_described")
+class SilentMeans(FeatureMethod):
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return self.plain(features)
+
+
+@breaks("config_is_frozen")
+class LooseMeans(FeatureMethod):
+    """Its options can be set."""
+
+    class Config(FeatureMethod.Config):
+        """Options."""
+
+        model_config = ConfigDict(frozen=False)
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return self.plain(features)
+
+
+# --- features and their head --------------------------------------------------------------------
+
+
+@breaks("augmented_views_are_constant")
+class MoreEachTime(FeatureMethod):
+    """It wants another view each time that it is asked."""
+
+    asked = 0
+
+    @property
+    def augmented_views(self) -> int:
+        self.asked += 1
+        return self.asked
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return self.plain(features)
+
+
+Transform = FeatureTransform
+
+
+def with_transform(head: FeatureHead, kind: type[Transform]) -> FeatureHead:
+    """The head with another forward in its transform, of which no file says anything."""
+    head.transform.__class__ = kind
+    return head
+
+
+class Dividing(Transform):
+    """It divides by the length of the features."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features) + 0 / features.norm(dim=-1, keepdim=True)
+
+
+@breaks("head_gives_logits")
+class Lengths(FeatureMethod):
+    """Its logits of features of zeros are nan."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return with_transform(self.plain(features), Dividing)
+
+
+class Lonely(Transform):
+    """It takes a single image for another one."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features if len(features) > 1 else features + 0.5)
+
+
+@breaks("head_sees_each_image_alone")
+class Company(FeatureMethod):
+    """Its logits depend on how many images there are."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return with_transform(self.plain(features), Lonely)
+
+
+@breaks("labels_are_learned")
+class Reversed(FeatureMethod):
+    """Its columns are in the reverse order."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        head = self.plain(features)
+        head.predictor.weight.data = head.predictor.weight.data.flip(0)
+        head.predictor.bias.data = head.predictor.bias.data.flip(0)
+        return head
+
+
+@breaks("fit_is_reproducible")
+class Lively(FeatureMethod):
+    """Each fit draws from a generator of its own."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        head = self.plain(features)
+        head.predictor.bias.data += torch.from_numpy(np.random.default_rng().normal(size=4)) / 100
+        return head
+
+
+@breaks("global_generators_are_left")
+class Drawing(FeatureMethod):
+    """It draws weights that it does not use."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        nn.Linear(2, 2)
+        return self.plain(features)
+
+
+@breaks("features_are_left_alone")
+class InPlace(FeatureMethod):
+    """It normalizes the features that it was given."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        features.unlabeled.div_(2)
+        return self.plain(features)
+
+
+@breaks("works_without_a_pool")
+class Pooled(FeatureMethod):
+    """It needs an unlabeled image."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        features.unlabeled[0].max()
+        return self.plain(features)
+
+
+@breaks("works_with_one_label_a_class")
+class Held(FeatureMethod):
+    """It holds a label of each class out."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        counts = features.labels.bincount()
+        if counts[counts > 0].min() < 2:
+            raise ValueError("n_splits=2 cannot be greater than the members of each class")
+        return self.plain(features)
+
+
+@breaks("works_without_labels_of_a_class")
+class Met(FeatureMethod):
+    """It has columns for the classes alone that have labels."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        head, met = self.plain(features), features.labels.unique()
+        return FeatureHead.linear(
+            head.transform, head.predictor.weight[met], head.predictor.bias[met]
+        )
+
+
+@breaks("head_comes_back_from_its_file")
+class Foreign(FeatureMethod):
+    """Its head is of a kind that no file tells."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return Around(self.plain(features))
+
+
+class Shifted(Transform):
+    """It adds a number that is written in the code."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features + 0.1)
+
+
+@breaks("head_comes_back_from_its_file")
+class Outside(FeatureMethod):
+    """What its head multiplies by is in no buffer."""
+
+    def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
+        return with_transform(self.plain(features), Shifted)

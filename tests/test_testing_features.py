@@ -1,0 +1,42 @@
+"""Each rule for algorithms on frozen features is broken by a fake that breaks no other."""
+
+from __future__ import annotations
+
+import contract_fakes_features  # noqa: F401
+import pytest
+from contract_fakes import FAKES
+from contract_fakes_features import FeatureMethod, PlainMeans
+
+from ssl_toolkit.testing import form_rules, rules, run_checks
+from ssl_toolkit.testing.rules import run_rule
+from ssl_toolkit.testing.subject import find_subject
+
+CASES = [
+    (rule, fake)
+    for rule, fakes in FAKES.items()
+    for fake in fakes
+    if issubclass(fake, FeatureMethod)
+]
+RULES = {rule.name: rule for rule in rules("feature_algorithm")}
+
+
+def test_every_rule_of_their_own_has_a_fake() -> None:
+    shared = {name for name, rule in RULES.items() if rule.check.__module__ == form_rules.__name__}
+    assert {"is_described", "config_survives_yaml"} <= shared
+    assert len(RULES.keys() - shared) >= 10
+    assert {rule for rule, _ in CASES} >= RULES.keys() - shared
+
+
+@pytest.mark.parametrize(
+    ("rule", "fake"), CASES, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_fake_breaks_its_rule_alone(rule: str, fake: type[FeatureMethod]) -> None:
+    subject = find_subject(fake)
+    assert subject.contract == "feature_algorithm"
+    assert {n for n, one in RULES.items() if not run_rule(one, subject).passed} == {rule}
+
+
+def test_a_good_one_breaks_none() -> None:
+    results = run_checks(PlainMeans)
+    assert [result.rule for result in results] == [*RULES.values()]
+    assert [result.explain() for result in results if not result.passed] == []
