@@ -172,7 +172,7 @@ def checkpoint() -> dict[str, Any]:
         )
         _CHECKPOINT.update(
             {"step": 3, "backbone": "wrn_10_1", "classes": ["a", "b"], "image_size": 8,
-             "model": classifier.state_dict(), "ema": None}
+             "fit": "crop", "model": classifier.state_dict(), "ema": None}
         )  # fmt: skip
     return _CHECKPOINT
 

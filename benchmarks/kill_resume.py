@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ssl_toolkit import registry
+from ssl_toolkit import FeatureAlgorithm, registry
 
 TIMINGS = ("time", "seconds", "per_second", "memory")
 LENGTH = ("--steps", "6", "--eval-every", "3", "--log-every", "2", "--save-every", "2",
@@ -55,7 +55,9 @@ class Kills:
 
 
 def algorithms() -> list[str]:
-    return [entry.name for entry in registry.entries("algorithms") if entry.built_in]
+    """The built-in ones that take steps; others have none to be killed between."""
+    names = [entry.name for entry in registry.entries("algorithms") if entry.built_in]
+    return [n for n in names if not issubclass(registry.load("algorithms", n), FeatureAlgorithm)]
 
 
 def make_pictures(folder: Path) -> Path:

@@ -244,7 +244,7 @@ def serve(name: str, arguments: argparse.Namespace, connection: Connection) -> N
         trainer = built(arguments, model={"channels_last": False})
     else:
         trainer = built(arguments)
-        keep_freed_memory()
+        keep_freed_memory(trainer.classifier.mean.device)
     guessed, trained = counted(trainer)
     if name == "compiled" and (told := compile_forwards(trainer)):
         raise SystemExit(told)

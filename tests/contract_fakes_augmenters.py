@@ -90,7 +90,7 @@ class Flickering(Change):
     """It draws in transform."""
 
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
-        return (self.plain(images, draws) - 1e-5 * secrets.randbelow(10)).clamp(0, 1)
+        return (self.plain(images, draws) - 1e-10 * secrets.randbelow(900_000)).clamp(0, 1)
 
 
 @breaks("no_global_randomness_is_used")

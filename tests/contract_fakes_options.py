@@ -179,6 +179,19 @@ class Renamed(Method):
         return self.plain(batch, ctx)
 
 
+@breaks("defaults_for_pretrained_are_valid")
+class OutOfRange(Method):
+    """Its default for pre-trained runs is refused by its own options."""
+
+    class Config(Method.Config):
+        """Options."""
+
+        for_pretrained: ClassVar[dict[str, Any]] = {"confidence_threshold": 2.0}
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
 @breaks("construction_is_reproducible")
 class DrawnWithNumpy(Method):
     """It draws with numpy's global generator when it is made."""

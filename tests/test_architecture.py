@@ -222,8 +222,9 @@ def test_the_core_never_imports_a_plugin() -> None:
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
 def test_a_plugin_folder_is_whole_and_declared(folder: Path) -> None:
     package = folder / f"ssl_toolkit_{folder.name}"
-    for file in ("__init__.py", "algorithm.py", "py.typed"):
+    for file in ("__init__.py", "py.typed"):
         assert (package / file).is_file(), file
+    assert [*package.glob("[!_]*.py")], "no module beside __init__.py"
     assert len((folder / "README.md").read_text("utf-8").split()) > 30
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -305,8 +306,9 @@ def test_options_of_plugins_state_default_range_and_meaning() -> None:
         for entry in registry.entries(group):
             config = registry.load(group, entry.name).Config
             config()
-            assert config.reference.keys() <= config.model_fields.keys(), entry.name
-            config(**config.reference)
+            for given in (config.reference, config.for_pretrained):
+                assert given.keys() <= config.model_fields.keys(), entry.name
+                config(**given)
             for name, field in config.model_fields.items():
                 assert field.description, (entry.name, name)
                 if field.annotation in (int, float):

@@ -186,6 +186,11 @@ def test_show_of_one_option() -> None:
     assert "paper" in option["source"]
     (option,) = [o for o in one["options"] if o["name"] == "interleaved"]
     assert (option["default"], option["reference"]) == (False, True)
+    (option,) = [o for o in one["options"] if o["name"] == "unlabelled_ratio"]
+    assert (option["default"], option["for_pretrained"]) == (7, 1)
+    assert (
+        "  unlabelled_ratio = 7  (integer, >= 1, pre-trained: 1)" in call("show", "fixmatch").stdout
+    )
 
 
 def test_doctor() -> None:

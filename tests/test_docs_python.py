@@ -27,13 +27,23 @@ def test_the_blocks_run(tmp_path: Path) -> None:
     assert len(accuracies) == 3
     assert accuracies[0] == accuracies[1], "the same run once more"
     assert min(accuracies) > 0.15, "30 steps teach more than chance"
-    runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert runs == ["first", "second", "smoothed-digits-s0"]
+    assert "{'labelled': 50, 'unlabelled': 1350, 'validation': 0, 'test': 397}" in done.stdout
+    assert "(2, 10)" in done.stdout
+    assert float(done.stdout.split("score ")[1].split()[0]) > 0.9
+    runs = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    assert runs == ["features", "first", "gray", "second", "smoothed-digits-s0"]
 
 
 def test_the_page_holds_the_public_names_it_promises() -> None:
-    assert len(BLOCKS) == 8
-    for name in ("train", "load_model", "register_algorithm", "UserError", "DataError"):
+    assert len(BLOCKS) == 11
+    for name in (
+        "train",
+        "load_model",
+        "register_algorithm",
+        "UserError",
+        "DataError",
+        "SemiSupervisedClassifier",
+    ):
         assert name in PAGE
         assert hasattr(ssl_toolkit, name)
     assert "model.predict(" in PAGE

@@ -25,6 +25,7 @@ SHAPE = re.compile(
 """``(N, C)``, ``(...,)``, ``0-dim``, or where it stands: ``as `Context.model```."""
 ELEMENTARY = {"soft_cross_entropy", "bhattacharyya", "interleave_rows", "linear_rampup"}
 """Functions of `ops` that are no formula of a paper's own."""
+PAPERS = r"MixMatch|FixMatch|SimPLE|Saerens"
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def test_formulas_name_their_source() -> None:
     unsourced = {
         name
         for name in ops.__all__
-        if not re.search(r"MixMatch|FixMatch|SimPLE", inspect.getdoc(getattr(ops, name)) or "")
+        if not re.search(PAPERS, inspect.getdoc(getattr(ops, name)) or "")
     }
     assert unsourced == ELEMENTARY - {"interleave_rows"}
 

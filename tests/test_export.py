@@ -280,7 +280,7 @@ def test_a_backbone_that_timm_does_not_know(
     settings = ("--algo", "supervised", "--backbone", "own", "--steps", 1, "--batch-size", 8)
     assert call("run", *settings, "--output", run).returncode == 0
     path, opened_by = export_run(run, "timm")
-    assert opened_by == f"ssl_toolkit.load_model({str(path)!r}); timm has no such backbone"
+    assert opened_by == f"ssl_toolkit.load_model({str(path)!r}); timm has no such backbone or head"
     assert "create_model" not in (run / "model" / "README.md").read_text("utf-8")
     images = torch.rand(2, 3, 8, 8)
     assert torch.equal(load_model(path)(images), load_model(run)(images))

@@ -22,6 +22,7 @@ PACKAGES = (
     "ssl_toolkit_simple",
     "ssl_toolkit_mixmatch",
     "ssl_toolkit_fixmatch",
+    "ssl_toolkit_probes",
     "ssl_toolkit_supervised",
 )
 

@@ -35,7 +35,7 @@ def record(recorder: StepRecorder, step: int, hidden: torch.Tensor = HIDDEN) -> 
 
 
 def test_classes_of_the_used_pseudo_labels_and_false_pairs() -> None:
-    recorder = StepRecorder([1, 1, 2])
+    recorder = StepRecorder([2, 2, 4])
     record(recorder, 1)
     record(recorder, 2)
     told = recorder.flush()
@@ -53,7 +53,7 @@ def test_classes_of_the_used_pseudo_labels_and_false_pairs() -> None:
 
 
 def test_pairs_of_unknown_class_are_not_judged() -> None:
-    recorder = StepRecorder([1, 1, 2])
+    recorder = StepRecorder([2, 2, 4])
     record(recorder, 1, torch.tensor([0, 0, -1, 0]))  # left: (0, 1) and (1, 0), both right
     assert recorder.flush()["train.pair_similarity_false"] == 0
     record(recorder, 2, torch.tensor([-1, -1, -1, -1]))
@@ -64,7 +64,7 @@ def test_pairs_of_unknown_class_are_not_judged() -> None:
 
 
 def test_a_state_holds_what_was_not_told_yet() -> None:
-    first, second, straight = (StepRecorder([1, 1, 2]) for _ in range(3))
+    first, second, straight = (StepRecorder([2, 2, 4]) for _ in range(3))
     for recorder in (first, straight):
         record(recorder, 1)
         recorder.flush()
@@ -84,11 +84,11 @@ def answer(step: int) -> StepOutput:
 
 
 def test_values_that_come_later_or_are_not_finite_are_averaged_where_they_are() -> None:
-    recorder, straight = StepRecorder([1, 1, 2]), StepRecorder([1, 1, 2])
+    recorder, straight = StepRecorder([2, 2, 4]), StepRecorder([2, 2, 4])
     for step in range(5):
         recorder.add(step, torch.tensor(1.0), answer(step), HIDDEN)
         straight.add(step, torch.tensor(1.0), answer(step), HIDDEN)
-        again = StepRecorder([1, 1, 2])
+        again = StepRecorder([2, 2, 4])
         again.restore(recorder.state())  # as if it was saved after each step
         recorder = again
     told = recorder.flush()

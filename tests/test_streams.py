@@ -104,7 +104,8 @@ def test_a_run_outlives_its_output(broken: TextIO, tmp_path: Path) -> None:
 
 def test_a_process_of_a_run_does_too(tmp_path: Path) -> None:
     tree = load_config(flags={"output": "run", "eval_every": 1, "steps": 6}).tree()
-    order = {"config": tree, "overwrite": False, "proceed": False, "quiet": False, "verbose": False}
+    order = {"config": tree, "overwrite": False, "proceed": False}
+    order |= {"quiet": False, "verbose": False, "silent": False}
     (tmp_path / "order.json").write_text(json.dumps(order))
     command = [sys.executable, "-m", "ssl_toolkit.results.rank", "order.json"]
     done = bash(f"{shlex.join(command)} | head -1", cwd=tmp_path, env=os.environ | {"RANK": "0"})
