@@ -278,6 +278,25 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
 
 
 @pytest.mark.usefixtures("weights")
+def test_validation_images_decide_where_there_are_as_many_as_labels(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "GOOD_ENOUGH", 2.0)
+    config = own(data, algo="auto", val_fraction=0.34, steps=2)
+    _, choice = auto.choose(config)
+    judged = [trial for trial in choice.trials if trial.images == "validation images"]
+    assert [trial.candidate.tuned for trial in judged] == [False, True, True, True]
+    for trial in judged:  # as the run itself would find
+        trainer = prepare(auto.with_candidate(config, trial.candidate)).trainer
+        trainer.fit()
+        count = len(trainer.validation[0])
+        assert count >= len(trainer.batches.images.labels)
+        assert trial.tested.tolist() == [True] * count
+        assert trainer.evaluations[-1][1] == trial.accuracy()
+    assert "held-out" not in choice.lines()[1]
+
+
+@pytest.mark.usefixtures("weights")
 def test_what_there_is_no_time_for_is_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "GOOD_ENOUGH", 2.0)
     monkeypatch.setattr(auto_trials, "TRIAL_STEPS", 1)

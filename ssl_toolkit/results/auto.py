@@ -18,12 +18,14 @@ from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm
 from ssl_toolkit.models.freezing import has_batchnorm
 from ssl_toolkit.results.auto_trials import (
+    HELD_OUT,
     LEVEL,
     Candidate,
     Trial,
     computed,
     cross_validated,
     tuned_trial,
+    validated,
 )
 
 Announce = Callable[[str], None]
@@ -66,7 +68,7 @@ class Choice:
     def lines(self) -> list[str]:
         """What a user should see."""
         found = []
-        frozen = [trial for trial in self.trials if not trial.candidate.tuned]
+        frozen = [t for t in self.trials if not t.candidate.tuned and t.images == HELD_OUT]
         if frozen:
             scores = ", ".join(f"{t.name} {100 * t.accuracy():.1f} %" for t in frozen)
             seconds = sum(t.seconds for t in frozen)
@@ -75,10 +77,9 @@ class Choice:
                 f"{scores} ({seconds:.0f} s)"
             )
         found += [
-            f"auto: {t.name}: {100 * t.accuracy():.1f} % of {int(t.tested.sum())} held-out labels "
+            f"auto: {t.name}: {100 * t.accuracy():.1f} % of {int(t.tested.sum())} {t.images} "
             f"({t.seconds:.0f} s)"
-            for t in self.trials
-            if t.candidate.tuned
+            for t in self.trials[len(frozen) :]
         ]
         if self.skipped:
             found.append(f"auto: no time to try {', '.join(self.skipped)} (--minutes gives more)")
@@ -127,15 +128,16 @@ def choose(
 
     From random weights the preferred algorithm is taken: cross-validation would train each of them
     from the start, several times. With a pre-trained backbone the labels decide; held-out ones stay
-    in the pool without their label, validation and test images play no part.
+    in the pool without their label, test images play no part.
 
     1. The algorithms for frozen features are cross-validated. The preferred one is taken unless
        another predicts more of the labels and an exact sign test on those where the two differ
        finds that beyond chance: with a few labels the best score is mostly luck.
     2. Where it predicts few (`GOOD_ENOUGH`), the features are wrong for these images. Then each
-       fine-tuned candidate that there is time for is trained on the labels without one fold, up to
-       `TUNED_FOLDS` times, and taken if it predicts more of the held-out labels than frozen
-       features do; a later one if the sign test says that it predicts more than the best so far.
+       fine-tuned candidate that there is time for is trained, and taken if it predicts more than
+       frozen features do; a later one if the sign test says that it predicts more than the best so
+       far. Validation images decide if there are as many as labels; else the labels, of which one
+       fold is left out, up to `TUNED_FOLDS` times.
 
     Args:
         config: validated, its algorithm ``auto``.
@@ -169,14 +171,23 @@ def choose(
     ]
     best, reason = _best(trials)
     skipped: list[str] = []
-    for candidate in _worth_training(config, experiment, ranked, best):
+    tuned = _worth_training(config, experiment, ranked, best)
+    enough = len(experiment.split.validation) >= len(experiment.split.labelled)
+    if tuned and enough:
+        found = validated(with_candidate(config, best.candidate), best.candidate, experiment, limit)
+        assert found is not None
+        best = found
+        trials.append(best)
+    for candidate in tuned:
         announce(
-            f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the labels; training "
-            f"{candidate.name} on a part of them …"
+            f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the {best.images}; "
+            f"trying {candidate.name} …"
         )
-        trial = tuned_trial(
-            with_candidate(config, candidate), candidate, experiment, folds, best, limit
-        )
+        own = with_candidate(config, candidate)
+        if enough:
+            trial = validated(own, candidate, experiment, limit)
+        else:
+            trial = tuned_trial(own, candidate, experiment, folds, best, limit)
         if trial is None:
             skipped.append(candidate.name)
             continue
@@ -270,7 +281,7 @@ def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
 def _ahead(trial: Trial, other: Trial, chance: float) -> str:
     both = trial.tested & other.tested
     return (
-        f"it predicts {100 * trial.accuracy(both):.1f} % of {int(both.sum())} held-out labels and "
+        f"it predicts {100 * trial.accuracy(both):.1f} % of {int(both.sum())} {trial.images} and "
         f"{other.name} {100 * other.accuracy(both):.1f} % (sign test, p = {chance:.2g})"
     )
 

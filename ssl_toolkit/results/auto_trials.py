@@ -18,11 +18,13 @@ from ssl_toolkit.data.splits import Split
 from ssl_toolkit.engine.evaluation import predict
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.transfer import training_features
 from ssl_toolkit.interfaces import FeatureAlgorithm, TrainingFeatures
 
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 """Places of the labels that are kept and that are held out."""
 
+HELD_OUT = "held-out labels"
 LEVEL = 0.05
 """Another candidate than the best so far is taken if chance explains its lead less often."""
 TUNED_FOLDS = 3
@@ -56,6 +58,8 @@ class Trial:
     hits: NDArray[np.bool_]
     """(n,) whether each of those was predicted by a model that had not seen it."""
     seconds: float
+    images: str = HELD_OUT
+    """What it was tested on."""
 
     @property
     def name(self) -> str:
@@ -83,7 +87,8 @@ class Trial:
             "algorithm": self.candidate.algorithm,
             "overrides": self.candidate.overrides,
             "accuracy": self.accuracy(),
-            "labels": int(self.tested.sum()),
+            "images": self.images,
+            "count": int(self.tested.sum()),
             "seconds": self.seconds,
         }
 
@@ -146,6 +151,36 @@ def tuned_trial(
         if trial.chance(best) < LEVEL or not trial.leads(best):
             break
     return trial
+
+
+def validated(
+    config: RunConfig, candidate: Candidate, experiment: Experiment, limit: float
+) -> Trial | None:
+    """Train a candidate as the run would, and test it on validation; None: no time for it."""
+    started = computed()
+    if candidate.tuned:
+        trainer = prepare(config, table=experiment.table, split=experiment.split).trainer
+        if trainer.transfer is not None:  # its probe is not asked for
+            trainer.transfer = replace(trainer.transfer, probe=False)
+        trainer.stop = _watch(trainer, limit)
+        if trainer.fit():
+            return None
+        rows, labels = trainer.validation
+        size = needed(trainer.settings.eval_batch_size)
+        probs = predict(trainer.evaluated, trainer.batches.images.plain, rows, size)
+    else:
+        trainer = experiment.trainer
+        images = trainer.batches.images
+        assert images.features is not None
+        plugin = registry.load("algorithms", candidate.algorithm)
+        algorithm = plugin(config.algorithm, trainer.algorithm.task)
+        features = training_features(images, trainer.classifier.blocks)
+        head = algorithm.fit(features, torch.Generator().manual_seed(0))
+        rows, labels = trainer.validation
+        with torch.no_grad():
+            probs = head(images.features.gather(rows).cpu())
+    hits = (probs.argmax(dim=-1) == labels.cpu()).numpy()
+    return Trial(candidate, np.ones_like(hits), hits, computed() - started, "validation images")
 
 
 def _watch(trainer: Trainer, limit: float) -> Callable[[], str]:
