@@ -28,7 +28,7 @@ from ssl_toolkit.augment import operations
 from ssl_toolkit.augment.fixed import Fixed
 from ssl_toolkit.augment.randaugment import FIXMATCH, RandAugment
 from ssl_toolkit.augment.weak import Weak
-from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.interfaces import Draws
 
 COUNT, SIZE, REPEATS = 112, 32, 5

@@ -29,8 +29,8 @@ from torch import Tensor
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
-from ssl_toolkit.data import store
-from ssl_toolkit.data.folders import read_folder
+from ssl_toolkit.data.feed import image_store
+from ssl_toolkit.data.readers.folders import read_folder
 
 PICTURES, BATCH = 250, 50
 
@@ -98,9 +98,9 @@ def main() -> None:
         print(f"opening it: {seconds:.2f} s, {arguments.pictures / seconds:,.0f} pictures a second")
 
         rows = np.arange(arguments.pictures)
-        in_memory = store.build_store(table, rows, size)
-        store._COPIED_BYTES = 0
-        mapped = store.build_store(table, rows, size)
+        in_memory = image_store.build_store(table, rows, size)
+        image_store._COPIED_BYTES = 0
+        mapped = image_store.build_store(table, rows, size)
         assert isinstance(in_memory.images, Tensor)
         assert not isinstance(mapped.images, Tensor)
         ways: dict[str, Callable[[list[int]], Tensor]] = {

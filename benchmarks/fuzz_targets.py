@@ -17,11 +17,11 @@ from PIL import Image
 
 from ssl_toolkit import ToolkitError
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.examined import Examined, examine_pictures
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.cache.examine import Examined, examine_pictures
+from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
+from ssl_toolkit.inference.model import load_model
 from ssl_toolkit.models.factory import build_classifier
-from ssl_toolkit.results.model import load_model
 
 Use = Callable[[Path, Any], str]
 """Does something with what was drawn in a folder that it has for itself; says how it ended."""

@@ -40,7 +40,7 @@ LENGTH = ("--steps", "6", "--eval-every", "3", "--log-every", "2", "--save-every
 
 # A server that has imported everything once and forks from then on: starts cost no seconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["ssl_toolkit.results.run", "ssl_toolkit.commands.run"])
+_PROCESSES.set_forkserver_preload(["ssl_toolkit.runs.train", "ssl_toolkit.commands.run"])
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""Write ssl_toolkit/data/digits.npz from scikit-learn's copy of the UCI digits.
+"""Write ssl_toolkit/data/sets/digits.npz from scikit-learn's copy of the UCI digits.
 
     python benchmarks/make_digits.py [PATH]
 
-Source and licence: ssl_toolkit/data/DIGITS-LICENCE.md.
+Source and licence: ssl_toolkit/data/sets/DIGITS-LICENSE.md.
 """
 
 import sys

@@ -71,7 +71,7 @@ def memory() -> dict[str, float]:
 
 
 def build(manifest: Path) -> None:
-    from ssl_toolkit.data.sources import read_data
+    from ssl_toolkit.data.readers.detect import read_data
 
     told = []
 
@@ -101,7 +101,7 @@ def start_and_train(manifest: Path, steps: int, split: Path | None = None) -> No
     imports = memory()
     assert timm.__version__
     from ssl_toolkit.config.loading import Layer, validate
-    from ssl_toolkit.data.split_file import save_split
+    from ssl_toolkit.data.splits.split_file import save_split
     from ssl_toolkit.engine.experiment import prepare
 
     torch.set_num_threads(1)

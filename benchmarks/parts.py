@@ -30,7 +30,7 @@ from step import built, ratio, step_of, timed
 from torch import nn
 
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.evaluation import predict
+from ssl_toolkit.engine.prediction import predict
 
 Ways = dict[str, Callable[[], object]]
 

@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 
 from ssl_toolkit import load_model, train
-from ssl_toolkit.data.folders import read_folder
-from ssl_toolkit.data.store import build_store
-from ssl_toolkit.engine.evaluation import predict
-from ssl_toolkit.results.outputs import write_rows
+from ssl_toolkit.data.feed.image_store import build_store
+from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.tabular import write_rows
 
 
 def make_pictures(folder: Path, count: int, size: int) -> None:

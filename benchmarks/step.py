@@ -44,15 +44,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_toolkit.config.loading import Layer, parse_set, validate
-from ssl_toolkit.data.arrays import Pictures, array_table
-from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
 from ssl_toolkit.engine import trainer as trainers
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.engine.progress import StepRecorder
+from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.registry import register_dataset

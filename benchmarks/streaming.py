@@ -27,9 +27,9 @@ import torch
 from PIL import Image
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.file_pictures import FilePictures
-from ssl_toolkit.data.pictures import read_pictures
-from ssl_toolkit.data.streamed import BLOCK_BYTES, StreamedPictures
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.feed.streaming import BLOCK_BYTES, StreamedPictures
+from ssl_toolkit.data.images.files import read_pictures
 from ssl_toolkit.engine.experiment import prepare
 
 SIZE, BATCH, A_SHARD, DIFFERENT = 84, 64, 1000, 500

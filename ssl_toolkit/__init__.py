@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from ssl_toolkit.errors import ToolkitError as ToolkitError
     from ssl_toolkit.errors import TrainingError as TrainingError
     from ssl_toolkit.errors import UserError as UserError
+    from ssl_toolkit.estimator import SemiSupervisedClassifier as SemiSupervisedClassifier
+    from ssl_toolkit.inference.embed import Embeddings as Embeddings
+    from ssl_toolkit.inference.embed import embed as embed
+    from ssl_toolkit.inference.model import Model as Model
+    from ssl_toolkit.inference.model import load_model as load_model
     from ssl_toolkit.interfaces import Algorithm as Algorithm
     from ssl_toolkit.interfaces import Augmenter as Augmenter
     from ssl_toolkit.interfaces import Backbone as Backbone
@@ -51,21 +56,14 @@ if TYPE_CHECKING:
     from ssl_toolkit.models.probe import fit_soft_labels as fit_soft_labels
     from ssl_toolkit.models.probe import pooled_transform as pooled_transform
     from ssl_toolkit.models.probe import unit_length as unit_length
+    from ssl_toolkit.multirun.compare import compare as compare
     from ssl_toolkit.registry import register_algorithm as register_algorithm
     from ssl_toolkit.registry import register_augmenter as register_augmenter
     from ssl_toolkit.registry import register_backbone as register_backbone
     from ssl_toolkit.registry import register_dataset as register_dataset
     from ssl_toolkit.registry import register_launcher as register_launcher
     from ssl_toolkit.registry import register_logger as register_logger
-    from ssl_toolkit.results.compare import compare as compare
-    from ssl_toolkit.results.embedding import Embeddings as Embeddings
-    from ssl_toolkit.results.embedding import embed as embed
-    from ssl_toolkit.results.estimator import (
-        SemiSupervisedClassifier as SemiSupervisedClassifier,
-    )
-    from ssl_toolkit.results.model import Model as Model
-    from ssl_toolkit.results.model import load_model as load_model
-    from ssl_toolkit.results.run import train as train
+    from ssl_toolkit.runs.train import train as train
 
 __version__ = "0.1.0"
 
@@ -76,11 +74,11 @@ _HOMES = {
     "engine.metrics": ("convergence_step",),
     "models.heads": ("FeatureHead", "FeatureTransform", "Neighbors"),
     "models.probe": ("Probe", "fit_probe", "fit_soft_labels", "pooled_transform", "unit_length"),
-    "results.compare": ("compare",),
-    "results.embedding": ("Embeddings", "embed"),
-    "results.estimator": ("SemiSupervisedClassifier",),
-    "results.model": ("Model", "load_model"),
-    "results.run": ("train",),
+    "multirun.compare": ("compare",),
+    "inference.embed": ("Embeddings", "embed"),
+    "estimator": ("SemiSupervisedClassifier",),
+    "inference.model": ("Model", "load_model"),
+    "runs.train": ("train",),
     "errors": (
         "ConfigError",
         "DataError",

@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.text import shown
 
 _LEAST_PACKED, _MOST_PACKED = 256 * 2**20, 50
 """A longer part of an archive that is packed more tightly than this is not what we write."""
@@ -154,3 +157,55 @@ def checked_archive(file: BinaryIO) -> BinaryIO:
                 )
     file.seek(0)
     return file
+
+
+def check_target(
+    path: Path | None, suffixes: Sequence[str] = (), inputs: Iterable[Path | str] = ()
+) -> None:
+    """Refuse an output file that can't be written or must not be, before anything is computed.
+
+    Args:
+        path: None for the screen.
+        suffixes: that its name may end in; none for any.
+        inputs: files that are read, and must not be replaced.
+
+    Raises:
+        ConfigError: another suffix, a folder has the name, it is one of the inputs, or its place
+            can't be written.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise ConfigError(f"{shown(path)}: a folder has this name; choose another one")
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise ConfigError(f"{shown(path)}: the name of this file ends in {' or '.join(suffixes)}")
+    if path.exists() and any(_is_file(path, Path(given)) for given in inputs):
+        raise ConfigError(
+            f"{shown(path)}: this file is an input, which the output would replace; choose another "
+            "name"
+        )
+    check_writable(path.absolute().parent, shown(path))
+
+
+def _is_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
+
+
+def check_writable(path: Path, what: str) -> None:
+    """Refuse a place that can't be written.
+
+    Args:
+        path: a file or folder, which need not exist.
+        what: begins the message.
+
+    Raises:
+        ConfigError: names the nearest existing folder, which is not writable.
+    """
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{what}: {shown(existing)} can't be written; choose another folder")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_toolkit.results.comparison import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row, Spread
 
 CLASSES = tuple("0123456789")
 PAIRS = ("pair_confidence", "pair_similarity", "pair_both")

@@ -16,11 +16,11 @@ from ssl_toolkit import compare, registry
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.results import auto
-from ssl_toolkit.results import compare as comparing
-from ssl_toolkit.results.auto import candidates, choose
-from ssl_toolkit.results.auto_trials import Candidate, Trial, sign_test
-from ssl_toolkit.results.resuming import resume
+from ssl_toolkit.multirun import compare as comparing
+from ssl_toolkit.runs import auto
+from ssl_toolkit.runs.auto import candidates, choose
+from ssl_toolkit.runs.auto_trials import Candidate, Trial, sign_test
+from ssl_toolkit.runs.resume import resume
 
 
 @pytest.fixture(scope="module")

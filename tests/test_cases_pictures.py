@@ -20,7 +20,7 @@ from in_process import Command, call, refusal
 from torch import nn
 
 from ssl_toolkit import Backbone, register_backbone
-from ssl_toolkit.data.folders import read_folder
+from ssl_toolkit.data.readers.folders import read_folder
 
 RUN = (
     "run", "--algo", "fixmatch", "--backbone", "test_resnet", "--image-size", "32", "--steps", "2",

@@ -20,11 +20,11 @@ from test_kill_resume import kill_resume
 from torch import Tensor
 
 from ssl_toolkit import registry
-from ssl_toolkit.data.folders import read_folder
-from ssl_toolkit.data.store import build_store
-from ssl_toolkit.engine.evaluation import predict
+from ssl_toolkit.data.feed.image_store import build_store
+from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.engine.metrics import scores
-from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.wide_resnet import WideResNet
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from toy_context import FakeContext, build, make_batch
 
 from ssl_toolkit import Guess, Loss, StepOutput, ops
-from ssl_toolkit.engine.progress import StepRecorder
 from ssl_toolkit.engine.shares import class_shares, estimate_shares, labels_tell
+from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.results.health import collapse
-from ssl_toolkit.results.run import resume, train
+from ssl_toolkit.runs.health import collapse
+from ssl_toolkit.runs.train import resume, train
 
 LABELS = (5,) * 7
 POOL = (141, 14, 8, 11, 7, 242, 74)

@@ -9,13 +9,13 @@ import pytest
 
 from ssl_toolkit import ConfigError, PluginError, registry
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import (
     ComparisonConfig,
     allowed_keys,
     load_comparison,
     parse_budget,
 )
-from ssl_toolkit.config.shared import differences, shared_keys
 
 
 def load(*sweeps: str, sets: tuple[str, ...] = (), **flags: Any) -> ComparisonConfig:

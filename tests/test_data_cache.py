@@ -13,14 +13,14 @@ import torch
 from in_process import call
 from PIL import Image
 
-from ssl_toolkit.data import cache_files, store
-from ssl_toolkit.data.cache import open_cache
-from ssl_toolkit.data.file_pictures import FileNames
-from ssl_toolkit.data.folders import read_folder
-from ssl_toolkit.data.pictures import read_pictures
-from ssl_toolkit.data.store import ImageStore, build_store, channel_statistics
+from ssl_toolkit.console import Console
+from ssl_toolkit.data.cache.build import format, open_cache
+from ssl_toolkit.data.cache.image_files import FileNames
+from ssl_toolkit.data.feed import image_store
+from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
+from ssl_toolkit.data.images.files import read_pictures
+from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.results.console import Console
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +71,8 @@ def test_first_use_decodes_and_the_next_does_not(paths, root):
 
 def test_threads_and_blocks_give_the_same(paths, monkeypatch):
     one, _ = opened(paths)
-    monkeypatch.setattr(cache_files, "_BLOCK_BYTES", 3 * 9 * 9 * 2)
-    assert cache_files.block_length(9) == 2
+    monkeypatch.setattr(format, "_BLOCK_BYTES", 3 * 9 * 9 * 2)
+    assert format.block_length(9) == 2
     cache, decoded = opened(paths, 9, workers=3)
     assert decoded == 6
     assert (cache.digests == one.digests).all()
@@ -147,8 +147,8 @@ def test_a_damaged_cache_is_built_anew(paths, root, kind):
 
 
 def test_a_large_cache_is_checked_in_places(paths, root, monkeypatch):
-    monkeypatch.setattr(cache_files, "_BLOCK_BYTES", 3 * 8 * 8)
-    monkeypatch.setattr(cache_files, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
+    monkeypatch.setattr(format, "_BLOCK_BYTES", 3 * 8 * 8)
+    monkeypatch.setattr(format, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
     opened(paths)
     pixels = folders(root)[0] / "pixels"
     content = bytearray(pixels.read_bytes())
@@ -164,8 +164,8 @@ BUILD = """
 import sys, time
 from pathlib import Path
 from ssl_toolkit.data import cache_files
-from ssl_toolkit.data.cache import open_cache
-cache_files._BLOCK_BYTES = 1
+from ssl_toolkit.data.cache.build import open_cache
+format._BLOCK_BYTES = 1
 told = []
 def progress(done, total):
     told.append(done)
@@ -259,7 +259,7 @@ def test_a_full_disk_in_the_middle(paths, root):
     code = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
-        "from ssl_toolkit.data.cache import open_cache\n"
+        "from ssl_toolkit.data.cache.build import open_cache\n"
         "cache, warning = open_cache(sys.argv[1:], 32)\n"
         "assert cache.in_memory and cache.pixels.any()\n"
         "print(warning)"
@@ -304,8 +304,8 @@ def test_a_folder_is_decoded_once(folder, monkeypatch):
     def decode(*arguments):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("ssl_toolkit.data.cache_files.examine_pictures", lambda bad, size: [])
-    monkeypatch.setattr("ssl_toolkit.data.file_pictures.read_pictures", decode)
+    monkeypatch.setattr("ssl_toolkit.data.cache.format.examine_pictures", lambda bad, size: [])
+    monkeypatch.setattr("ssl_toolkit.data.cache.image_files.read_pictures", decode)
     again = read_folder(folder, size=8)
     assert (table.read(np.array([5, 0]), 8) == expected[[5, 0]]).all()
     assert (again.read(np.arange(6), 8) == expected).all()
@@ -338,8 +338,8 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
     if kept == "memory":
         root.parent.write_text("")
     elif kept == "file":
-        monkeypatch.setattr(store, "_COPIED_BYTES", 0)
-        monkeypatch.setattr(cache_files, "_HELD_BYTES", 200)
+        monkeypatch.setattr(image_store, "_COPIED_BYTES", 0)
+        monkeypatch.setattr(format, "_HELD_BYTES", 200)
     table = read_folder(folder, size=8, on_bad_image="skip")
     rows = np.array([3, 1, 4])
     made = build_store(table, rows, 8)
@@ -385,7 +385,7 @@ def test_names_below_a_folder_are_kept_once(tmp_path):
 
 def test_a_large_set_is_told_of_while_it_is_read(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("ssl_toolkit.results.console.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ssl_toolkit.console.time.monotonic", lambda: now[0])
     console = Console()
     for done in range(0, 1001, 100):  # a small one; slow ones are told of
         console.reading(done, 1000)

@@ -16,12 +16,17 @@ from in_process import call, refusal
 from PIL import Image
 from test_data_webdataset import samples, shard
 
-from ssl_toolkit.data import file_pictures
-from ssl_toolkit.data.arrays import Pictures, array_table
-from ssl_toolkit.data.contents import compare_contents, content_of
-from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.data.split_file import compare_files, load_split, save_split, split_hash
-from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.cache.build import image_files
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.splits.contents import compare_contents, content_of
+from ssl_toolkit.data.splits.draw import draw_split
+from ssl_toolkit.data.splits.split_file import (
+    compare_files,
+    load_split,
+    save_split,
+    split_hash,
+)
 from ssl_toolkit.errors import DataError
 
 SMALL = (
@@ -275,7 +280,7 @@ def test_no_file_is_read_for_what_the_cache_knows(
     def refuse(path: Path) -> None:
         raise AssertionError(path)
 
-    monkeypatch.setattr(file_pictures, "open_content", refuse)
+    monkeypatch.setattr(image_files, "open_content", refuse)
     lazily = read_data(folder, lazily=True)
     lazily.read.open_known(8)  # type: ignore[attr-defined]
     for table in (read_data(folder, size=8), lazily):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from picture_files import put, rows_of
 
-from ssl_toolkit.data.domainnet import DomainNetReal
-from ssl_toolkit.data.splits import draw_split
-from ssl_toolkit.data.verified import verify
+from ssl_toolkit.data.cache.verify import verify
+from ssl_toolkit.data.sets.domainnet import DomainNetReal
+from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
 

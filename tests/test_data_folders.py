@@ -10,7 +10,7 @@ import pytest
 from case_folders import case_folders  # noqa: F401
 from PIL import Image
 
-from ssl_toolkit.data.folders import read_folder
+from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.errors import DataError
 
 
@@ -100,8 +100,8 @@ def test_names_whatever_the_locale(cases):
     assert "unlabeled/über été (1).png" in table.keys
     code = (  # what a folder is read with, without torch, whose import takes seconds
         "import json, sys; from pathlib import Path\n"
-        "from ssl_toolkit.data.pictures import picture_faults\n"
-        "from ssl_toolkit.data.walk import walk\n"
+        "from ssl_toolkit.data.images.files import picture_faults\n"
+        "from ssl_toolkit.data.readers.file_tree import walk\n"
         "top = Path(sys.argv[1])\n"
         "found = walk(top, 'c13', root=top).pictures\n"
         "faults = set(picture_faults(list(found.values())))\n"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from picture_files import encoded, put, rows_of
 
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
@@ -171,7 +171,7 @@ def test_missing_pyarrow_tells_the_extra(data, monkeypatch):
         return real(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    from ssl_toolkit.data.packed import parquet_pictures
+    from ssl_toolkit.data.images.archives import parquet_pictures
 
     parquet_pictures.cache_clear()
     with pytest.raises(DataError, match=r'pip install "ssl-toolkit\[hf\]"'):

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
-from ssl_toolkit.data.folders import read_folder
-from ssl_toolkit.data.leaks import drop_leaks, find_leaks, same_pictures, split_parts
-from ssl_toolkit.data.splits import Split
+from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.splits.duplicates import (
+    drop_leaks,
+    find_leaks,
+    same_pictures,
+    split_parts,
+)
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 

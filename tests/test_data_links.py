@@ -10,14 +10,14 @@ from case_folders import case_folders  # noqa: F401
 from picture_files import put
 from test_data_folders import counts, noted, picture
 
-from ssl_toolkit.data.domainnet import DomainNetReal
-from ssl_toolkit.data.folders import read_folder
-from ssl_toolkit.data.listing import list_pictures
-from ssl_toolkit.data.mini_imagenet import MiniImageNet
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.readers.listing import list_pictures
+from ssl_toolkit.data.sets.domainnet import DomainNetReal
+from ssl_toolkit.data.sets.mini_imagenet import MiniImageNet
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.results.outputs import write_rows
-from ssl_toolkit.results.pseudo_labels import MANIFEST, Guesses, manifest_rows, root_of
+from ssl_toolkit.inference.pseudo_label import MANIFEST, Guesses, manifest_rows, root_of
+from ssl_toolkit.tabular import write_rows
 
 
 def test_links_of_case_14(cases):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from picture_files import put, rows_of
 
-from ssl_toolkit.data.collected import Collected
-from ssl_toolkit.data.manifests import part_of, read_manifest
-from ssl_toolkit.data.records import MOST_FAULTS, BadRows, records
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.manifests import part_of, read_manifest
+from ssl_toolkit.data.readers.rows import MOST_FAULTS, BadRows, records
+from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.errors import DataError
 
 SPLIT = {
@@ -253,7 +253,7 @@ def test_file_names_are_utf8_whatever_the_locale(folder):
     put(folder / "schön.png")
     path = manifest(folder, "path,label\nschön.png,x\nb.png,y\n")
     code = (
-        "import sys; from ssl_toolkit.data.sources import read_data;"
+        "import sys; from ssl_toolkit.data.readers.detect import read_data;"
         "print(ascii(tuple(read_data(sys.argv[1]).keys)))"
     )
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from picture_files import encoded, put
 
-from ssl_toolkit.data.array_pickles import read_array_pickle
-from ssl_toolkit.data.mini_imagenet import CACHES, CATEGORIES, MiniImageNet
-from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.sets.mini_imagenet import CACHES, CATEGORIES, MiniImageNet
+from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
+from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
 PARTS = {"train": 64, "val": 16, "test": 20}
@@ -150,8 +150,8 @@ def test_numbers_of_the_paper():
     assert defaults.image_size == 84
     assert [round(value, 4) for value in defaults.mean] == [0.4727, 0.4482, 0.4023]
     # 600 pictures a class: 500 for training, 72 of them for validation, 40 with labels.
-    from ssl_toolkit.data.arrays import Pictures, array_table
-    from ssl_toolkit.data.mini_imagenet import _test_parts
+    from ssl_toolkit.data.readers.arrays import Pictures, array_table
+    from ssl_toolkit.data.sets.mini_imagenet import _test_parts
 
     blank = np.zeros((600, 1, 1, 3), dtype=np.uint8)
     groups = [

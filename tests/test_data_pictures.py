@@ -11,8 +11,9 @@ import pytest
 from case_folders import case_folders  # noqa: F401
 from PIL import Image
 
-from ssl_toolkit.data.pictures import picture_faults, read_picture, read_pictures, text_of
+from ssl_toolkit.data.images.files import picture_faults, read_picture, read_pictures
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.text import text_of
 
 
 def save(image: Image.Image, path: Path, **options) -> Path:
@@ -197,7 +198,7 @@ def test_a_bomb_that_pillow_only_warns_of(tmp_path):
 def test_a_bomb_costs_no_memory(cases):
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from ssl_toolkit.data.pictures import picture_faults\n"
+        "from ssl_toolkit.data.images.files import picture_faults\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "assert picture_faults([Path(sys.argv[1])]) != [None]\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ssl_toolkit.data.benchmarks import CIFAR10, CIFAR100, STL10, SVHN, default_root
-from ssl_toolkit.data.embedded import Digits, Mnist5k
-from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.sets.benchmarks import CIFAR10, CIFAR100, STL10, SVHN, default_root
+from ssl_toolkit.data.sets.digits import Digits, Mnist5k
+from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
 BENCHMARKS = [CIFAR10, CIFAR100, SVHN, STL10]

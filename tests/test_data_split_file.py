@@ -6,9 +6,9 @@ import pytest
 from case_folders import case_folders  # noqa: F401
 from test_data_splits import table_of
 
-from ssl_toolkit.data.folders import read_folder
-from ssl_toolkit.data.split_file import load_split, save_split, split_hash
-from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.splits.draw import draw_split
+from ssl_toolkit.data.splits.split_file import load_split, save_split, split_hash
 from ssl_toolkit.errors import DataError
 
 

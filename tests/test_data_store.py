@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from ssl_toolkit.data.store import LEAST_STD, ImageStore, build_store, channel_statistics
-from ssl_toolkit.data.streams import BalancedStream, IndexStream, derive_seed
+from ssl_toolkit.data.feed.image_store import LEAST_STD, ImageStore, build_store, channel_statistics
+from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, derive_seed
 from ssl_toolkit.interfaces import ImageTable
 
 

@@ -5,12 +5,12 @@ from picture_files import encoded, put
 from test_data_webdataset import samples, shard
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data import streamed
-from ssl_toolkit.data.file_pictures import FilePictures
-from ssl_toolkit.data.packed import tar_member
-from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.data.streamed import Blocks, StreamedPictures, reading_order
-from ssl_toolkit.data.streams import IndexStream, buffered_order
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.feed import streaming
+from ssl_toolkit.data.feed.sampling import IndexStream, buffered_order
+from ssl_toolkit.data.feed.streaming import Blocks, StreamedPictures, reading_order
+from ssl_toolkit.data.images.archives import tar_member
+from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, DataError
 
@@ -67,7 +67,7 @@ def noise(number):
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatch, workers):
-    monkeypatch.setattr(streamed, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(streaming, "BLOCK_BYTES", 4096)
     for number in range(3):
         members = [(f"{n:04d}.png", noise(n)) for n in range(50 * number, 50 * number + 50)]
         members += [(f"{n:04d}.cls", b"%d" % (n % 2)) for n in range(50 * number, 50 * number + 50)]
@@ -96,7 +96,7 @@ def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatc
 
 
 def test_blocks_join_what_lies_across_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(streamed, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(streaming, "BLOCK_BYTES", 10)
     (tmp_path / "x").write_bytes(bytes(range(35)))
     blocks = Blocks(2)
     for start, length in ((0, 35), (8, 5), (10, 10), (30, 9), (3, 1)):

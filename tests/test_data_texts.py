@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ssl_toolkit.data import texts as module
-from ssl_toolkit.data.texts import Texts, have_twins, places_of
+from ssl_toolkit.data import packed_strings as module
+from ssl_toolkit.data.packed_strings import Texts, have_twins, places_of
 
 ODD = ["a/1.png", "", "ä/猫.png", "a\udc80b", "x" * 300, "\ud83d\ude00", "z"]
 

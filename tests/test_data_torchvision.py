@@ -6,8 +6,8 @@ import pytest
 from picture_files import put
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.torchvision_sets import PREFIX, SETS, TorchvisionSet
-from ssl_toolkit.engine.resolve import load_table
+from ssl_toolkit.data.load import load_table
+from ssl_toolkit.data.sets.torchvision import PREFIX, SETS, TorchvisionSet
 from ssl_toolkit.errors import DataError, PluginError
 
 

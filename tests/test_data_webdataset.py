@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from picture_files import encoded, rows_of
 
-from ssl_toolkit.data import shards as shards_module
-from ssl_toolkit.data.packed import container, read_packed
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.images.archives import container, read_packed
+from ssl_toolkit.data.readers import webdataset as shards_module
+from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.errors import DataError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from picture_files import put, rows_of
 
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.readers.detect import read_data
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own-pictures.md").read_text("utf-8")
 

@@ -42,10 +42,10 @@ from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.engine.devices import choose_device, choose_precision
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.metrics import scores
-from ssl_toolkit.engine.optimisation import all_finite
-from ssl_toolkit.results import run as runs
-from ssl_toolkit.results import training
-from ssl_toolkit.results.evaluation import predict_parts, score_parts
+from ssl_toolkit.engine.optimization import all_finite
+from ssl_toolkit.runs import execute
+from ssl_toolkit.runs import train as runs
+from ssl_toolkit.runs.predictions import predict_parts, score_parts
 
 SHORT = {"steps": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
 
@@ -372,7 +372,7 @@ def test_a_stopped_run_resumes_to_the_same_result(
         options["simple"] = {"strong_views": 2}
         options["optimizer"] = {"clip_norm": 1.0}
     through = runs.train(configure(**options, output=str(tmp_path / "through")))
-    monkeypatch.setattr(training, "_reason", stop_after(3))
+    monkeypatch.setattr(execute, "_reason", stop_after(3))
     stopped = runs.train(configure(**options, output=str(tmp_path / "stopped")))
     assert stopped.summary["status"] == "interrupted"
     monkeypatch.undo()

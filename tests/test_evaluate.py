@@ -20,8 +20,8 @@ from ssl_toolkit.engine.metrics import (
     scores,
     top_k_accuracy,
 )
-from ssl_toolkit.results.confusion import MOST_NAMED, draw_confusion
-from ssl_toolkit.results.console import score_rows
+from ssl_toolkit.reports.confusion import MOST_NAMED, draw_confusion
+from ssl_toolkit.runs.progress import score_rows
 
 RUN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
        "3", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip

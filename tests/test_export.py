@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from ssl_toolkit import Backbone, load_model, registry
 from ssl_toolkit.errors import ModelError
+from ssl_toolkit.inference.export import export_run
 from ssl_toolkit.models import programs
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.factory import build_classifier
-from ssl_toolkit.results.export import export_run
 
 CLASSES = [str(digit) for digit in range(10)]
 FORMS = ["timm", "torch-export", "onnx"]

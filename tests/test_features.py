@@ -15,12 +15,12 @@ from torch import Tensor
 import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.augment.weak import Weak
-from ssl_toolkit.data.cache import feature_root
-from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.results.run import resume, train
+from ssl_toolkit.runs.train import resume, train
 
 
 @pytest.fixture(scope="module")

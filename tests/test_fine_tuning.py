@@ -21,8 +21,8 @@ from ssl_toolkit.models import published
 from ssl_toolkit.models.factory import size_for
 from ssl_toolkit.models.heads import FeatureHead
 from ssl_toolkit.models.probe import fit_probe
-from ssl_toolkit.results import auto, auto_trials
-from ssl_toolkit.results.auto_trials import Candidate, Trial
+from ssl_toolkit.runs import auto, auto_trials
+from ssl_toolkit.runs.auto_trials import Candidate, Trial
 
 COLORS = {"blue": (40, 60, 200), "green": (50, 190, 60), "red": (210, 50, 40)}
 

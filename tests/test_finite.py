@@ -23,7 +23,7 @@ from ssl_toolkit import (
 )
 from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.results.run import train
+from ssl_toolkit.runs.train import train
 
 
 class _BadGradient(torch.autograd.Function):

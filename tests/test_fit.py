@@ -13,15 +13,15 @@ from PIL import Image
 from test_data_webdataset import shard
 
 from ssl_toolkit import DataError, load_model
-from ssl_toolkit.data.arrays import Pictures, array_table
-from ssl_toolkit.data.cache import open_cache
-from ssl_toolkit.data.file_pictures import FilePictures
-from ssl_toolkit.data.given import pixels_of, unit_floats
-from ssl_toolkit.data.layout import lay_out
-from ssl_toolkit.data.pictures import fit_picture, read_pictures
-from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.data.streamed import StreamedPictures
-from ssl_toolkit.results.evaluation import predict_other_data
+from ssl_toolkit.data.cache.build import open_cache
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.feed.streaming import StreamedPictures
+from ssl_toolkit.data.images.files import fit_picture, read_pictures
+from ssl_toolkit.data.images.inputs import pixels_of, unit_floats
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.fit import lay_out
+from ssl_toolkit.inference.evaluate import predict_other_data
 
 RUN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
        "2", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip

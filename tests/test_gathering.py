@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from fake_runs import fake_plan, fake_run
 
+from ssl_toolkit.comparisons.discover import loose_places
+from ssl_toolkit.comparisons.gather import gather, gather_folder
+from ssl_toolkit.comparisons.plan_file import Place, places
+from ssl_toolkit.comparisons.read import read_member
+from ssl_toolkit.comparisons.types import Comparison
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.results.comparison import Comparison
-from ssl_toolkit.results.gathering import gather, gather_folder
-from ssl_toolkit.results.members import read_member
-from ssl_toolkit.results.placement import Place, loose_places, places
 
 
 def two_rows(folder: Path, seeds: tuple[int, ...] = (0, 1), **second: Any) -> list[Place]:

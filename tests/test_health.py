@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from in_process import call
 
-from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.health import alarms, collapse
+from ssl_toolkit.console import Console
+from ssl_toolkit.runs.health import alarms, collapse
+from ssl_toolkit.runs.progress import TrainingProgress
 
 STEPS = 1000
 EVERY = 50
@@ -211,7 +212,7 @@ def test_the_console_tells_each_alarm_once_and_a_resumed_run_none_again(
     rows = run(within(400, 900, coverage=0.0))
 
     def told(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-        with Console(quiet=True).training(STEPS, before) as course:
+        with TrainingProgress(Console(quiet=True), STEPS, before) as course:
             for row in after:
                 course.row(row | {"seconds": 1.0})
         return capsys.readouterr().out.splitlines()
@@ -246,7 +247,7 @@ def test_a_collapse_stops_a_run_where_that_is_asked_and_resuming_goes_past_it(
     def collapse_at_two(rows: list[dict[str, float]], *, steps: int) -> str:
         return "lost" if any(row["step"] >= 2 for row in rows) else ""
 
-    monkeypatch.setattr("ssl_toolkit.results.console.collapse", collapse_at_two)
+    monkeypatch.setattr("ssl_toolkit.runs.progress.collapse", collapse_at_two)
     output = tmp_path / "run"
     result = call(
         "run", "--algo", "supervised", "--dataset", "digits", "--backbone", "wrn_10_1", "--steps",

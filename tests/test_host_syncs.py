@@ -15,7 +15,7 @@ import torch
 from torch.optim import AdamW
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interfaces import StepOutput

@@ -14,7 +14,7 @@ import pytest
 from image_files import noise, packed_bits, saved, tiff
 from PIL import Image, features
 
-from ssl_toolkit.data.pictures import picture_faults, pillow_muted, read_picture, try_picture
+from ssl_toolkit.data.images.files import picture_faults, pillow_muted, read_picture, try_picture
 from ssl_toolkit.errors import DataError
 
 PAGE = (Path(__file__).parents[1] / "docs" / "image-formats.md").read_text("utf-8")

@@ -9,10 +9,10 @@ from in_process import call, refusal
 from picture_files import encoded, put
 from test_data_webdataset import samples, shard
 
-from ssl_toolkit.data.image_kinds import AVIF_IS_READ, kind_of_name
-from ssl_toolkit.data.listing import list_pictures
-from ssl_toolkit.data.pictures import picture_faults
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.images.files import picture_faults
+from ssl_toolkit.data.images.kinds import AVIF_IS_READ, kind_of_name
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.listing import list_pictures
 from ssl_toolkit.errors import DataError
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"

@@ -6,7 +6,7 @@ import pytest
 from in_process import call, refusal
 from PIL import Image
 
-from ssl_toolkit.data import inspection
+from ssl_toolkit.reports import dataset
 
 
 def facts(*arguments):
@@ -99,16 +99,16 @@ def test_a_sheet_shows_each_class_and_the_unlabelled(cases, tmp_path):
     sheet = tmp_path / "sheet.png"
     text = call("inspect", cases / "c00_base", "--contact-sheet", sheet).stdout
     assert f"contact sheet: {sheet}" in text
-    step = inspection._TILE + inspection._GAP
+    step = dataset._TILE + dataset._GAP
     with Image.open(sheet) as image:
-        assert image.height == 5 * step + inspection._GAP
+        assert image.height == 5 * step + dataset._GAP
         pixels = np.asarray(image.convert("RGB")).astype(int)
     for line, channel in ((0, 0), (1, 1), (2, 2)):  # classes a, b, c: red, green, blue
-        top = inspection._GAP + line * step
-        left = inspection._NAME
-        tile = pixels[top : top + inspection._TILE, left : left + inspection._TILE]
+        top = dataset._GAP + line * step
+        left = dataset._NAME
+        tile = pixels[top : top + dataset._TILE, left : left + dataset._TILE]
         assert tile.mean((0, 1)).argmax() == channel
-    row = pixels[4 * step + 4 : 5 * step, inspection._NAME :]
+    row = pixels[4 * step + 4 : 5 * step, dataset._NAME :]
     assert (row < 250).any(axis=(0, 2)).mean() > 0.9  # ten of the unlabelled ones
 
 

@@ -5,10 +5,10 @@ import pytest
 from in_process import call, refusal
 from picture_files import put
 
-from ssl_toolkit.data.arrays import Pictures, array_table
-from ssl_toolkit.data.labels_file import choose_labelled
-from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.splits.draw import draw_split
+from ssl_toolkit.data.splits.labels_file import choose_labelled
 from ssl_toolkit.errors import DataError
 
 

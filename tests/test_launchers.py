@@ -22,9 +22,9 @@ from fake_units import (
 )
 
 from ssl_toolkit import PluginError, Unit, registry
-from ssl_toolkit.results.launchers.local import Local
-from ssl_toolkit.results.launchers.work import Work
-from ssl_toolkit.results.lock import hold
+from ssl_toolkit.launchers.job import Work
+from ssl_toolkit.launchers.local import Local
+from ssl_toolkit.locking import hold
 
 TIMED = "keep('times', time.time()); time.sleep(0.4); keep('end', time.time())"
 
@@ -128,7 +128,7 @@ def test_a_run_ends_with_a_killed_launcher(tmp_path: Path) -> None:
     unit = make_unit(tmp_path / "u", SAVES)
     code = (
         "import os, time\n"
-        "from ssl_toolkit.results.launchers.work import Work\n"
+        "from ssl_toolkit.launchers.job import Work\n"
         f"Work({unit.command!r}, {str(unit.folder)!r}, {str(unit.log)!r}, '/', {{}}).start()\n"
         "time.sleep(600)"
     )
@@ -156,7 +156,7 @@ def test_a_run_that_is_started_again_waits_for_its_predecessor(tmp_path: Path) -
 
 
 def test_workers_of_a_cluster_need_no_torch() -> None:
-    code = "import sys, ssl_toolkit.results.launchers.work; assert 'torch' not in sys.modules"
+    code = "import sys, ssl_toolkit.launchers.job; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -14,8 +14,8 @@ from fake_units import COUNTS, alive, carry_out, make_unit, meanwhile, wait_for
 from in_process import call
 
 from ssl_toolkit import ConfigError
-from ssl_toolkit.results.launchers.ray import Ray
-from ssl_toolkit.results.metrics_table import last_step
+from ssl_toolkit.launchers.ray import Ray
+from ssl_toolkit.runs.metrics_log import last_step
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes on one machine need Linux")
 
@@ -101,7 +101,7 @@ OWN_INSTANCE = """
 import json, pathlib, signal, sys, time
 from fake_units import SAVES, Stopping, make_unit, meanwhile
 from ssl_toolkit import ConfigError
-from ssl_toolkit.results.launchers.ray import Ray
+from ssl_toolkit.launchers.ray import Ray
 import ray
 
 folder = pathlib.Path(sys.argv[1])

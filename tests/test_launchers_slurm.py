@@ -13,7 +13,7 @@ import pytest
 from fake_units import COUNTS, SAVES, Stopping, alive, carry_out, make_unit, meanwhile, wait_for
 
 from ssl_toolkit import ConfigError
-from ssl_toolkit.results.launchers.slurm import Slurm
+from ssl_toolkit.launchers.slurm import Slurm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm runs on Linux")
 

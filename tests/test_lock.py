@@ -17,8 +17,8 @@ import pytest
 
 from ssl_toolkit import ModelError
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.results.lock import hold
-from ssl_toolkit.results.output import Output
+from ssl_toolkit.locking import hold
+from ssl_toolkit.runs.output_folder import Output
 
 
 def write_lock(folder: Path, pid: int, host: str) -> None:
@@ -51,7 +51,7 @@ def test_a_folder_in_use_is_refused_with_process_and_host(tmp_path: Path) -> Non
 
 def test_another_process_holds_it_too(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from ssl_toolkit.results.lock import hold\n"
+        "import sys; from pathlib import Path; from ssl_toolkit.locking import hold\n"
         f"lock = hold(Path({str(tmp_path)!r})); print('held', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

@@ -18,17 +18,17 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.config.settings import HEAD_TRAINING
-from ssl_toolkit.data.cache import feature_root
+from ssl_toolkit.console import Console
+from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import resolve_config, split_of
-from ssl_toolkit.engine.resolve import load_table
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.results import auto, minutes
-from ssl_toolkit.results.auto_trials import Candidate
-from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.measuring import measure
-from ssl_toolkit.results.minutes import Fit, Fitting
-from ssl_toolkit.results.speeds import Speeds, measure_speeds
+from ssl_toolkit.multirun.measure import measure
+from ssl_toolkit.runs import auto, time_budget
+from ssl_toolkit.runs.auto_trials import Candidate
+from ssl_toolkit.runs.speeds import Speeds, measure_speeds
+from ssl_toolkit.runs.time_budget import Fit, Fitting
 
 DIGITS = ("run", "--dataset", "digits", "--algo", "supervised", "--backbone", "timm:test_resnet",
           "--image-size", "32", "--batch-size", "8", "--device", "cpu")  # fmt: skip
@@ -76,7 +76,7 @@ def configured(data: Path, **keys: Any) -> RunConfig:
 def fitted(
     monkeypatch: pytest.MonkeyPatch, config: RunConfig, device: Device, seconds: float
 ) -> tuple[Fit, tuple[int, float] | None]:
-    monkeypatch.setattr(minutes, "measure_speeds", device)
+    monkeypatch.setattr(time_budget, "measure_speeds", device)
     return Fitting(config).fit(config, time.monotonic() + seconds)
 
 
@@ -229,7 +229,7 @@ def test_a_run_takes_what_was_measured_once(
     def refused(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(minutes, "measure_speeds", refused)
+    monkeypatch.setattr(time_budget, "measure_speeds", refused)
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("time_limit: 1.0e-09", "time_limit: null"))
     again = call(*command, "--set", "eval_every=1000", "--continue")
@@ -252,13 +252,15 @@ def test_auto_has_half_of_the_time(data: Path, monkeypatch: pytest.MonkeyPatch) 
         assert config.settings.image_size == 192
         return auto.with_candidate(config, fixmatch), {"algorithm": "fixmatch", "trials": [1]}
 
-    monkeypatch.setattr(minutes, "resolve_auto", chosen)
-    monkeypatch.setattr(minutes, "stand_in", lambda config: auto.with_candidate(config, fixmatch))
+    monkeypatch.setattr(time_budget, "resolve_auto", chosen)
+    monkeypatch.setattr(
+        time_budget, "stand_in", lambda config: auto.with_candidate(config, fixmatch)
+    )
     device = Device(image=1.0, step=0.01)
-    monkeypatch.setattr(minutes, "measure_speeds", device)
+    monkeypatch.setattr(time_budget, "measure_speeds", device)
     # Half of nine tenths of 667 s is what 300 s are in a test above.
     config = configured(data, algo="auto", minutes=667 / 60)
-    config, choices = minutes.resolve_minutes(config, Console(quiet=True))
+    config, choices = time_budget.resolve_minutes(config, Console(quiet=True))
     assert 320 < given[0] <= 667 / 2
     settings = config.settings
     assert (settings.image_size, settings.steps, settings.minutes) == (192, STEPS, None)
@@ -298,7 +300,7 @@ def test_several_processes_are_refused(data: Path) -> None:
     config = configured(data)
     several = config.settings.model_copy(update={"devices": 2})
     with pytest.raises(ConfigError, match=r"--minutes 1: .* give --steps"):
-        minutes.resolve_minutes(replace(config, settings=several), Console(quiet=True))
+        time_budget.resolve_minutes(replace(config, settings=several), Console(quiet=True))
 
 
 def test_a_dry_run_says_what_is_open(capsys: pytest.CaptureFixture[str]) -> None:

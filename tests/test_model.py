@@ -12,7 +12,7 @@ from in_process import call
 from PIL import Image
 
 from ssl_toolkit import DataError, Model, ModelError, load_model
-from ssl_toolkit.data.pictures import read_picture
+from ssl_toolkit.data.images.files import read_picture
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 
 RUN = (

@@ -13,7 +13,7 @@ from in_process import call
 from PIL import Image
 
 import ssl_toolkit
-from ssl_toolkit.results.markdown import escaped, table
+from ssl_toolkit.markdown import escaped, table
 
 SHORT = ("run", "--steps", 2, "--batch-size", 8, "--device", "cpu", "--seed", 3)
 ODD = "*a|b* <i>&amp; [x](y) `c` #1_2_ \\"

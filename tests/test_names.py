@@ -21,9 +21,7 @@ from test_data_splits import table_of
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.labels_file import choose_labelled
-from ssl_toolkit.data.listing import Listing
-from ssl_toolkit.data.names import (
+from ssl_toolkit.data.class_names import (
     class_name,
     class_of,
     guarded,
@@ -31,13 +29,15 @@ from ssl_toolkit.data.names import (
     name_fault,
     unguarded,
 )
-from ssl_toolkit.data.records import BadRows, records
-from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.data.split_file import load_split, save_split
-from ssl_toolkit.data.splits import draw_split
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.listing import Listing
+from ssl_toolkit.data.readers.rows import BadRows, records
+from ssl_toolkit.data.splits.draw import draw_split
+from ssl_toolkit.data.splits.labels_file import choose_labelled
+from ssl_toolkit.data.splits.split_file import load_split, save_split
 from ssl_toolkit.errors import DataError, one_line, visible
-from ssl_toolkit.results.outputs import write_rows
-from ssl_toolkit.results.pseudo_labels import MANIFEST, check_names
+from ssl_toolkit.inference.pseudo_label import MANIFEST, check_names
+from ssl_toolkit.tabular import write_rows
 
 NFC, NFD = "caf\u00e9", "cafe\u0301"
 ODD = ("null", "-1", "Unlabeled", " lead", "trail ", "=1+1", "+x", "@x", "'=x", "''null", "'", '"',
@@ -206,7 +206,7 @@ def test_two_unicode_forms_are_one_class(tmp_path: Path) -> None:
 
 
 def test_classes_in_another_form_are_those_of_the_data(tmp_path: Path) -> None:
-    from ssl_toolkit.engine.resolve import load_table
+    from ssl_toolkit.data.load import load_table
 
     for name in (NFD, "x"):
         put(tmp_path / name / "1.png", len(name))

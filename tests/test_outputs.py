@@ -15,8 +15,8 @@ from PIL import Image
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import fingerprint_of
-from ssl_toolkit.data.names import unguarded
-from ssl_toolkit.results.metrics_table import write_table
+from ssl_toolkit.data.class_names import unguarded
+from ssl_toolkit.runs.metrics_log import write_table
 
 RUN = ("run", "--algo", "supervised", "--backbone", "test_resnet", "--image-size", "32", "--steps",
        "1", "--batch-size", "4", "--device", "cpu", "--quiet")  # fmt: skip

@@ -97,13 +97,13 @@ def test_the_wheel_holds_code_types_data_and_configurations(wheel: Path) -> None
         assert b"Apache License" in archive.read(licence)
     for package in PACKAGES:
         assert {f"{package}/__init__.py", f"{package}/py.typed"} <= names
-    assert "ssl_toolkit/data/digits.npz" in names
+    assert "ssl_toolkit/data/sets/digits.npz" in names
     scaffold = REPOSITORY / "ssl_toolkit" / "scaffold"
     templates = [*scaffold.glob("templates/*.j2"), *scaffold.glob("licences/*.txt")]
     assert len(templates) == 14
     assert {path.relative_to(REPOSITORY).as_posix() for path in templates} <= names
-    pages = (path.name for path in (REPOSITORY / "ssl_toolkit/results/templates").iterdir())
-    assert {f"ssl_toolkit/results/templates/{name}" for name in pages} <= names
+    pages = (path.name for path in (REPOSITORY / "ssl_toolkit/reports/html/templates").iterdir())
+    assert {f"ssl_toolkit/reports/html/templates/{name}" for name in pages} <= names
     configurations = {path.relative_to(REPOSITORY) for path in REPOSITORY.glob("configs/**/*.yaml")}
     assert {f"ssl_toolkit/{path.as_posix()}" for path in configurations} <= names
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}

@@ -31,18 +31,18 @@ from ssl_toolkit import (
 )
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import Layer, validate
+from ssl_toolkit.console import Console
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import Experiment, prepare
-from ssl_toolkit.results import compare as comparing
-from ssl_toolkit.results import planning
-from ssl_toolkit.results.compare import compare
-from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.launchers import ray
-from ssl_toolkit.results.launchers.here import Here
-from ssl_toolkit.results.launchers.local import Local, gpus_here
-from ssl_toolkit.results.launchers.slurm import Slurm
-from ssl_toolkit.results.measuring import measured
-from ssl_toolkit.results.planning import Plan, make_plan, write_plan
+from ssl_toolkit.launchers import ray
+from ssl_toolkit.launchers.local import Local, gpus_here
+from ssl_toolkit.launchers.slurm import Slurm
+from ssl_toolkit.multirun import compare as comparing
+from ssl_toolkit.multirun import plan as planning
+from ssl_toolkit.multirun.compare import compare
+from ssl_toolkit.multirun.in_process import Here
+from ssl_toolkit.multirun.measure import measured
+from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
 
 SHORT = {"seeds": "0", "dataset": "digits", "steps": 12}
 
@@ -294,7 +294,7 @@ class Fails(Elsewhere):
 
     def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
         for unit in units:
-            assert unit.command[:3] == (sys.executable, "-m", "ssl_toolkit.results.measuring")
+            assert unit.command[:3] == (sys.executable, "-m", "ssl_toolkit.multirun.measure")
             unit.log.write_text("lines\nerror: no room on the GPU\nof a log\n")
             if self.number:
                 signal.raise_signal(self.number)

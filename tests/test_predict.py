@@ -15,7 +15,7 @@ import pytest
 from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
-from ssl_toolkit.data.listing import list_pictures
+from ssl_toolkit.data.readers.listing import list_pictures
 
 BASE = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
         "2", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip

@@ -13,9 +13,9 @@ import pytest
 from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
-from ssl_toolkit.data.listing import list_pictures
-from ssl_toolkit.data.sources import read_data
-from ssl_toolkit.results.pseudo_labels import Guesses, guess, manifest_rows, uncertain_rows
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.listing import list_pictures
+from ssl_toolkit.inference.pseudo_label import Guesses, guess, manifest_rows, uncertain_rows
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
          "30", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip

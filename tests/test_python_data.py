@@ -17,11 +17,11 @@ from torch.utils.data import Dataset, IterableDataset
 
 from ssl_toolkit import ConfigError, DataError, ModelError, load_model, train
 from ssl_toolkit.config import yaml
-from ssl_toolkit.data.in_memory import write_data
-from ssl_toolkit.data.npz import read_npz
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.console import Console
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.in_memory import write_data
+from ssl_toolkit.data.readers.npz import read_npz
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.results.console import Console
 
 SHORT = {"algo": "supervised", "backbone": "wrn_10_1", "image_size": 8, "steps": 1}
 GRAY = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)

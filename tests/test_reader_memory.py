@@ -22,11 +22,11 @@ from image_files import saved, tiff
 from picture_files import encoded
 from PIL import Image
 
-from ssl_toolkit.data import packed
-from ssl_toolkit.data.array_pickles import read_array_pickle
-from ssl_toolkit.data.decoding import Room, Unreadable
-from ssl_toolkit.data.records import LINE_LENGTH
-from ssl_toolkit.data.sources import read_data
+from ssl_toolkit.data.images import archives
+from ssl_toolkit.data.images.decoding import Room, Unreadable
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.rows import LINE_LENGTH
+from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import checked_archive
 
@@ -42,8 +42,8 @@ LIMIT = 1.5e9
 LOOK = """
 import json, resource, sys
 from pathlib import Path
-import ssl_toolkit.engine.experiment, ssl_toolkit.data.sources
-from ssl_toolkit.data.examined import examine_pictures
+import ssl_toolkit.engine.experiment, ssl_toolkit.data.readers.detect
+from ssl_toolkit.data.cache.examine import examine_pictures
 from ssl_toolkit.errors import DataError
 
 def peak():  # Linux counts the memory of the process that started this one into ru_maxrss
@@ -58,7 +58,7 @@ for found in examine_pictures(sorted(folder.glob("images/*")), 16, 2):
     print(json.dumps(["", found if isinstance(found, str) else found.mode, peak()]), flush=True)
 for path in sorted(folder.glob("data/*")):
     try:
-        ssl_toolkit.data.sources.read_data(path, size=16)
+        ssl_toolkit.data.readers.detect.read_data(path, size=16)
         said = ""
     except DataError as error:
         said = str(error)
@@ -208,10 +208,10 @@ def test_rows_of_parquet_are_found_in_any_order(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     cells = [encoded(number) for number in range(40)]
     parquet(tmp_path / "x.parquet", pa.array(cells), [0, 1] * 20, 40)
-    reader = packed.ParquetPictures(str(tmp_path / "x.parquet"))
+    reader = archives.ParquetPictures(str(tmp_path / "x.parquet"))
     order = [*range(40), *reversed(range(40)), *np.random.default_rng(0).permutation(40)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "_BATCH_BYTES", 3 * reader._sizes(0, "image.bytes")[0])
+        patch.setattr(archives, "_BATCH_BYTES", 3 * reader._sizes(0, "image.bytes")[0])
         assert [reader.encoded(int(row)) for row in order] == [cells[row] for row in order]
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from report_folders import comparison, run_folder, spread
 
-from ssl_toolkit.results.comparison import Comparison, Member
-from ssl_toolkit.results.metrics_table import last_step
-from ssl_toolkit.results.report import write_report
-from ssl_toolkit.results.report.charts import Axis, Line, line_chart
-from ssl_toolkit.results.report.series import Curve, join, read_metrics, thin
+from ssl_toolkit.comparisons.types import Comparison, Member
+from ssl_toolkit.reports.html import write_report
+from ssl_toolkit.reports.html.charts import Axis, Line, line_chart
+from ssl_toolkit.reports.html.series import Curve, join, read_metrics, thin
+from ssl_toolkit.runs.metrics_log import last_step
 
 SECTIONS = ("results", "curves", "health", "classes", "mistakes", "configuration")
 HOSTILE = ("<script>alert(1)</script>", '"onmouseover=alert(2) x="', "'&\u202e\udc80")

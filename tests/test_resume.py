@@ -227,7 +227,7 @@ def test_what_killed_writers_left_is_cleared(stopped: Path) -> None:
 
 
 def test_a_run_that_uses_the_folder_keeps_it(stopped: Path) -> None:
-    from ssl_toolkit.results.lock import hold
+    from ssl_toolkit.locking import hold
 
     before = hashes(stopped)
     with hold(stopped):

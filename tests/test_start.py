@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from ssl_toolkit.engine.optimisation import without_compiler
+from ssl_toolkit.engine.optimization import without_compiler
 
 UNNEEDED = ["kornia", "matplotlib", "pandas", "scipy", "sklearn", "sympy", "timm", "torchvision"]
 UNNEEDED += ["torch._dynamo", "torch._inductor", "triton"]

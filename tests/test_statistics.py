@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from ssl_toolkit.results.members import SCORES, highest
-from ssl_toolkit.results.statistics import difference, holm, spread
+from ssl_toolkit.comparisons.read import SCORES, highest
+from ssl_toolkit.comparisons.statistics import difference, holm, spread
 
 
 def by_seed(values: object) -> dict[int, float]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from ssl_toolkit_simple import pair_masks, pair_statistics
 
-from ssl_toolkit.engine.progress import StepRecorder
-from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.interfaces import Guess, Loss, StepOutput
 
 PROBS = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])

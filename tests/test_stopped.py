@@ -16,8 +16,8 @@ from test_run_folder import summary
 
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interrupts import Interrupts
-from ssl_toolkit.results import pace, resuming, training
-from ssl_toolkit.results.pace import brief, roughly
+from ssl_toolkit.runs import execute, pace, resume
+from ssl_toolkit.runs.pace import brief, roughly
 
 RUN = ("run", "--dataset", "digits", "--algo", "supervised", "--batch-size", "8",
        "--device", "cpu", "--backbone", "timm:test_resnet", "--image-size", "32")  # fmt: skip
@@ -97,9 +97,9 @@ def test_a_resumed_run_keeps_no_predictions_of_earlier_weights(
     def killed(*_: object) -> None:
         raise SystemError
 
-    monkeypatch.setattr(resuming, "finish", killed)
+    monkeypatch.setattr(resume, "finish", killed)
     with pytest.raises(SystemError):
-        resuming.resume(run)
+        resume.resume(run)
     assert summary(run)["status"] == "running"
     assert not (run / "predictions.npz").exists()
     # Killed between the two files of a result it is whole too.
@@ -129,7 +129,7 @@ def test_a_long_test_is_left_out_under_sigterm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals_in_step(monkeypatch, 2, signal.SIGTERM)
-    monkeypatch.setattr(training, "prediction_seconds", lambda experiment: 1.0)
+    monkeypatch.setattr(execute, "prediction_seconds", lambda experiment: 1.0)
     ended = call(*LONG, "--output", tmp_path / "run")
     assert ended.returncode == 143
     told = summary(tmp_path / "run")
@@ -148,7 +148,7 @@ def test_a_second_signal_skips_the_test(
 
     if first:
         signals_in_step(monkeypatch, 2, signal.SIGINT)
-    monkeypatch.setattr(training, "predict_parts", interrupted)
+    monkeypatch.setattr(execute, "predict_parts", interrupted)
     ended = call(*LONG, *(() if first else LIMIT), "--output", tmp_path / "run")
     assert ended.returncode == 130
     told = summary(tmp_path / "run")

@@ -19,9 +19,9 @@ import pytest
 
 from ssl_toolkit.commands import main
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.outputs import write_rows
-from ssl_toolkit.streams import lost, protected
+from ssl_toolkit.console import Console
+from ssl_toolkit.stdio import lost, protected
+from ssl_toolkit.tabular import write_rows
 
 TINY = ("--algo", "supervised", "--dataset", "digits", "--backbone", "wrn_10_1", "--image-size",
         "8", "--batch-size", "4", "--steps", "6", "--eval-every", "1", "--device", "cpu",
@@ -66,7 +66,7 @@ def bash(line: str, **more: Any) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("how", ["| true", "> /dev/full", ">&-"])
 def test_nothing_that_is_written_fails(how: str, number: int) -> None:
     code = (
-        "import os, subprocess, sys, time; from ssl_toolkit.streams import protect; protect()\n"
+        "import os, subprocess, sys, time; from ssl_toolkit.stdio import protect; protect()\n"
         f"stream = (sys.stdout, sys.stderr)[{number} - 1]; time.sleep(0.2)\n"
         "for _ in range(9): print('x' * 9999, file=stream)\n"
         "stream.flush()\n"
@@ -83,7 +83,7 @@ def test_nothing_that_is_written_fails(how: str, number: int) -> None:
 
 def test_a_pipe_that_does_not_block_loses_nothing() -> None:
     code = (
-        "import os, sys; from ssl_toolkit.streams import lost, protect; protect()\n"
+        "import os, sys; from ssl_toolkit.stdio import lost, protect; protect()\n"
         "os.set_blocking(1, False)\n"
         "print('ä\\n' * 99999, end=''); print(lost(sys.stdout))"
     )
@@ -107,7 +107,7 @@ def test_a_process_of_a_run_does_too(tmp_path: Path) -> None:
     order = {"config": tree, "overwrite": False, "proceed": False}
     order |= {"quiet": False, "verbose": False, "silent": False}
     (tmp_path / "order.json").write_text(json.dumps(order))
-    command = [sys.executable, "-m", "ssl_toolkit.results.rank", "order.json"]
+    command = [sys.executable, "-m", "ssl_toolkit.runs.worker_main", "order.json"]
     done = bash(f"{shlex.join(command)} | head -1", cwd=tmp_path, env=os.environ | {"RANK": "0"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "run folder: run\n", "")
     assert "step 6/6" in (tmp_path / "run" / "log.txt").read_text("utf-8")

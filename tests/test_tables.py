@@ -12,11 +12,11 @@ import pytest
 from fake_runs import fake_run
 from rich.console import Console as RichConsole
 
-from ssl_toolkit.results.comparison import Comparison
-from ssl_toolkit.results.console import Console
-from ssl_toolkit.results.gathering import gather
-from ssl_toolkit.results.members import SCORES
-from ssl_toolkit.results.tables import NAMES, markdown_page, show_table, write_tables
+from ssl_toolkit.comparisons.gather import gather
+from ssl_toolkit.comparisons.read import SCORES
+from ssl_toolkit.comparisons.types import Comparison
+from ssl_toolkit.console import Console
+from ssl_toolkit.reports.tables import NAMES, markdown_page, show_table, write_tables
 
 RED = "[red]=a|b"
 

@@ -15,7 +15,7 @@ from pretrained_runs import flags, make_images
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.models import published
-from ssl_toolkit.results import auto
+from ssl_toolkit.runs import auto
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

@@ -17,7 +17,7 @@ from test_run_folder import DIGITS, strict_json, summary
 
 from ssl_toolkit import ConfigError, DataError, ModelError, load_model
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.array_pickles import read_array_pickle
+from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.models.weights import read_weights
 
 

@@ -15,7 +15,7 @@ import click
 import ssl_toolkit
 from ssl_toolkit.errors import ToolkitError, UserError, one_line, visible_lines
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status, handled
-from ssl_toolkit.streams import missed, protect
+from ssl_toolkit.stdio import missed, protect
 
 COMMANDS = {
     "run": "Train an algorithm and test it.",

@@ -19,8 +19,8 @@ def command(run: Path, as_json: bool) -> int:
     Where its data is at hand, the images are compared with those of the run, by their content.
     Exit status 0 when it is, 1 with a line for each fault when it isn't.
     """
-    from ssl_toolkit.data.pictures import shown
-    from ssl_toolkit.results.checking import check_run
+    from ssl_toolkit.runs.check import check_run
+    from ssl_toolkit.text import shown
 
     found = check_run(run)
     if as_json:

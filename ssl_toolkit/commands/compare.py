@@ -73,8 +73,8 @@ def command(
         for row in comparison.rows:
             echo(f"# row: {row.name}")
 
-    from ssl_toolkit.results.compare import compare, planned
-    from ssl_toolkit.results.console import Console
+    from ssl_toolkit.console import Console
+    from ssl_toolkit.multirun.compare import compare, planned
 
     if dry_run:
         planned(comparison, overwrite=overwrite, console=Console(quiet=True))

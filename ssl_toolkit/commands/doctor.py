@@ -31,7 +31,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     from ssl_toolkit import registry
     from ssl_toolkit.config.locations import configs_dir
     from ssl_toolkit.engine.devices import choose_device, describe, native_bfloat16
-    from ssl_toolkit.results.record import versions
+    from ssl_toolkit.runs.record import versions
 
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions().items())
     yield "device", f"auto means {describe(choose_device('auto'))}"
@@ -72,8 +72,8 @@ def _place(path: Path) -> str:
 
 
 def _caches() -> str:
-    from ssl_toolkit.data.cache import VARIABLE, cache_root
-    from ssl_toolkit.data.cache_use import UNUSED_DAYS
+    from ssl_toolkit.data.cache.build import VARIABLE, cache_root
+    from ssl_toolkit.data.cache.in_use import UNUSED_DAYS
 
     try:
         root = cache_root()
@@ -91,7 +91,7 @@ def _caches() -> str:
 
 
 def _dataset_folder() -> Path:
-    from ssl_toolkit.data.benchmarks import default_root
+    from ssl_toolkit.data.sets.benchmarks import default_root
 
     return default_root()
 

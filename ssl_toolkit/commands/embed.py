@@ -74,9 +74,9 @@ def command(
     import os
 
     from ssl_toolkit.commands.screen import echo
-    from ssl_toolkit.results.console import Console
-    from ssl_toolkit.results.embedding import embed
-    from ssl_toolkit.results.outputs import check_target
+    from ssl_toolkit.console import Console
+    from ssl_toolkit.files import check_target
+    from ssl_toolkit.inference.embed import embed
 
     check_target(output, (".npz", ".parquet"))
     found = embed(

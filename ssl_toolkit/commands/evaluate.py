@@ -54,18 +54,16 @@ def command(
     interval of the accuracy is a bootstrap over the pictures (95 %, 10,000 resamples, seed 0).
     JSON has the confusion matrix too: a row for each true class, a column for each predicted one.
     """
-    from ssl_toolkit.data.pictures import shown
+    from ssl_toolkit.console import Console
     from ssl_toolkit.errors import DataError
-    from ssl_toolkit.results.confusion import draw_confusion
-    from ssl_toolkit.results.console import Console, score_rows
-    from ssl_toolkit.results.evaluation import (
-        confusions,
-        predict_other_data,
-        predict_own_data,
-        score_parts,
-    )
-    from ssl_toolkit.results.inputs import check_beside, data_of
-    from ssl_toolkit.results.outputs import check_target, write_picture
+    from ssl_toolkit.files import check_target
+    from ssl_toolkit.inference.evaluate import predict_other_data, predict_own_data
+    from ssl_toolkit.inference.run_inputs import check_beside, data_of
+    from ssl_toolkit.reports.confusion import draw_confusion
+    from ssl_toolkit.runs.predictions import confusions, score_parts
+    from ssl_toolkit.runs.progress import score_rows
+    from ssl_toolkit.tabular import write_picture
+    from ssl_toolkit.text import shown
 
     check_target(confusion, (".png",))
     if data is None and root is not None:

@@ -33,7 +33,7 @@ def command(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     probabilities: normalisation and softmax are inside, and so are the names of the classes. The
     folder for timm gives logits; its configuration has the normalisation and the names.
     """
-    from ssl_toolkit.results.export import export_run
+    from ssl_toolkit.inference.export import export_run
 
     path, opened_by = export_run(run, form, output, overwrite=overwrite)  # type: ignore[arg-type]
     echo(f"{path}")

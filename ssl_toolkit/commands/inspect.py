@@ -41,12 +41,12 @@ def command(
     """
     sheet = None if contact_sheet is None else _sheet_path(contact_sheet)
     from ssl_toolkit.config.loading import load_config
-    from ssl_toolkit.data.inspection import contact_sheet as draw
-    from ssl_toolkit.data.inspection import inspect
-    from ssl_toolkit.engine.resolve import load_table
+    from ssl_toolkit.console import Console
+    from ssl_toolkit.data.load import load_table
     from ssl_toolkit.files import write_atomically
-    from ssl_toolkit.results.console import Console
-    from ssl_toolkit.results.inputs import check_beside
+    from ssl_toolkit.inference.run_inputs import check_beside
+    from ssl_toolkit.reports.dataset import contact_sheet as draw
+    from ssl_toolkit.reports.dataset import inspect
 
     check_beside(sheet, Path(data), None if root is None else Path(root))
     flags = {"data": data, "root": root, "workers": workers, "image_size": image_size or "32"}

@@ -37,14 +37,15 @@ def command(
     class, confidence (the probability of that class), error. A picture that can't be read has an
     empty class and the reason, and the exit status is 1 at the end.
     """
-    from ssl_toolkit.data.listing import list_pictures
-    from ssl_toolkit.data.pictures import text_of
-    from ssl_toolkit.results.inputs import inputs_of
-    from ssl_toolkit.results.outputs import TABLES, Row, check_target, plain, write_rows
+    from ssl_toolkit.data.readers.listing import list_pictures
+    from ssl_toolkit.files import check_target
+    from ssl_toolkit.inference.run_inputs import inputs_of
+    from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
+    from ssl_toolkit.text import text_of
 
     listing = list_pictures(images)
     check_target(output, TABLES, [*listing.paths, *inputs_of(run)])
-    from ssl_toolkit.results.model import load_model  # torch, only once the pictures are there
+    from ssl_toolkit.inference.model import load_model
 
     model = load_model(run, device)
     for note in listing.notes:

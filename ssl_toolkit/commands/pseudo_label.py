@@ -51,15 +51,16 @@ def command(
     beside or below it, otherwise absolute, and training then needs --root too. A picture that
     can't be read is left out and named, and the exit status is 1 at the end.
     """
-    from ssl_toolkit.data.listing import list_pictures
-    from ssl_toolkit.data.pictures import text_of
-    from ssl_toolkit.results.inputs import inputs_of
-    from ssl_toolkit.results.outputs import check_target, write_rows
+    from ssl_toolkit.data.readers.listing import list_pictures
+    from ssl_toolkit.files import check_target
+    from ssl_toolkit.inference.run_inputs import inputs_of
+    from ssl_toolkit.tabular import write_rows
+    from ssl_toolkit.text import text_of
 
     listing = list_pictures([pool])
     check_target(output, (".csv", ".tsv", ".jsonl"), [*listing.paths, *inputs_of(run)])
-    from ssl_toolkit.results.model import load_model  # torch, only once the pool is there
-    from ssl_toolkit.results.pseudo_labels import (
+    from ssl_toolkit.inference.model import load_model
+    from ssl_toolkit.inference.pseudo_label import (
         MANIFEST,
         UNCERTAIN,
         check_names,

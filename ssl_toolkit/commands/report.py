@@ -43,10 +43,10 @@ def command(
     the run, those of several runs into the folder report. Runs that differ in their seed alone
     share a row. Nothing is trained, and the data isn't needed.
     """
-    from ssl_toolkit.data.pictures import shown
-    from ssl_toolkit.results.console import Console
-    from ssl_toolkit.results.remaking import remake
-    from ssl_toolkit.results.tables import show_table
+    from ssl_toolkit.console import Console
+    from ssl_toolkit.reports.report import remake
+    from ssl_toolkit.reports.tables import show_table
+    from ssl_toolkit.text import shown
 
     allow = [key.strip() for text in allow_different for key in text.split(",") if key.strip()]
     comparison, files = remake(folders, output=output, baseline=baseline, allow=allow, name=name)

@@ -49,9 +49,9 @@ def command(
 
     A finished run is left as it is, unless --steps asks for more.
     """
+    from ssl_toolkit.console import Console
     from ssl_toolkit.interrupts import STATUS
-    from ssl_toolkit.results.console import Console
-    from ssl_toolkit.results.run import resume
+    from ssl_toolkit.runs.train import resume
 
     console = Console(quiet=quiet, verbose=verbose)
     outcome = resume(

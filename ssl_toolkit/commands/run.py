@@ -134,9 +134,9 @@ def command(
             echo("note: --minutes chooses image size, views and steps at the start", err=True)
         return 0
 
+    from ssl_toolkit.console import Console
     from ssl_toolkit.interrupts import STATUS
-    from ssl_toolkit.results.console import Console
-    from ssl_toolkit.results.run import train
+    from ssl_toolkit.runs.train import train
 
     console = Console(quiet=quiet, verbose=verbose)
     outcome = train(config, overwrite=overwrite, proceed=proceed, console=console)

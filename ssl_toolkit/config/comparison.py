@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparability import shared_keys
 from ssl_toolkit.config.faults import FLAGS, Faults
 from ssl_toolkit.config.loading import (
     Layer,
@@ -27,7 +28,6 @@ from ssl_toolkit.config.loading import (
 )
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.config.settings import Place
-from ssl_toolkit.config.shared import shared_keys
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 

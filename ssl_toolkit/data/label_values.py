@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.names import UNLABELLED
+from ssl_toolkit.data.class_names import UNLABELLED
 from ssl_toolkit.errors import DataError
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)")

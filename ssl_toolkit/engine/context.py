@@ -8,8 +8,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from ssl_toolkit.engine.ranks import Ranks
-from ssl_toolkit.engine.views import seeded_generator
+from ssl_toolkit.engine.batches import seeded_generator
+from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.interfaces import Context, Prediction
 from ssl_toolkit.models.classifier import Classifier, hold_statistics
 

@@ -18,39 +18,33 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, Settings
-from ssl_toolkit.data.contents import Content, content_of
-from ssl_toolkit.data.file_pictures import FilePictures
-from ssl_toolkit.data.leaks import Leaks, drop_leaks, find_leaks, split_parts
-from ssl_toolkit.data.names import look_alike
-from ssl_toolkit.data.pictures import shown
-from ssl_toolkit.data.split_file import StoredSplit, load_split, split_hash
-from ssl_toolkit.data.splits import Split, draw_split
-from ssl_toolkit.data.streamed import keep_all_but_unlabelled
-from ssl_toolkit.data.streams import derive_seed
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.class_names import look_alike
+from ssl_toolkit.data.feed.sampling import derive_seed
+from ssl_toolkit.data.feed.streaming import keep_all_but_unlabelled
+from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.splits.contents import Content, content_of
+from ssl_toolkit.data.splits.draw import Split, draw_split
+from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
+from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_hash
+from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.checkpoints import seed_everything
+from ssl_toolkit.engine.compatibility import check_needs, check_parts
+from ssl_toolkit.engine.defaults import dataset_defaults, resolve, typical_side
 from ssl_toolkit.engine.devices import (
     choose_precision,
     make_autocast,
     make_scaler,
     own_device,
 )
+from ssl_toolkit.engine.distributed import Ranks, synchronised
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.images import places, statistics, training_images
-from ssl_toolkit.engine.needs import check_needs, check_parts
-from ssl_toolkit.engine.optimisation import build_optimizer, unfinished_warm_up
+from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
-from ssl_toolkit.engine.progress import StepRecorder
-from ssl_toolkit.engine.ranks import Ranks, synchronised
-from ssl_toolkit.engine.resolve import (
-    chosen_labels,
-    dataset_defaults,
-    load_table,
-    resolve,
-    typical_side,
-)
+from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.training_data import places, statistics, training_images
 from ssl_toolkit.engine.transfer import transfer_for
-from ssl_toolkit.engine.views import BatchMaker
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
     Algorithm,
@@ -65,6 +59,7 @@ from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.heads import FeatureHead
 from ssl_toolkit.models.probe import unfitted_head
+from ssl_toolkit.text import shown
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ssl_toolkit.data.cache import feature_root
-from ssl_toolkit.data.store import ImageStore
-from ssl_toolkit.data.streams import derive_seed
+from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import Augmenter, Draws

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.engine.context import EngineContext
-from ssl_toolkit.engine.outputs import check_output
+from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.interfaces import Algorithm, Batch, StepOutput
 from ssl_toolkit.models.classifier import Classifier
 

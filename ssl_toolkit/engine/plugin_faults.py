@@ -16,7 +16,7 @@ from torch import nn
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.engine.outputs import WrongOutputError
+from ssl_toolkit.engine.step_checks import WrongOutputError
 from ssl_toolkit.errors import PluginError, ToolkitError
 from ssl_toolkit.interfaces import Algorithm
 

@@ -14,26 +14,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.streams import derive_seed
+from ssl_toolkit.data.feed.sampling import derive_seed
+from ssl_toolkit.engine.batches import BatchMaker, seeded_generator
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.devices import keep_freed_memory
+from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.evaluation import Best, predict
 from ssl_toolkit.engine.objective import Objective
-from ssl_toolkit.engine.optimisation import (
-    all_finite,
-    gradient_norm,
-    not_finite,
-    set_learning_rate,
-)
-from ssl_toolkit.engine.outputs import check_gradients
-from ssl_toolkit.engine.progress import StepRecorder
-from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.optimization import all_finite, gradient_norm, not_finite, set_learning_rate
+from ssl_toolkit.engine.prediction import Best, predict
 from ssl_toolkit.engine.shares import class_shares
+from ssl_toolkit.engine.step_checks import check_gradients
+from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
-from ssl_toolkit.engine.views import BatchMaker, seeded_generator
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
 from ssl_toolkit.models.classifier import Classifier

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.engine.batches import BatchMaker, TrainingImages, seeded_generator
+from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.engine.features import FeatureExtractor, FeatureStore, FeatureViews
-from ssl_toolkit.engine.ranks import Ranks
 from ssl_toolkit.engine.shares import estimate_shares
-from ssl_toolkit.engine.views import BatchMaker, TrainingImages, seeded_generator
 from ssl_toolkit.interfaces import Augmenter, FeatureAlgorithm, TrainingFeatures, Views
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.heads import FeatureHead

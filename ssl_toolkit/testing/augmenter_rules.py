@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_toolkit.engine.batches import seeded_generator
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.engine.views import seeded_generator
 from ssl_toolkit.interfaces import Augmenter, Draws
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import random_states
 from ssl_toolkit.engine.objective import objective
-from ssl_toolkit.engine.outputs import is_name, is_weight
+from ssl_toolkit.engine.step_checks import is_name, is_weight
 from ssl_toolkit.interfaces import StepOutput, Views
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import Trial, listed

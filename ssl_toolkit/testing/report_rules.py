@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssl_toolkit.engine.outputs import is_engine_metric, is_name
+from ssl_toolkit.engine.step_checks import is_engine_metric, is_name
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject

@@ -13,8 +13,8 @@ import torch
 
 from ssl_toolkit import registry
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states
-from ssl_toolkit.engine.outputs import WrongOutputError
 from ssl_toolkit.engine.plugin_faults import own_frames, short
+from ssl_toolkit.engine.step_checks import WrongOutputError
 from ssl_toolkit.testing.subject import Subject
 
 Check = Callable[[Subject], None]

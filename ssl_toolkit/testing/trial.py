@@ -16,20 +16,20 @@ from torch.utils._pytree import tree_flatten
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, OptimizerSettings, Settings
-from ssl_toolkit.data.store import ImageStore
-from ssl_toolkit.data.streams import derive_seed
+from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.sampling import derive_seed
+from ssl_toolkit.engine.batches import BatchMaker, TrainingImages
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.devices import make_autocast, make_scaler
+from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.evaluation import predict
 from ssl_toolkit.engine.objective import objective
-from ssl_toolkit.engine.optimisation import build_optimizer
-from ssl_toolkit.engine.outputs import check_output
-from ssl_toolkit.engine.progress import StepRecorder
-from ssl_toolkit.engine.ranks import Ranks
+from ssl_toolkit.engine.optimization import build_optimizer
+from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
+from ssl_toolkit.engine.step_checks import check_output
+from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.engine.views import BatchMaker, TrainingImages
 from ssl_toolkit.interfaces import (
     Algorithm,
     Augmenter,

@@ -1,0 +1,1 @@
+"""Read finished runs and compare their scores."""

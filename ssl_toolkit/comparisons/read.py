@@ -1,0 +1,97 @@
+"""One run of a comparison, read from its folder; whatever is wrong with it has a name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from ssl_toolkit.comparisons.types import Member, Status
+from ssl_toolkit.config import yaml
+from ssl_toolkit.errors import ModelError, ToolkitError
+from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.text import text_of
+
+_PARTS = {
+    "test": ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll"),
+    "validation": ("accuracy",),
+}
+_PLAIN = ("convergence_step", "seconds", "images_per_second", "steps")
+SCORES = (*(f"{part}.{name}" for part, names in _PARTS.items() for name in names), *_PLAIN)
+"""Every score that a row may have."""
+
+
+def highest(score: str) -> float:
+    """The end of a score's range, which begins at 0."""
+    return 1.0 if score.partition(".")[0] in _PARTS and not score.endswith(".nll") else math.inf
+
+
+def read_member(row: str, seed: int, path: Path, failure: str = "") -> Member:
+    """Read one run; whatever is wrong with it becomes its status and its reason.
+
+    Args:
+        row: of the comparison.
+        seed: that the run must have.
+        path: its folder, which may not exist.
+        failure: why it failed, where it could not say so itself.
+    """
+    folder = RunFolder(path)
+    if not folder.summary.exists():
+        reason = failure or ("no summary.json in its folder" if path.exists() else "")
+        return Member(row, seed, path, "failed" if failure else "missing", _line(reason))
+    try:
+        summary = folder.read_summary()
+        if summary["status"] not in set(get_args(Status)) - {"missing"}:
+            raise ModelError(f"summary.json: unknown status {summary['status']!r}")
+        if summary["status"] != "completed":
+            status: Status = "failed" if failure else summary["status"]
+            reason = _line(failure or str(summary.get("reason") or ""))
+            return Member(row, seed, path, status, reason, summary, *_lenient(folder))
+        scores_of(summary)
+        if summary.get("seed") != seed or not summary.get("classes"):
+            raise ModelError(f"summary.json: not of a run with seed {seed}")
+        record, config = folder.read_record(), yaml.read(folder.config)
+        if "split" not in record or "algo" not in config:
+            raise ModelError("record.json or config.yaml is not that of a run")
+    except (ToolkitError, ValueError, TypeError) as error:
+        return Member(row, seed, path, "failed", _line(str(error).replace(f"{path}/", "")))
+    return Member(row, seed, path, "completed", "", summary, record, config)
+
+
+def scores_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The scores of a run by the names of `SCORES`; what was not measured is left out.
+
+    Raises:
+        ModelError: one is not a finite number.
+    """
+    found: dict[str, Any] = {}
+    for part, names in _PARTS.items():
+        scores = summary.get(part)
+        if scores is not None:
+            found |= {f"{part}.{name}": scores.get(name) for name in names}
+    found |= {name: summary[name] for name in _PLAIN if summary.get(name) is not None}
+    for name, value in found.items():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise ModelError(f"summary.json: {name} is {value!r}, not a finite number")
+    return found
+
+
+def _lenient(folder: RunFolder) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Record and configuration of a run without results, as far as they can be read."""
+    read: list[dict[str, Any] | None] = []
+    for reader in (folder.read_record, lambda: yaml.read(folder.config)):
+        try:
+            read.append(reader())
+        except ToolkitError:
+            read.append(None)
+    record, config = read
+    return record, config if config and "algo" in config else None
+
+
+def _line(text: str) -> str:
+    return text_of(" ".join(text.split()))

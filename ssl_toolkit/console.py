@@ -1,0 +1,99 @@
+"""Print lines for people, and keep them in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from rich.console import Console as RichConsole
+from rich.text import Text
+
+from ssl_toolkit.errors import visible
+from ssl_toolkit.files import append_line
+from ssl_toolkit.stdio import Tolerant
+from ssl_toolkit.text import duration
+
+Row = dict[str, Any]
+
+
+class Console:
+    """Prints the course of a run and keeps what was printed in its log.
+
+    Args:
+        quiet: print warnings and the final table only; the log gets everything.
+        verbose: print every row of metrics, not only the evaluations.
+        silent: print nothing at all.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False, silent: bool = False) -> None:
+        self._silent = silent
+        self._quiet = quiet
+        self._verbose = verbose
+        # Lines are never wrapped or cut in a file: soft_wrap leaves that to whoever reads it.
+        file = cast(TextIO, Tolerant(sys.stdout)) if sys.stdout else None
+        self._rich = RichConsole(file=file, soft_wrap=True, highlight=False, quiet=silent)
+        self._early: list[str] = []
+        self._log: Path | None = None
+        self._reading: tuple[int, float] | None = None
+        self._reading_began = 0.0
+
+    def log_to(self, path: Path) -> None:
+        """Append what is said to a file from now on, what was said before included."""
+        self._log = path
+        for line in self._early:
+            self.log(line)
+        self._early = []
+
+    def say(self, text: str, *, important: bool = False) -> None:
+        """One line, its controls escaped; shown when quiet only if it is important."""
+        text = visible(text)
+        if important or not self._quiet:
+            self._rich.print(Text(text))
+        if self._log is None:
+            self._early.append(text)
+        else:
+            self.log(text)
+
+    def warn(self, text: str) -> None:
+        """One line that begins with ``warning:``."""
+        self.say(f"warning: {text}", important=True)
+
+    def reading(self, done: int, total: int) -> None:
+        """How far the reading of pictures is: a line for a large set, then one for each tenth.
+
+        Tenths that take under ten seconds are not told.
+        """
+        now = time.monotonic()
+        if self._reading is None or done < self._reading[0]:
+            self._reading = (done, now)
+            self._reading_began = now
+            if total >= 2000:
+                self.say(f"reading {total} pictures …")
+        elif done - self._reading[0] >= total / 10 and now - self._reading[1] >= 10:
+            self._reading = (done, now)
+            left = (now - self._reading_began) / done * (total - done)
+            self.say(f"read {done} of {total} pictures, {duration(left)} left")
+
+    def kind(self) -> dict[str, bool]:
+        """The arguments that make another one of its kind."""
+        return {"quiet": self._quiet, "verbose": self._verbose, "silent": self._silent}
+
+    @property
+    def rich(self) -> RichConsole:
+        """The console underneath."""
+        return self._rich
+
+    def live(self) -> bool:
+        """Whether a live line is wanted."""
+        return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
+
+    def shows(self, row: Row) -> bool:
+        """Whether a row of metrics is worth a line."""
+        return self._verbose or any(key.endswith(".accuracy") for key in row)
+
+    def log(self, line: str) -> None:
+        """Append a line to the log alone."""
+        if self._log is not None:
+            append_line(self._log, line)

@@ -1,0 +1,1 @@
+"""Keep decoded images in files that later runs map into memory."""

@@ -1,0 +1,1 @@
+"""Give a training run its images, in an order that depends on the seed alone."""

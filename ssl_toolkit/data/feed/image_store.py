@@ -1,0 +1,193 @@
+"""All pictures of a run as one uint8 tensor, and their channel statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssl_toolkit.data.cache.format import PictureCache
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.feed.streaming import StreamedPictures
+from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
+
+LEAST_STD = 1 / 255
+"""Floor of a channel's standard deviation: one grey level, so that a constant channel (std 0)
+doesn't divide by zero when it is normalised."""
+
+_BLOCK = 256  # pictures read or counted at a time; bounds the memory beside the store itself
+_COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the CPU
+_MOVED_BYTES = 2 * 2**30  # of decoded files, moved to another device
+
+
+class ImageStore:
+    """Pictures of one size, gathered by index.
+
+    Args:
+        images: (N, 3, H, W) uint8, RGB, on the device of the store; or a cache of decoded files,
+            whose pixels stay where they are; or files that are decoded whenever they are asked for.
+        rows: (n,) rows of these that the store holds, in its order; None for all of a cache.
+        device: where `gather` answers when the pixels are not a tensor.
+
+    Raises:
+        ValueError: another dtype or shape.
+    """
+
+    def __init__(
+        self,
+        images: Tensor | PictureCache | StreamedPictures,
+        rows: NDArray[np.int64] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not isinstance(images, Tensor):
+            if rows is None:
+                assert isinstance(images, PictureCache)
+                rows = np.arange(len(images.pixels))
+            self._rows = rows
+            self.device = torch.device(device)
+        elif images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(
+                f"images must be (N, 3, H, W) uint8, got {tuple(images.shape)} {images.dtype}"
+            )
+        else:
+            self.device = images.device
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images if isinstance(self.images, Tensor) else self._rows)
+
+    @property
+    def warning(self) -> str:
+        """Which pictures could not be read since; empty for none."""
+        return self.images.warning if isinstance(self.images, StreamedPictures) else ""
+
+    def pixels(self, indices: Tensor) -> Tensor:
+        """Pictures by their place in the store.
+
+        Args:
+            indices: (n,) int64, on any device.
+
+        Returns:
+            (n, 3, H, W) uint8 on the store's device, freshly allocated.
+        """
+        if isinstance(self.images, Tensor):
+            return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
+        taken = torch.from_numpy(self.images.take(self._rows[indices.cpu().numpy()]))
+        if self.device.type == "cuda":  # a copy from pinned memory lets the host go on
+            return taken.pin_memory().to(self.device, non_blocking=True)
+        return taken.to(self.device)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """`pixels` as float32 in [0, 1]."""
+        return self.pixels(indices).to(torch.float32).div_(255)
+
+    def moments(self, indices: Tensor) -> tuple[list[int], list[int]]:
+        """Sums and sums of squares of the grey levels of each channel, over pictures; exact.
+
+        Those of a cache are known: this reads no pixels.
+        """
+        if isinstance(self.images, PictureCache):
+            rows = self._rows[indices.cpu().numpy()]
+            sums = np.zeros((2, 3), dtype=np.uint64)
+            for start in range(0, len(rows), 2**16):
+                sums += self.images.moments[rows[start : start + 2**16]].sum(axis=0)
+                self.images.give_back()
+            first, second = sums.tolist()
+            return first, second
+        levels = torch.arange(256)
+        first, second = [0] * 3, [0] * 3
+        for start in range(0, len(indices), _BLOCK):
+            images = self.pixels(indices[start : start + _BLOCK])
+            for channel in range(3):
+                counts = torch.bincount(images[:, channel].flatten(), minlength=256).cpu()
+                first[channel] += int((counts * levels).sum())
+                second[channel] += int((counts * levels**2).sum())
+        return first, second
+
+
+def build_store(
+    table: ImageTable,
+    rows: NDArray[np.int64],
+    size: int,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> ImageStore:
+    """Read pictures of a table into a store.
+
+    Files are decoded once, into a cache (`FilePictures`). Its pixels are copied up to 128 MiB, or
+    2 GiB onto another device than the CPU; beyond, the store gathers them from the mapped file.
+
+    Args:
+        table: where they come from.
+        rows: (n,) rows of the table; picture i of the store is row ``rows[i]``.
+        size: side in pixels.
+        device: where the store lies; n · 3 · size² bytes there.
+        progress: called as ``progress(done, total)`` while pictures are decoded.
+
+    Raises:
+        DataError: a picture can't be read any more; names all of its block.
+    """
+    rows = np.asarray(rows, dtype=np.int64)
+    device = torch.device(device)
+    if isinstance(table.read, FilePictures):
+        cache = table.read.open(size, progress)
+        progress = None  # what is left to do is a copy
+        stays = cache.in_memory if device.type == "cpu" else False
+        limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
+        places = table.read.in_cache(rows)
+        whole = not (places < 0).any() and not cache.has_faults(places)
+        if whole and (stays or len(rows) * 3 * size * size > limit):
+            return ImageStore(cache, places, device)
+    images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
+    for start in range(0, len(rows), _BLOCK):
+        block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))
+        images[start : start + len(block)] = block.permute(0, 3, 1, 2).to(device)
+        if progress is not None:
+            progress(start + len(block), len(rows))
+    return ImageStore(images)
+
+
+def channel_statistics(
+    store: ImageStore,
+    rows: Tensor | NDArray[np.int64],
+    *others: tuple[ImageStore, Tensor],
+) -> tuple[ChannelStatistics, ChannelStatistics]:
+    """Mean and standard deviation of each channel over pictures of a store.
+
+    Exact: sums of whole numbers. The mean is over all pixels of all
+    the pictures; the standard deviation divides by their number (not by one less) and is at least
+    `LEAST_STD`.
+
+    Args:
+        store: the pictures.
+        rows: (n,) places in the store, at least one.
+        others: more stores of the same size and places in them.
+
+    Returns:
+        Mean and standard deviation in RGB order, of images in [0, 1].
+
+    Raises:
+        ValueError: `rows` is empty.
+    """
+    indices = torch.as_tensor(rows, dtype=torch.int64)
+    if len(indices) == 0:
+        raise ValueError("channel statistics need at least one picture")
+    parts = [(store, indices), *others]
+    total = sum(len(places) for _, places in parts)
+    total *= math.prod(store.pixels(indices[:1]).shape[2:])
+    means, deviations = [], []
+    moments = np.array([one.moments(places) for one, places in parts], dtype=object).sum(axis=0)
+    for first, second in moments.T.tolist():
+        means.append(first / total / 255)
+        # Whole numbers up to the root: no cancellation between the two moments.
+        deviations.append(max(math.sqrt(total * second - first * first) / total / 255, LEAST_STD))
+    return _triple(means), _triple(deviations)
+
+
+def _triple(values: list[float]) -> ChannelStatistics:
+    red, green, blue = values
+    return red, green, blue

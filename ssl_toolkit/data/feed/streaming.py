@@ -1,0 +1,247 @@
+"""Unlabelled pictures that are decoded while training goes, and never kept.
+
+For pictures of which not even the decoded pixels fit on the disk. The order of the pictures is a
+buffered shuffle (`streams.buffered_order`), a function of seed and position alone, so a run goes on
+exactly. Shards are read in large blocks, each once an epoch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.verify import skipped, unreadable
+from ssl_toolkit.data.feed.sampling import Order, buffered_order
+from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
+from ssl_toolkit.data.images.files import each_picture, try_picture
+from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.text import shown, some
+
+BLOCK_BYTES = 4 * 2**20
+"""Read at once from a shard."""
+
+
+class Blocks:
+    """Bytes of large files, read a block at a time; the last few blocks are held.
+
+    Args:
+        most: blocks that are held, at least 1.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.reads = 0
+        """Blocks read so far."""
+        self._held: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def read(self, file: str, start: int, length: int) -> bytes:
+        """Some bytes of a file; fewer where it ends. From any thread.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        first, last = start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES
+        found = b"".join(self._block(file, number) for number in range(first, last + 1))
+        start -= first * BLOCK_BYTES
+        return found[start : start + length]
+
+    def _block(self, file: str, number: int) -> bytes:
+        with self._lock:
+            block = self._held.pop((file, number), None)
+            if block is None:
+                self.reads += 1
+                with open(file, "rb", buffering=0) as source:
+                    source.seek(number * BLOCK_BYTES)
+                    block = source.read(BLOCK_BYTES)
+            self._held[file, number] = block
+            while len(self._held) > self.most:
+                self._held.popitem(last=False)
+        return block
+
+
+class StreamedPictures:
+    """Pictures of files, decoded whenever they are asked for.
+
+    Args:
+        files: the files.
+        rows: (n,) rows of their table, at least one.
+        labels: (n,) their classes, -1 for none.
+        size: side in pixels.
+        buffer: pictures that the order mixes; says how much of the shards is held.
+        refuse: whether a picture that can't be read ends the training. Otherwise the next one of
+            the same class (or without one, as it is) stands in for it, always the same.
+    """
+
+    def __init__(
+        self,
+        files: FilePictures,
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        size: int,
+        *,
+        buffer: int,
+        refuse: bool,
+    ) -> None:
+        self.size = size
+        self.skipped: dict[str, str] = {}
+        """Why pictures could not be read, by path; those that were asked for."""
+        self._files = files
+        self._rows = rows
+        self._labels = labels
+        self._refuse = refuse
+        # A block may be wanted again while the order moves on by twice its buffer.
+        window = 2 * buffer * self._mean_bytes()
+        self.blocks = Blocks(2 + int(-(-window // BLOCK_BYTES)))
+
+    @property
+    def warning(self) -> str:
+        """What to tell of `skipped`, in one line; empty for none."""
+        if not self.skipped:
+            return ""
+        told = some([f"{path} ({fault})" for path, fault in self.skipped.items()])
+        return (
+            f"{len(self.skipped)} unlabelled pictures can't be read; others stood in for them: "
+            f"{told}"
+        )
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The pictures of `rows` at these places, (n, 3, size, size), freshly decoded.
+
+        Raises:
+            DataError: some can't be read, under `refuse`; or all of a class.
+        """
+        answers = self._decoded(places.tolist())
+        if self._refuse and (bad := self._named(places, answers)):
+            raise DataError(
+                [*(f"can't read picture {path}: {fault}" for path, fault in bad.items()), _WAY_OUT]
+            )
+        pictures = np.empty((len(places), 3, self.size, self.size), dtype=np.uint8)
+        for at, (place, answer) in enumerate(zip(places.tolist(), answers, strict=True)):
+            pixels = self._stand_in(place, answer) if isinstance(answer, str) else answer
+            pictures[at] = pixels.transpose(2, 0, 1)
+        return pictures
+
+    def _decoded(self, places: Sequence[int]) -> list[NDArray[np.uint8] | str]:
+        paths = [Path(self._path(place)) for place in places]
+        return each_picture(self._decode, paths, self._files.workers)
+
+    def _decode(self, path: Path) -> NDArray[np.uint8] | str:
+        member = tar_member(path)
+        if member is None:
+            return try_picture(path, self.size, self._files.fit)
+        if member[2] > MOST_BYTES:
+            return too_long(member[2])
+        try:
+            return try_picture(self.blocks.read(*member), self.size, self._files.fit)
+        except OSError as error:
+            return error.strerror or str(error)
+
+    def _stand_in(self, place: int, fault: str) -> NDArray[np.uint8]:
+        label = self._labels[place]
+        alike = np.flatnonzero(self._labels == label)
+        self.skipped[shown(Path(self._path(place)))] = fault
+        start = int(np.searchsorted(alike, place))
+        for other in np.roll(alike, -start)[1:].tolist():
+            (answer,) = self._decoded([other])
+            if not isinstance(answer, str):
+                return answer
+            self.skipped[shown(Path(self._path(other)))] = answer
+        raise DataError(f"can't read picture {shown(Path(self._path(place)))}: {fault}, nor others")
+
+    def _named(
+        self, places: NDArray[np.int64], answers: Sequence[NDArray[np.uint8] | str]
+    ) -> dict[str, str]:
+        return {
+            shown(Path(self._path(place))): answer
+            for place, answer in zip(places.tolist(), answers, strict=True)
+            if isinstance(answer, str)
+        }
+
+    def _path(self, place: int) -> str:
+        return self._files.paths[int(self._files.places[self._rows[place]])]
+
+    def _mean_bytes(self) -> float:
+        """Of the shards a picture, all that is in them counted; 0 where there are none."""
+        members = (tar_member(self._path(place)) for place in range(len(self._rows)))
+        archives = {member[0] for member in members if member is not None}
+        return sum(os.path.getsize(archive) for archive in archives) / len(self._rows)
+
+
+_WAY_OUT = "mend the pictures and go on with `resume`; or start with --on-bad-image skip"
+
+
+def reading_order(files: FilePictures, rows: NDArray[np.int64], buffer: int) -> Order:
+    """The orders in which rows of a table are streamed; see `buffered_order`.
+
+    Pictures of one shard make a run, all that are files of their own another.
+
+    Args:
+        files: the pictures of the table.
+        rows: (n,) rows; the order draws places in it.
+        buffer: pictures that are mixed.
+    """
+    sequence = np.argsort(rows, kind="stable")
+    runs: list[int] = []
+    last = None
+    for place in files.places[rows[sequence]].tolist():
+        shard, inside, _ = files.paths[place].partition("::")
+        shard = shard if inside else ""
+        if shard != last:
+            runs.append(0)
+            last = shard
+        runs[-1] += 1
+    return buffered_order(torch.from_numpy(sequence), runs, buffer)
+
+
+def keep_all_but_unlabelled(
+    table: ImageTable, split: Split, size: int, *, refuse: bool, progress: Progress | None
+) -> Split:
+    """Decode labelled, validation and test pictures into a cache of their own.
+
+    Args:
+        table: its pictures are files, of which none was opened.
+        split: of the table.
+        size: side in pixels.
+        refuse: whether unreadable ones are an error; else they leave their part.
+        progress: called while they are decoded.
+
+    Raises:
+        DataError: some can't be read; or a class is left without labelled pictures.
+    """
+    files = table.read
+    assert isinstance(files, FilePictures)
+    files.keep(np.concatenate([split.labelled, split.validation, split.test]))
+    faults = files.faults(size, progress)
+    note = (
+        f"the {len(split.unlabelled)} unlabelled pictures are decoded while training goes: they "
+        "are not checked before, nor compared with the others"
+    )
+    split = replace(split, notes=(*split.notes, note))
+    if not faults:
+        return split
+    if refuse:
+        raise unreadable(files.paths, faults)
+    bad = np.isin(files.places, np.array([*faults], dtype=np.int64))
+    rows = np.flatnonzero(bad).tolist()
+    notes = skipped(table.keys, {row: faults[int(files.places[row])] for row in rows})
+    kept = {
+        part: getattr(split, part)[~bad[getattr(split, part)]]
+        for part in ("labelled", "unlabelled", "validation", "test")
+    }
+    counts = np.bincount(table.labels[kept["labelled"]], minlength=len(table.classes))
+    if bare := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
+        raise DataError(f"no labelled picture of {some(bare)} can be read")
+    return replace(split, **kept, notes=(*split.notes, *notes))

@@ -1,0 +1,288 @@
+"""From a picture file to square RGB pixels: one way for training, testing and predicting.
+
+What becomes of each format and mode is a table in docs/image-formats.md; `data.decoding` does it.
+Of several frames or pages the first is taken. A file that claims more pixels than Pillow's limit
+against decompression bombs (``PIL.Image.MAX_IMAGE_PIXELS``) is unreadable, on its header alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.data.images.archives import MOST_BYTES, read_packed, too_long
+from ssl_toolkit.data.images.decoding import ROOM, Unreadable, damage, decode, room_for, to_upright
+from ssl_toolkit.data.images.kinds import AVIF_IS_READ, HEAD, named_kind
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.text import shown
+
+# Pillow logs what is odd in a TIFF as errors, which Python prints when nobody asked for a log.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+PICTURE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+    + ((".avif",) if AVIF_IS_READ else ())
+)
+"""Extensions, in lower case, that make a file a picture; its content is then verified."""
+
+# Content is decoded by these alone: a PostScript file named x.png never starts an interpreter.
+# Pillow opens the multi-picture JPEGs of telephones as JPEG.
+_FORMATS = (
+    "JPEG",
+    "PNG",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "GIF",
+    "PPM",
+    *(("AVIF",) if AVIF_IS_READ else ()),
+)
+
+Answer = TypeVar("Answer")
+
+
+def read_picture(path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
+    """Read one picture.
+
+    Args:
+        path: the file.
+        size: side in pixels, at least 1.
+        fit: see `fit_picture`.
+
+    Returns:
+        (size, size, 3) uint8, RGB; see `fit_picture` for how it is made square.
+
+    Raises:
+        DataError: it can't be read; names the file and the reason.
+    """
+    picture: NDArray[np.uint8] = read_pictures([path], size, fit=fit)[0]
+    return picture
+
+
+def read_pictures(
+    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
+) -> NDArray[np.uint8]:
+    """Read several pictures, as `read_picture`.
+
+    Args:
+        paths: n files.
+        size: side in pixels.
+        workers: threads that decode; 0 decodes in the calling one.
+        fit: see `fit_picture`.
+
+    Returns:
+        (n, size, size, 3) uint8.
+
+    Raises:
+        DataError: some can't be read; one message a file.
+    """
+    pictures = np.empty((len(paths), size, size, 3), dtype=np.uint8)
+    faults = []
+    for place, answer in enumerate(
+        each_picture(lambda path: try_picture(path, size, fit), paths, workers)
+    ):
+        if isinstance(answer, str):
+            faults.append(f"can't read picture {shown(paths[place])}: {answer}")
+        else:
+            pictures[place] = answer
+    if faults:
+        raise DataError(faults)
+    return pictures
+
+
+def try_picture(
+    picture: Path | bytes | Image.Image, size: int, fit: Fit = "crop"
+) -> NDArray[np.uint8] | str:
+    """Read one picture inside `pillow_muted`, from any thread.
+
+    Args:
+        picture: a file, the bytes of one, or a picture that Pillow opened or made.
+        size: side in pixels.
+        fit: see `fit_picture`.
+
+    Returns:
+        As `read_picture`; or the reason why it can't be read.
+    """
+    opened = nullcontext(picture) if isinstance(picture, Image.Image) else opened_picture(picture)
+    try:
+        with opened as image:
+            return fit_picture(to_upright(image), size, fit)
+    except Unreadable as error:
+        return str(error)
+    except Exception as error:  # a picture that Pillow opened elsewhere, decoded only now
+        return damage(error)
+
+
+@contextlib.contextmanager
+def pillow_muted() -> Iterator[None]:
+    """Mute Pillow's remarks on odd files, for each fault is told by us; keep its guard.
+
+    Warning filters belong to the process, not to a thread: enter it around a pool of threads, not
+    inside.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
+    """Why each file can't be read, None where it can.
+
+    Every file is decoded to its end; JPEGs at an eighth of their size, which reads all of the
+    data at less cost.
+
+    Args:
+        paths: the files.
+        workers: threads that decode; 0 decodes in the calling one.
+    """
+
+    def fault(path: Path) -> str | None:
+        try:
+            with opened_picture(path) as image:
+                decode(image, quick=True)
+        except Unreadable as error:
+            return str(error)
+        return None
+
+    return each_picture(fault, paths, workers)
+
+
+def open_content(path: Path) -> io.BufferedReader | io.BytesIO:
+    """The bytes of a picture that is a file, or inside a larger one (see `data.packed`)."""
+    packed = read_packed(path)
+    return path.open("rb") if packed is None else io.BytesIO(packed)
+
+
+def fit_picture(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
+    """Make an image square.
+
+    Bicubic, antialiased when shrinking. At most the square is computed, so that a picture of
+    2000 x 3 pixels costs no more than another; a picture that has the size already is unchanged.
+
+    Args:
+        image: mode RGB or L (grey gives three equal channels).
+        size: side in pixels, at least 1.
+        fit: ``crop`` scales the shorter side to `size` and cuts the middle square out; ``pad``
+            scales the longer side to it and centers the whole image on white.
+
+    Returns:
+        (size, size, 3) uint8.
+    """
+    if fit == "pad":
+        x, y, width, height = padded_place(image.width, image.height, size)
+        whole = image.resize((width, height), Image.Resampling.BICUBIC)
+        padded = np.full((size, size, 3), 255, dtype=np.uint8)
+        padded[y : y + height, x : x + width] = np.asarray(whole.convert("RGB"))
+        return padded
+    side = min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    square = image.resize(
+        (size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
+    )
+    return np.asarray(square.convert("RGB"), dtype=np.uint8)
+
+
+def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int]:
+    """Where an image lies in a padded square: left, top, width and height, at least 1 each."""
+    longer = max(width, height)
+    across, down = (max(1, round(size * side / longer)) for side in (width, height))
+    return (size - across) // 2, (size - down) // 2, across, down
+
+
+def each_picture(
+    task: Callable[[Path], Answer], paths: Sequence[Path], workers: int
+) -> list[Answer]:
+    """Answers in order."""
+    with pillow_muted():
+        if workers < 1:
+            return [task(path) for path in paths]
+        pool = ThreadPoolExecutor(workers)
+        try:
+            return list(pool.map(task, paths))
+        finally:  # after Ctrl-C no picture is begun any more
+            pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def opened_picture(path: Path | bytes) -> Iterator[Image.Image]:
+    """Open a picture; whatever goes wrong until it is closed is `Unreadable`.
+
+    The memory that decoding it takes is held until then.
+    """
+    head = b""
+    try:
+        with _content(path) as file:
+            length = file.seek(0, os.SEEK_END)
+            if length > MOST_BYTES:
+                raise Unreadable(too_long(length))
+            file.seek(0)
+            head = file.read(HEAD)
+            file.seek(0)
+            with (
+                Image.open(file, formats=_FORMATS) as image,
+                ROOM.taken(room_for(image, length)),
+            ):
+                yield image
+    except Unreadable:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable(
+            f"claims to be {_claimed_size(path)}, more than the limit of "
+            f"{Image.MAX_IMAGE_PIXELS:,} pixels that guards against decompression bombs"
+        ) from None
+    except FileNotFoundError:
+        raise Unreadable("no such file") from None
+    except PermissionError:
+        raise Unreadable("no permission to read it") from None
+    except UnidentifiedImageError:
+        raise Unreadable(named_kind(head) or ("not a picture" if head else "empty file")) from None
+    except Exception as error:
+        # Decoders meet damaged data with almost any exception.
+        raise Unreadable(damage(error)) from None
+
+
+def _content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
+    """The encoded bytes of a picture.
+
+    Raises:
+        Unreadable: a link that leads nowhere, or nothing that has contents.
+        OSError: it can't be read.
+    """
+    packed = path if isinstance(path, bytes) else read_packed(path)
+    if packed is not None:
+        return io.BytesIO(packed)
+    assert isinstance(path, Path)
+    if path.is_symlink() and not path.exists():
+        raise Unreadable("broken link")
+    if path.exists() and not path.is_file():
+        raise Unreadable("not a regular file")
+    return path.open("rb")
+
+
+def _claimed_size(path: Path | bytes) -> str:
+    """Width and height in the header; Pillow refuses to open the file, so ask its readers."""
+    with _content(path) as file:
+        prefix = file.read(16)
+        for name in _FORMATS:
+            reader, accepts = Image.OPEN.get(name, (None, None))
+            if reader is None or accepts is None or not accepts(prefix):
+                continue
+            file.seek(0)
+            with contextlib.suppress(Exception):
+                width, height = reader(file, "").size
+                return f"{width} x {height} pixels"
+    return "a picture"

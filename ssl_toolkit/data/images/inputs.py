@@ -1,0 +1,115 @@
+"""Pictures in the forms in which Python code hands them over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.data.images.files import padded_place, try_picture
+from ssl_toolkit.files import at_home
+from ssl_toolkit.text import shown
+
+Picture = str | os.PathLike[str] | Image.Image | NDArray[np.generic] | Tensor
+"""A file, a picture of Pillow's, an array (H, W, 3) or (H, W), or a tensor (3, H, W)."""
+
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
+"""(size, size, 3) RGB, uint8 or float in [0, 1]."""
+
+
+def several(images: Picture | Iterable[Picture]) -> Sequence[Picture]:
+    """One picture as a list of one, a stack as its pictures.
+
+    Stacks are arrays (N, H, W, 3), (N, H, W, 1) or (N, H, W), and tensors (N, 3, H, W), (N, 1, H,
+    W) or (N, H, W). With three dimensions, an array whose last one is at most 4 is one picture, and
+    so is a tensor whose first one is 1, 3 or 4.
+    """
+    if isinstance(images, np.ndarray):
+        one = images.ndim < 3 or (images.ndim == 3 and images.shape[-1] <= 4)
+        return [images] if one else list(images)
+    if isinstance(images, Tensor):
+        one = images.ndim < 3 or (images.ndim == 3 and images.shape[0] in (1, 3, 4))
+        return [images] if one else list(images)
+    if isinstance(images, str | os.PathLike | Image.Image):
+        return [images]
+    return list(images)
+
+
+def name_of(image: Picture, place: int) -> str:
+    """A picture in a message: its path, else its place in the list."""
+    return shown(Path(image)) if isinstance(image, str | os.PathLike) else f"number {place}"
+
+
+def pixels_of(image: Picture, size: int, fit: Fit = "crop") -> Pixels | str:
+    """One picture, made square as `fit_picture` does; inside `pillow_muted`, from any thread.
+
+    Args:
+        image: arrays and tensors are RGB or grey, uint8 or float in [0, 1]; floats stay floats.
+        size: side in pixels.
+        fit: see `fit_picture`.
+
+    Returns:
+        Its pixels, or the reason why it can't be read.
+    """
+    if isinstance(image, str | os.PathLike):
+        return try_picture(at_home(image), size, fit)
+    if isinstance(image, Image.Image):
+        return try_picture(image, size, fit)
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        image = image.float() if image.is_floating_point() else image
+        image = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
+    if image.ndim == 3 and image.shape[-1] == 1:
+        image = image[:, :, 0]
+    if not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] == 3)) or image.size == 0:
+        return (
+            f"an array is (H, W, 3) or (H, W) and a tensor (3, H, W), got {tuple(image.shape)} "
+            "with the channels last"
+        )
+    if image.dtype == np.uint8:
+        return try_picture(Image.fromarray(np.ascontiguousarray(image)), size, fit)
+    if not np.issubdtype(image.dtype, np.floating):
+        return f"its dtype is {image.dtype}; uint8 or float in [0, 1] is wanted"
+    if not (image.min() >= 0 and image.max() <= 1):
+        return "floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
+    return _fit_float(image.astype(np.float32), size, fit)
+
+
+def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.float32]:
+    """As `fit_picture`, but without rounding to 8 bits."""
+    height, width = image.shape[:2]
+    x, y, across, down = 0, 0, size, size
+    box: tuple[float, float, float, float] = (0, 0, width, height)
+    if fit == "pad":
+        x, y, across, down = padded_place(width, height, size)
+    else:
+        side = min(height, width)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side)
+    channels = [image] * 3 if image.ndim == 2 else np.moveaxis(image, -1, 0)
+    resized = np.stack(
+        [
+            np.asarray(
+                Image.fromarray(np.ascontiguousarray(channel)).resize(
+                    (across, down), Image.Resampling.BICUBIC, box=box
+                )
+            )
+            for channel in channels
+        ],
+        axis=-1,
+    )
+    fitted = np.ones((size, size, 3), np.float32)
+    fitted[y : y + down, x : x + across] = resized.clip(0, 1)  # bicubic weights overshoot at edges
+    return fitted
+
+
+def unit_floats(pixels: Pixels) -> NDArray[np.float32]:
+    """Pixels as floats in [0, 1]."""
+    floats = pixels.astype(np.float32)
+    return floats / np.float32(255) if pixels.dtype == np.uint8 else floats

@@ -1,0 +1,1 @@
+"""Read folders, manifests, archives and arrays into image tables."""

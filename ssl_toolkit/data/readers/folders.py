@@ -1,0 +1,263 @@
+"""A user's own folders of pictures as an `ImageTable`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.class_names import class_name
+from ssl_toolkit.data.images.kinds import kind_of_name, way_out
+from ssl_toolkit.data.readers.file_tree import entries, in_any, is_inside, real_path, walk
+from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.text import shown, some, text_of
+
+LAYOUTS = (
+    "labeled/<class>/… with unlabeled/… and test/<class>/… (and validation/<class>/…); or "
+    "train/<class>/… with test/<class>/… (and val/<class>/…); or <class>/… alone; or *.tar shards; "
+    "or *.parquet files; or metadata.csv; and --data takes a manifest too: FILE.csv, .tsv or "
+    ".jsonl with path, label, split, or FILE.txt with `path label` lines; and FILE.npz with images "
+    "and labels"
+)
+"""The accepted layouts, for messages."""
+
+Source = Literal["labelled", "unlabelled", "train", "validation", "val", "test"]
+
+# British spellings too; upper and lower case alike, so that Train/ never becomes a class.
+_SOURCES: dict[str, Source] = {
+    "labeled": "labelled",
+    "labelled": "labelled",
+    "unlabeled": "unlabelled",
+    "unlabelled": "unlabelled",
+    "train": "train",
+    "validation": "validation",
+    "val": "val",
+    "test": "test",
+}
+
+
+def read_folder(
+    path: Path | str,
+    *,
+    on_bad_image: Literal["error", "skip"] = "error",
+    workers: int = 0,
+    size: int | None = None,
+    progress: Progress | None = None,
+    lazily: bool = False,
+    fit: Fit = "crop",
+) -> ImageTable:
+    """Look at a folder and list its pictures; nothing is written there.
+
+    The layout is told by the names of its folders (see `LAYOUTS`; also ``labelled`` and
+    ``unlabelled``, upper or lower case). Classes are the folders in ``labeled/`` or ``train/``, or
+    the top ones, sorted as text. ``val/`` without ``test/`` beside ``train/`` is the test split.
+    Every picture is verified by decoding it. Links are followed once and never from the unlabelled
+    pictures into labelled, validation or test ones.
+
+    Args:
+        path: the data folder.
+        on_bad_image: ``error`` refuses the folder and names every unreadable picture of every
+            split at once; ``skip`` leaves exactly those out and names each in a note.
+        workers: threads that decode; 0 decodes in the calling one.
+        size: side in pixels at which they are decoded into the cache, from which ``read`` then
+            serves that size; None verifies only.
+        progress: called while they are decoded.
+        lazily: open no picture; unreadable ones stay in the table.
+        fit: see `pictures.fit_picture`.
+
+    Returns:
+        The table; its notes say what was understood, ignored, not used and skipped. Without
+        unlabelled pictures in the ``labeled/`` layout a note begins "no unlabelled pictures".
+
+    Raises:
+        DataError: no such folder, a layout that can't be read, classes that don't agree, a class
+            without pictures, or unreadable pictures.
+    """
+    top = Path(path)
+    if not top.is_dir():
+        kind = "is a file, not a folder" if top.exists() else "doesn't exist"
+        raise DataError(f"the data folder {shown(top)} {kind}; give one that holds {LAYOUTS}")
+    rows = Collected(workers, size, progress, lazily, fit)
+    inside = entries(top)
+    folders = [entry for entry in inside if entry.is_dir()]
+    rows.unused += [text_of(entry.name) for entry in inside if not entry.is_dir()]
+    sources = _sources(top, folders)
+    if "labelled" in sources or "train" in sources:
+        classes = _read_splits(top, sources, rows)
+        used = set(rows.folders)
+        rows.ignored += [text_of(folder.name) for folder in folders if folder not in used]
+    elif sources:
+        names = some([f"{text_of(folder.name)}/" for folder in sources.values()])
+        raise DataError(
+            f"{shown(top)} has {names} but neither labeled/ nor train/; a data folder holds "
+            f"{LAYOUTS}"
+        )
+    else:
+        classes = _read_classes(top, "", folders, "pool", (), rows)
+        if len(classes) < 2:
+            raise DataError(
+                f"{shown(top)} holds pictures in {len(classes)} class folders, two are the least; "
+                f"a data folder holds {LAYOUTS}"
+            )
+    rows.drop_unreadable(refuse=on_bad_image == "error")
+    _check_classes(top, classes, rows)
+    return rows.table(classes)
+
+
+def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
+    """The folders that mean something in a layout, by what they mean."""
+    sources: dict[Source, Path] = {}
+    for folder in folders:
+        source = _SOURCES.get(folder.name.lower())
+        if source in sources:
+            raise _both(top, sources[source], folder)
+        if source is not None:
+            sources[source] = folder
+    return sources
+
+
+def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tuple[str, ...]:
+    """Read the layouts with a folder a split; returns the classes."""
+    main: Part = "labelled" if "labelled" in sources else "pool"
+    validation, val = sources.get("validation"), sources.get("val")
+    test, pool = sources.get("test"), sources.get("unlabelled")
+    if main == "pool" and test is None and val is not None:
+        test, val = val, None
+        rows.notes.append("val/ is taken as the test split: there is no test/ beside train/")
+    if validation is not None and val is not None:
+        raise _both(top, validation, val)
+    if main == "pool" and pool is not None:
+        rows.notes.append(
+            f"{text_of(pool.name)}/ is not used beside train/; rename train/ to labeled/ to use it"
+        )
+        pool = None
+    found: dict[Part, Path | None] = {
+        main: sources["labelled" if main == "labelled" else "train"],
+        "validation": validation or val,
+        "test": test,
+    }
+    splits = {part: folder for part, folder in found.items() if folder is not None}
+    rows.folders = [*splits.values(), *([pool] if pool is not None else [])]
+    _check_apart(rows.folders)
+    classes: tuple[str, ...] = ()
+    faults: list[str] = []
+    for part, folder in splits.items():
+        name = text_of(folder.name)
+        inside = entries(folder)
+        rows.unused += [f"{name}/{text_of(item.name)}" for item in inside if not item.is_dir()]
+        kinds = [item for item in inside if item.is_dir()]
+        others = [real_path(other) for other in splits.values() if other != folder]
+        if part == main:
+            classes = _read_classes(top, f"{name}/", kinds, part, others, rows)
+            continue
+        foreign = [item for item in kinds if _class_of(item) not in classes]
+        faults += [
+            f"{shown(item)} is a class that {text_of(splits[main].name)}/ doesn't have (it has "
+            f"{some(classes)}); add pictures of it there, or remove the folder"
+            for item in foreign
+        ]
+        if not foreign:
+            _read_classes(top, f"{name}/", kinds, part, others, rows, classes)
+    if faults:
+        raise DataError(faults)
+    if main == "labelled":
+        _read_unlabelled(top, pool, [real_path(folder) for folder in splits.values()], rows)
+    return classes
+
+
+def _read_classes(
+    top: Path,
+    prefix: str,
+    folders: Sequence[Path],
+    part: Part,
+    others: Sequence[Path],
+    rows: Collected,
+    classes: tuple[str, ...] | None = None,
+) -> tuple[str, ...]:
+    """Read class folders into the table; returns `classes`, by default those read here."""
+    root = real_path(top)
+    kinds: list[str] = []
+    for folder in sorted(folders, key=_class_of):
+        kind, name = _class_of(folder), text_of(folder.name)
+        real = real_path(folder)
+        home = real_path(folder.parent)
+        if folder.is_symlink() and (
+            is_inside(real, home)
+            or is_inside(home, real)
+            or is_inside(root, real)
+            or in_any(real, others)
+        ):
+            rows.links.append(prefix + name)
+            continue
+        finds = walk(folder, prefix + name, root=root, others=others)
+        if not prefix and not finds.pictures and not any(map(kind_of_name, finds.unused)):
+            rows.ignored.append(name)  # beside the classes of a single pool: no class
+            continue
+        if kind not in kinds[-1:]:
+            kinds.append(kind)
+        label = len(kinds) - 1 if classes is None else classes.index(kind)
+        rows.add(finds, label, part)
+    return tuple(kinds) if classes is None else classes
+
+
+def _class_of(folder: Path) -> str:
+    """The class of a folder: two folders of one name in two Unicode forms are one class."""
+    return class_name(text_of(folder.name))
+
+
+def _read_unlabelled(top: Path, pool: Path | None, others: Sequence[Path], rows: Collected) -> None:
+    if pool is None:
+        rows.notes.append(f"no unlabelled pictures: there is no folder {shown(top)}/unlabeled")
+        return
+    finds = walk(pool, text_of(pool.name), root=real_path(top), others=others)
+    rows.add(finds, -1, "unlabelled")
+    if not finds.pictures:
+        rows.notes.append(f"no unlabelled pictures: the folder {shown(pool)} holds none")
+
+
+def _check_apart(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        for other in folders:
+            if folder != other and is_inside(real_path(folder), real_path(other)):
+                raise DataError(
+                    f"{shown(folder)} and {shown(other)} lead to the same pictures; "
+                    "splits must not share a folder"
+                )
+
+
+def _both(top: Path, one: Path, other: Path) -> DataError:
+    return DataError(
+        f"{shown(top)} has both {text_of(one.name)}/ and {text_of(other.name)}/, which mean the "
+        "same; keep one of them"
+    )
+
+
+def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
+    where = shown(rows.folders[0] if rows.folders else top)
+    start = f"{text_of(rows.folders[0].name)}/" if rows.folders else ""
+    pairs = zip(rows.labels, rows.parts, strict=True)
+    filled = {label for label, part in pairs if part in ("labelled", "pool")}
+    empty = [
+        f"class folder {where}/{kind} holds no readable picture"
+        f"{_but(f'{start}{kind}/', rows)}; add some, or remove it"
+        for label, kind in enumerate(classes)
+        if label not in filled
+    ]
+    if empty:
+        raise DataError(empty)
+    if len(classes) < 2:
+        raise DataError(f"{where} has {len(classes)} class folders; two classes are the least")
+
+
+def _but(start: str, rows: Collected) -> str:
+    """What a class folder without pictures holds in their place; empty for nothing known."""
+    kinds = Counter(kind_of_name(name) for name in rows.unused if name.startswith(start))
+    skipped = [note for note in rows.notes if note.startswith(f"skipped {start}")]
+    told = [f"{count} files, each {kind}: {way_out(kind)}" for kind, count in kinds.items() if kind]
+    told += [f"{len(skipped)} unreadable ones, the first {skipped[0][8:]}"] if skipped else []
+    return f", but {'; '.join(told)}" if told else ""

@@ -1,0 +1,151 @@
+"""Pictures as Hugging Face's ``datasets`` stores them: ``imagefolder`` metadata, and parquet."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_toolkit.data.class_names import class_of
+from ssl_toolkit.data.images.archives import parquet_path, parquet_pictures
+from ssl_toolkit.data.images.kinds import head_of, named_kind
+from ssl_toolkit.data.readers.manifests import fill, fill_from_files, part_of
+from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_text, records
+from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.text import shown, text_of
+
+METADATA = ("metadata.csv", "metadata.jsonl")
+"""Names of files that list the pictures of their folder under ``file_name``."""
+
+_LABELS = ("label", "labels", "fine_label")
+
+
+def is_metadata(path: Path) -> bool:
+    """Whether a file names pictures and their labels, by its name and its first line."""
+    if path.name.lower() not in METADATA:
+        return False
+    with path.open("rb") as file:
+        first = file.readline(LABEL_LENGTH)
+    return b"file_name" in first and b"label" in first
+
+
+def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
+    """Add the pictures that ``metadata.csv`` or ``metadata.jsonl`` files name.
+
+    A file in ``train/``, ``validation/`` or ``test/`` says the split; in the data folder itself
+    the first folder of ``file_name``, or a column ``split``, does. The label stands under
+    ``label`` or ``labels``.
+
+    Args:
+        metadata: the files, in `top` or in folders of it.
+        top: what keys are relative to, and what no path leaves.
+        rows: takes the pictures.
+
+    Returns:
+        The classes, sorted as text.
+
+    Raises:
+        DataError: as `manifests.read_manifest`.
+    """
+    bad = BadRows(shown(top))
+
+    def found() -> Iterator[Record]:
+        for path in metadata:
+            bad.where = shown(path)
+            home = "" if path.parent == top else f"{text_of(path.parent.name)}/"
+            for line, name, label, split in records(path, bad, "file_name", rows.notes):
+                key = home + name
+                yield line, key, label, split or (part_of(key) if "/" in key else "")
+        bad.where = shown(metadata[0] if len(metadata) == 1 else top)
+
+    return fill_from_files(found(), top, bad, rows)
+
+
+def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
+    """Add the pictures of parquet files, without reading any.
+
+    A file whose name, or whose folder's, begins with a split's (``train-00000-of-00001.parquet``)
+    belongs to it. The pictures are the column whose cells hold ``bytes`` and ``path``; the bytes
+    must be there. The label is the column ``label``, ``labels`` or ``fine_label``, else one that
+    the schema calls a ``ClassLabel``; its names are the schema's.
+
+    Args:
+        files: the files.
+        top: what keys are relative to, and what no path leaves.
+        rows: takes the pictures.
+
+    Returns:
+        The classes, sorted as text.
+
+    Raises:
+        DataError: pyarrow isn't installed, a file is damaged or lacks a column of pictures, or as
+            `manifests.fill`.
+    """
+    bad = BadRows(shown(top), "row")
+
+    def found() -> Iterator[Record]:
+        for path in files:
+            bad.where = shown(path)
+            yield from _rows(path, top, bad, rows)
+        bad.where = shown(files[0] if len(files) == 1 else top)
+
+    return fill(found(), os.path.abspath(top), bad, rows)
+
+
+def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
+    try:
+        source = parquet_pictures(os.fspath(path), os.stat(path).st_mtime_ns)
+        column, names = _label_column(source.schema)
+        for name in filter(None, (source.image, column)):
+            source.check(name)
+    except OSError as error:
+        reason = named_kind(head_of(path)) or error.strerror or str(error)
+        raise DataError(f"can't read {bad.where}: {reason}") from None
+    if not source.image:
+        raise DataError(
+            f"{bad.where} has no column of pictures, a struct of bytes and path; its columns are "
+            f"{', '.join(source.schema.names)}"
+        )
+    where = text_of(os.path.relpath(path, top)) if path != top else text_of(path.name)
+    split = part_of(path.name) or part_of("" if top in (path, path.parent) else path.parent.name)
+    for row, value in enumerate(source.cells(column) if column else [None] * source.count):
+        if isinstance(value, str) and len(value) > LABEL_LENGTH:
+            raise DataError(
+                f"{bad.where}, row {row}: the label has {len(value):,} characters; it is a number "
+                "or a name"
+            )
+        label = _named(value, names)
+        if label is None:
+            bad.add(row, f"the label {value!r} is none of the schema's")
+            continue
+        rows.paths.append(parquet_path(path, row))
+        yield row, f"{where}/{row}", label, split
+
+
+def _named(value: Any, names: Sequence[str]) -> str | None:
+    if names and isinstance(value, int):
+        if value == -1:
+            return ""
+        return names[value] if 0 <= value < len(names) else None
+    label = label_text(value)
+    return label if label is None else class_of(label)
+
+
+def _label_column(schema: Any) -> tuple[str, list[str]]:
+    """Name of the column of labels, empty for none, and the names of its numbers."""
+    told = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = json.loads(told).get("info", {}).get("features", {})
+        named = {
+            name: [str(one) for one in feature["names"]]
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (ValueError, AttributeError, KeyError, TypeError):
+        named = {}
+    known = [name for name in _LABELS if name in schema.names]
+    column = next((name for name in known if name in named), next(iter([*known, *named]), ""))
+    return column, named.get(column, [])

@@ -1,0 +1,277 @@
+"""Images and labels of a Python program as a data file, for a run that is one like any other.
+
+What is given is written beside the folder of the run, under a name of its content: arrays of one
+shape, or features, as ``.npz``; paths as a manifest, the files themselves staying where they are;
+anything else as ``.tar`` shards of PNG files, one image in memory at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ssl_toolkit.data.images.decoding import Unreadable, to_upright
+from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.inputs import Picture
+from ssl_toolkit.data.label_values import label_name, label_names, label_numbers, sorted_classes
+from ssl_toolkit.data.readers.npz import as_uint8, checked_stack
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.files import sync
+
+Images = NDArray[Any] | Tensor | Sequence[Picture] | Dataset[Any]
+"""A stack (N, H, W, 3), (N, H, W) or a tensor (N, 3, H, W); features (N, D); a sequence of paths,
+images of Pillow's, arrays and tensors; or a map-style data set of torch's, of images or of pairs
+(image, label)."""
+
+Labels = NDArray[Any] | Tensor | Sequence[int | str | None]
+"""(N,) see `label_names`."""
+
+LabeledImages = tuple[Images, Labels] | Dataset[Any]
+"""A pair, or a data set of pairs."""
+
+_BLOCK = 2**24  # values
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """What was written."""
+
+    path: Path
+    classes: tuple[str, ...]
+    root: Path | None = None
+    """What the paths of a manifest are relative to."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The images of one argument."""
+
+    name: str
+    """Of the argument, for messages."""
+    split: str
+    """A word of a manifest."""
+    images: Any
+    """A stack (features or images, channels last), a data set or a list."""
+    labels: list[str] | None
+    """Names, empty for none; None: whatever the data set says."""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def items(self) -> Iterator[tuple[Picture, str]]:
+        """Images and labels, one at a time."""
+        for place in range(len(self)):
+            item, label = self.images[place], ""
+            if isinstance(item, tuple):
+                item, own = item
+                label = label_name(own, self.name)
+            yield item, label if self.labels is None else self.labels[place]
+
+
+def write_data(
+    folder: Path,
+    images: Images,
+    labels: Labels | None = None,
+    *,
+    unlabeled: Images | None = None,
+    validation: LabeledImages | None = None,
+    test: LabeledImages | None = None,
+) -> DataFile:
+    """Write images and labels into a folder, for ``data`` of a configuration.
+
+    Args:
+        folder: made when missing.
+        images: see `Images`; those without a label join the unlabeled ones.
+        labels: (N,) see `label_names`; None where a data set holds pairs.
+        unlabeled: more images, without labels.
+        validation: a pair (images, labels), or a data set of pairs; likewise `test`.
+        test: never learned from.
+
+    Raises:
+        DataError: images or labels of no known form; names the argument, shape and dtype.
+        OSError: the folder can't be written.
+    """
+    parts = [_part("images", "train", images, labels)]
+    if unlabeled is not None:
+        part = _part("unlabeled", "unlabeled", unlabeled, None)
+        parts.append(replace(part, labels=[""] * len(part)))
+    for name, split, given in (("validation", "val", validation), ("test", "test", test)):
+        if given is not None:
+            pair = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+            parts.append(_part(name, split, *pair))
+    stacks = [part.images for part in parts if isinstance(part.images, np.ndarray)]
+    shapes = {stack.shape[1:] for stack in stacks}
+    if len(stacks) == len(parts) and len(shapes) == 1:
+        suffix, write = ".npz", _write_arrays
+    elif any(len(shape) == 1 for shape in shapes):
+        told = ", ".join(f"{part.name} {_told(part.images)}" for part in parts)
+        raise DataError(f"features are (N, D) of one length D in all arguments, got {told}")
+    elif all(isinstance(part.images, list) and _are_paths(part.images) for part in parts):
+        suffix, write = ".jsonl", _write_manifest
+    else:
+        suffix, write = "", _write_shards
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".given-", dir=folder) as scratch:
+        made = Path(scratch, f"data{suffix}")
+        written = write(made, parts)
+        target = folder / f"given-{_digest(made)}{suffix}"
+        if not target.exists():
+            os.replace(made, target)
+    return replace(written, path=target)
+
+
+def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
+    if isinstance(images, Tensor):
+        images = images.detach().cpu()
+        images = (images.movedim(1, -1) if images.ndim == 4 else images).numpy()
+    if isinstance(images, str | os.PathLike | Image.Image | Mapping):
+        raise DataError(f"{name}: several images are wanted, got one {type(images).__name__}")
+    if isinstance(images, Dataset):
+        if not hasattr(images, "__len__"):
+            raise DataError(f"{name}: a data set must be map-style, with a length")
+    elif not isinstance(images, np.ndarray) or images.dtype.kind in "OUS":
+        images = list(images)
+    elif images.ndim == 2:
+        if images.dtype.kind not in "fiu":
+            raise DataError(f"{name}: features are (N, D) numbers, got {_told(images)}")
+    else:
+        images = checked_stack(images, name)
+    if not len(images):
+        raise DataError(f"{name}: there are no images")
+    names = None if labels is None else label_names(labels, len(images), f"labels of {name}")
+    if names is None and not isinstance(images, Dataset):
+        names = [""] * len(images)
+    return _Part(name, split, images, names)
+
+
+def _told(images: Any) -> str:
+    """What an argument is, without its values."""
+    if isinstance(images, np.ndarray):
+        return f"{images.shape} {images.dtype}"
+    return f"{len(images)} in a {type(images).__name__}"
+
+
+def _are_paths(images: Sequence[Any]) -> bool:
+    return all(isinstance(image, str | os.PathLike) for image in images)
+
+
+def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
+    """One stack of all parts, block by block, for `npz.read_npz`."""
+    names = [label for part in parts for label in part.labels or ()]
+    classes = sorted_classes(names)
+    shape, of_images = parts[0].images.shape[1:], parts[0].images.ndim > 2
+    header = {
+        "descr": "|u1" if of_images else "<f4",
+        "fortran_order": False,
+        "shape": (len(names), *shape),
+    }
+    step = max(1, _BLOCK // int(np.prod(shape)))
+    arrays: dict[str, NDArray[Any]] = {
+        "labels": label_numbers(names, classes),
+        "splits": np.array([part.split for part in parts for _ in range(len(part))]),
+        "classes": np.array(classes, dtype=np.str_),
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        # Of a ZipInfo, not of a name, which would bring in the time.
+        member = zipfile.ZipInfo("images.npy" if of_images else "features.npy")
+        with archive.open(member, "w", force_zip64=True) as file:
+            np.lib.format.write_array_header_2_0(file, header)
+            for part in parts:
+                for start in range(0, len(part), step):
+                    block = part.images[start : start + step]
+                    block = as_uint8(block, part.name) if of_images else block.astype("<f4")
+                    file.write(block.tobytes())
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w") as file:
+                np.lib.format.write_array(file, array)
+    sync(path)
+    return DataFile(path, classes)
+
+
+def _write_manifest(path: Path, parts: Sequence[_Part]) -> DataFile:
+    """A line for each path; the files stay where they are."""
+    rows = [
+        (os.path.abspath(str(image)), label, part.split)
+        for part in parts
+        for image, label in part.items()
+    ]
+    root = os.path.commonpath([os.path.dirname(image) for image, _, _ in rows])
+    with path.open("w", encoding="utf-8") as file:
+        for image, label, split in rows:
+            row = {"path": os.path.relpath(image, root), "label": label or None, "split": split}
+            file.write(json.dumps(row) + "\n")
+    sync(path)
+    return DataFile(path, sorted_classes(label for _, label, _ in rows), Path(root))
+
+
+def _write_shards(path: Path, parts: Sequence[_Part]) -> DataFile:
+    """A tar file for each part, with each image and its label."""
+    path.mkdir()
+    names = set()
+    for part in parts:
+        shard = path / f"{part.split}.tar"
+        with tarfile.open(shard, "w") as archive:
+            for number, (image, label) in enumerate(part.items()):
+                content, suffix = _encoded(image, f"{part.name} number {number}")
+                _add(archive, f"{number:08d}{suffix}", content)
+                if label:
+                    _add(archive, f"{number:08d}.cls", label.encode())
+                names.add(label)
+        sync(shard)
+    return DataFile(path, sorted_classes(names))
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    header = tarfile.TarInfo(name)
+    header.size = len(content)
+    archive.addfile(header, io.BytesIO(content))
+    archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all headers in memory
+
+
+def _encoded(image: Any, where: str) -> tuple[bytes, str]:
+    """The bytes of an image file without loss, and its suffix."""
+    try:
+        if isinstance(image, str | os.PathLike):
+            suffix = Path(image).suffix.lower()
+            return Path(image).read_bytes(), suffix if suffix in PICTURE_SUFFIXES else ".png"
+        if isinstance(image, Tensor):
+            image = image.detach().cpu()
+            image = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
+        if isinstance(image, np.ndarray):
+            image = Image.fromarray(as_uint8(image[None], where)[0])
+        elif isinstance(image, Image.Image):
+            image = to_upright(image).convert("RGB")
+        else:
+            kind = type(image).__name__
+            raise DataError(
+                f"{where}: a path, an image, an array or a tensor is wanted, got {kind}"
+            )
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", compress_level=1)
+    except (OSError, Unreadable) as error:
+        raise DataError(f"{where}: can't read the image: {error}") from None
+    return buffer.getvalue(), ".png"
+
+
+def _digest(path: Path) -> str:
+    """Of a file, or of the files of a folder by name."""
+    whole = hashlib.sha256()
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with file.open("rb") as content:
+            whole.update(hashlib.file_digest(content, "sha256").digest())
+    return whole.hexdigest()[:16]

@@ -1,0 +1,68 @@
+"""The pictures that a command's arguments name: files, and folders with all that is in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssl_toolkit.data.images.kinds import kind_of_name
+from ssl_toolkit.data.readers.file_tree import real_path, unused_notes, walk
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.text import shown, some, text_of
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Pictures, by the names under which they are reported."""
+
+    names: list[str]
+    """(N,) the argument as typed, joined with the path inside where it is a folder."""
+    paths: list[Path]
+    """(N,) the files."""
+    notes: list[str]
+    """Lines the user should see: what lies in the folders and is not used."""
+
+
+def list_pictures(arguments: Sequence[str]) -> Listing:
+    """Find the pictures, in the order of the arguments, those of a folder in the order of names.
+
+    Folders are walked as ``unlabeled/`` is: hidden files are no pictures, links go round in no
+    circle, the extension decides. A file that is named itself is a picture whatever its extension.
+    Nothing is opened.
+
+    Args:
+        arguments: paths as typed.
+
+    Raises:
+        DataError: some don't exist, or are folders without pictures; one message each.
+    """
+    listing = Listing([], [], [])
+    faults = []
+    unused: list[str] = []
+    links: list[str] = []
+    for typed in arguments:
+        path = Path(typed)
+        if not path.is_dir():
+            if not os.path.lexists(path):
+                faults.append(f"{text_of(typed)}: no such picture or folder")
+            listing.names.append(text_of(typed))
+            listing.paths.append(path)
+            continue
+        finds = walk(path, "", root=real_path(path))
+        start = text_of(os.path.join(typed, ""))
+        if not finds.pictures:
+            known = [name for name in finds.unused if kind_of_name(name)]
+            told = "; ".join(["there are no pictures in this folder", *unused_notes(known, "")])
+            faults.append(f"{shown(path)}: {told}")
+        listing.names.extend(start + key.removeprefix("/") for key in finds.pictures)
+        listing.paths.extend(finds.pictures.values())
+        unused += [start + key.removeprefix("/") for key in finds.unused]
+        links += [start + key.removeprefix("/") for key in finds.links]
+    if faults:
+        raise DataError(faults)
+    listing.notes.extend(unused_notes(unused, "no picture's extension"))
+    if links:
+        listing.notes.append(f"links not followed (they lead in a circle): {some(links)}")
+    return listing

@@ -1,0 +1,272 @@
+"""Lists of pictures: CSV, TSV and JSONL manifests, and lists of ``path label`` lines."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ssl_toolkit.data.class_names import class_name, name_fault
+from ssl_toolkit.data.packed_strings import Texts, have_twins
+from ssl_toolkit.data.readers.file_tree import is_inside, real_path
+from ssl_toolkit.data.readers.rows import BadRows, Record, records
+from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import Part
+from ssl_toolkit.registry import did_you_mean
+from ssl_toolkit.text import shown, some
+
+PARTS: dict[str, Part] = {
+    "": "pool",
+    "pool": "pool",
+    "train": "pool",
+    "labeled": "labelled",
+    "labelled": "labelled",
+    "unlabeled": "unlabelled",
+    "unlabelled": "unlabelled",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
+"""What the words of a column ``split`` mean, in lower case."""
+
+
+_LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=True))})(?![a-z])")
+
+
+def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, ...]:
+    """Add the pictures that a manifest names; opens none of them.
+
+    A table has a first line that names its columns: ``path``, and ``label`` and ``split`` where
+    there are any, in any order; others are ignored. JSONL has an object with these keys a line.
+    A list (``.txt``) has a path, a space and a label a line. Labels in `names.UNLABELLED`, of
+    upper or lower case, mean none; all others are class names as they are written, the forms of
+    one name in Unicode being one class. An empty split means the pool, which unlabelled pictures
+    join as unlabelled ones.
+
+    Args:
+        path: the file, UTF-8; its extension is one of `records.SUFFIXES`.
+        root: what paths are relative to; None for the manifest's folder. No path leads outside,
+            nor does a link on it.
+        rows: takes the pictures.
+
+    Returns:
+        The classes, sorted as text: those of labelled and pool pictures.
+
+    Raises:
+        DataError: the file can't be read, some rows are wrong (told by line), fewer than two
+            classes carry labels, or none of the pictures exists.
+    """
+    bad = BadRows(shown(path))
+    found = records(path, bad, "path", rows.notes)
+    return fill_from_files(found, path.parent if root is None else root, bad, rows)
+
+
+def fill_from_files(
+    found: Iterable[Record], root: Path, bad: BadRows, rows: Collected
+) -> tuple[str, ...]:
+    """Add records of picture files to the table; see `read_manifest`.
+
+    Args:
+        found: the records.
+        root: what paths are relative to.
+        bad: takes what is wrong with them.
+        rows: takes the pictures; empty so far.
+
+    Raises:
+        DataError: as `read_manifest`.
+    """
+    base = os.path.abspath(root)
+    classes = fill(found, base, bad, rows, Links(base))
+    rows.paths = rows.keys
+    if not rows.keys.is_ascii() and any(_file_name(key) != key for key in rows.keys):
+        rows.paths = Texts(_file_name(key) for key in rows.keys)
+    rows.base = base
+    if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
+        first = shown(Path(base, rows.paths[0]))
+        raise DataError(
+            f"none of the {len(rows.keys):,} pictures of {bad.where} exists, the first should be "
+            f"{first}; name the folder that its paths start from with --root DIR"
+        )
+    return classes
+
+
+def fill(
+    found: Iterable[Record],
+    base: str,
+    bad: BadRows,
+    rows: Collected,
+    links: Links | None = None,
+) -> tuple[str, ...]:
+    """Add records to the table, all but where the pictures are.
+
+    Args:
+        found: the records.
+        base: the absolute folder that their paths must not leave.
+        bad: takes what is wrong with them.
+        rows: takes keys, labels and parts, in the order of the records; empty of these so far.
+        links: where the paths are files: refuses those that lead out of `base` all the same.
+
+    Returns:
+        The classes.
+
+    Raises:
+        DataError: some records are wrong, or fewer than two classes carry labels.
+    """
+    keys = rows.keys
+    lines = array("q")
+    names: dict[str, int] = {}
+    forms: dict[str, int] = {"": -1}
+    numbers = array("q")
+    parts: list[Part] = []
+    for line, text, label, split in found:
+        key = inside(text, base) if _may_be_odd(text) else text
+        part = PARTS.get(split) or PARTS.get(split.strip().lower())
+        if not key:
+            bad.add(line, f"{text!r} is no path inside {shown(Path(base))}{_WAY_IN}")
+        elif fault := name_fault(key):
+            bad.add(line, f"the path {text!r} {fault}")
+        elif label not in forms and (fault := name_fault(label)):
+            bad.add(line, f"the label {label!r} {fault}")
+        elif links is not None and (outside := links.outside(key)):
+            bad.add(line, f"{text!r} leads by a link out of {shown(Path(base))} to {outside}")
+        elif part is None:
+            words = ", ".join(word for word in PARTS if word)
+            bad.add(line, f"the split {split!r} is unknown; it is empty or one of {words}")
+        elif not label and part in ("labelled", "validation", "test"):
+            bad.add(line, f"{text!r} is in the {part} split and has no label")
+        else:
+            if label not in forms:
+                forms[label] = names.setdefault(class_name(label), len(names))
+            keys.append(key)
+            lines.append(line)
+            numbers.append(forms[label])
+            parts.append(part if label else "unlabelled")
+    if have_twins(keys):
+        _name_twins(keys, lines, bad)
+    classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
+    bad.refuse()
+    if len(classes) < 2:
+        told = f" ({classes[0]})" if classes else ""
+        raise DataError(
+            f"{bad.where} has labelled pictures of {len(classes)} classes{told}, two are the least"
+        )
+    known = {name: number for number, name in enumerate(classes)}
+    final = [*(known.get(name, -1) for name in names), -1]  # the last one for -1, no label
+    rows.labels += [final[number] for number in numbers]
+    rows.parts += parts
+    return classes
+
+
+def _name_twins(keys: Sequence[str], lines: Sequence[int], bad: BadRows) -> None:
+    seen: dict[str, int] = {}
+    for key, line in zip(keys, lines, strict=True):
+        if key in seen:
+            bad.add(line, f"{key!r} stands in {bad.unit} {seen[key]} already")
+        else:
+            seen[key] = line
+
+
+_WAY_IN = " (the manifest's folder; --root DIR names another)"
+
+
+def _may_be_odd(text: str) -> bool:
+    """Whether a path is perhaps absolute, or has perhaps an empty, ``.`` or ``..`` step."""
+    return text[:1] in ("", "/", ".") or "/." in text or "//" in text or "\0" in text
+
+
+def inside(text: str, base: str) -> str | None:
+    """A path as written, as one relative to a folder; None where it leads outside.
+
+    Steps back (``..``) and absolute paths are right as long as they end inside.
+
+    Args:
+        text: the path.
+        base: the folder, absolute.
+    """
+    if not text or "\0" in text:
+        return None
+    full = os.path.normpath(os.path.join(base, text))
+    for start in (base, os.path.realpath(base)):
+        start = start.rstrip(os.sep) + os.sep
+        if full.startswith(start):
+            return full[len(start) :]
+    return None
+
+
+class Links:
+    """Tells paths that lead out of a folder by a link; each folder on the way is looked at once.
+
+    Args:
+        base: the folder, absolute.
+        tops: folders in it that may be links themselves.
+    """
+
+    def __init__(self, base: str, tops: Iterable[str] = ()) -> None:
+        self._base = base
+        self._roots = [real_path(Path(base, top)) for top in ("", *tops)]
+        self._folders: dict[str, str] = {}
+
+    def outside(self, key: str) -> str:
+        """Where a path in the folder leads, and the way out, if that is outside; else empty."""
+        name = _file_name(key)
+        folder = os.path.dirname(name)
+        if folder not in self._folders:
+            self._folders[folder] = self._leads_to(folder)
+        path = os.path.join(self._base, name)
+        return self._folders[folder] or (self._leads_to(name) if os.path.islink(path) else "")
+
+    def _leads_to(self, name: str) -> str:
+        real = real_path(Path(self._base, name))
+        if any(is_inside(real, root) for root in self._roots):
+            return ""
+        return f"{shown(real)}; write where the pictures are, and name a folder of all with --root"
+
+
+def _file_name(key: str) -> str:
+    """A UTF-8 text as the name of a file, whatever the locale says file names are."""
+    return key if key.isascii() else os.fsdecode(key.encode("utf-8", "surrogatepass"))
+
+
+def _classes(
+    names: Sequence[str],
+    numbers: Sequence[int],
+    parts: Sequence[Part],
+    lines: Sequence[int],
+    bad: BadRows,
+    notes: list[str],
+) -> tuple[str, ...]:
+    """The classes of labelled and pool pictures; what else is named is a fault or a note."""
+    learnt = {
+        number
+        for number, part in zip(numbers, parts, strict=True)
+        if number >= 0 and part in ("labelled", "pool")
+    }
+    classes = tuple(sorted(names[number] for number in learnt))
+    if len(learnt) == len(names):
+        return classes
+    hidden = Counter[str]()
+    for number, part, line in zip(numbers, parts, lines, strict=True):
+        if number < 0 or number in learnt:
+            continue
+        if part == "unlabelled":
+            hidden[names[number]] += 1
+        else:
+            near = did_you_mean(names[number], classes)
+            bad.add(line, f"class {names[number]!r} has no labelled picture{near}")
+    if hidden:
+        notes.append(
+            f"labels of unlabelled pictures that are no class of the labelled ones are not used, "
+            f"{hidden.total()} pictures: {some(list(hidden))}"
+        )
+    return classes
+
+
+def part_of(name: str, default: str = "") -> str:
+    """The split that the name of a file or folder begins with, such as ``train-00001.tar``."""
+    match = _LEADING_SPLIT.match(name.lower())
+    return match[1] if match else default

@@ -1,0 +1,246 @@
+"""Images, or features, and their labels as arrays of one ``.npz`` file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.label_values import label_names, label_numbers, sorted_classes
+from ssl_toolkit.data.packed_strings import Texts, have_twins
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.manifests import PARTS
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.text import shown, some
+
+Array = NDArray[Any]
+
+LAYOUT = (
+    "images (N, H, W) or (N, H, W, 3), or features (N, D), and labels (N,); or train_images, "
+    "train_labels, val_images and so on"
+)
+_NAME = re.compile(rf"(?:({'|'.join(filter(None, PARTS))})_)?(images|features)")
+_BLOCK = 2**24  # elements
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The images of one array."""
+
+    prefix: str
+    values: Array
+    names: list[str]
+    parts: NDArray[np.str_]
+
+
+def feature_length(path: Path) -> int:
+    """The length of the features in a file, by its headers alone; 0 where that can't be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(n for n in archive.namelist() if n.endswith("features.npy"))
+            with archive.open(name) as file:
+                return int(_header(file)[0][-1])
+    except (OSError, ValueError, LookupError, StopIteration, zipfile.BadZipFile):
+        return 0
+
+
+def read_npz(path: Path) -> ImageTable:
+    """Read a file of arrays, as ``np.savez`` writes it.
+
+    Either ``images`` (or ``features``), and where there are any ``labels``, ``splits`` (words as in
+    a manifest), ``classes`` (in which whole numbers are places) and ``keys``; or an array for each
+    split, ``train_images``, ``train_labels``, ``val_images`` and so on, as MedMNIST has it. What
+    was stored without compression is mapped, not read.
+
+    Raises:
+        DataError: the file can't be read, or an array is missing or of another shape.
+    """
+    where = shown(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            stored = {n.removesuffix(".npy"): n for n in archive.namelist() if n.endswith(".npy")}
+            arrays = {name: _array(archive, path, member) for name, member in stored.items()}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"can't read {where}: {error}") from None
+    found = {name: match for name in arrays if (match := _NAME.fullmatch(name))}
+    kinds = {match[2] for match in found.values()}
+    if len(kinds) != 1:
+        have = "both images and features" if kinds else f"the arrays {some(list(arrays)) or 'none'}"
+        raise DataError(f"{where} holds {have}; it needs {LAYOUT}")
+    classes, groups, used = None, [], {*found, "classes", "splits", "keys"}
+    if "classes" in arrays:
+        classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
+    for name, match in found.items():
+        own = f"{match[1]}_labels" if match[1] else "labels"
+        used.add(own)
+        groups.append(_group(arrays, name, own, match[1] or "", classes, where))
+    classes = classes or sorted_classes(name for group in groups for name in group.names)
+    if len(classes) < 2:
+        raise DataError(f"{where} has labels of too few classes ({len(classes)} of at least 2)")
+    kind = kinds.pop()
+    make = _feature_table if kind == "features" else _image_table
+    table = make(classes, groups, where)
+    if "keys" in arrays and len(groups) == 1:
+        keys = Texts(map(str, arrays["keys"].tolist()))
+        if len(keys) != len(table.keys) or have_twins(keys):
+            raise DataError(f"{where}: keys must be {len(table.keys)} different texts")
+        table = replace(table, keys=keys)
+    counts = {part: int((table.parts == part).sum()) for part in dict.fromkeys(PARTS.values())}
+    told = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
+    notes = [f"{len(classes)} classes ({some(classes)}); {kind}: {told}"]
+    if unused := sorted(arrays.keys() - used):
+        notes.append(f"arrays of {where} that are not used: {some(unused)}")
+    return replace(table, notes=tuple(notes))
+
+
+def _group(
+    arrays: dict[str, Array],
+    name: str,
+    own: str,
+    word: str,
+    classes: tuple[str, ...] | None,
+    where: str,
+) -> _Group:
+    """One array with its labels and parts; images without a label join the unlabeled ones."""
+    values = arrays[name]
+    count = len(values) if values.ndim else 0
+    if not count:
+        raise DataError(f"{where}: {name} has shape {values.shape}; it needs {LAYOUT}")
+    names = [""] * count
+    if own in arrays:
+        names = label_names(arrays[own], count, f"{where}, {own}")
+        if classes is not None and arrays[own].dtype.kind in "iu":
+            names = [classes[int(n)] if n and -1 < int(n) < len(classes) else n for n in names]
+        if classes is not None and (foreign := {*names} - {*classes, ""}):
+            raise DataError(f"{where}, {own}: {some(sorted(foreign))} are not among its classes")
+    words = [word] * count
+    if not word and "splits" in arrays:
+        words = [str(text).strip().lower() for text in arrays["splits"].reshape(-1).tolist()]
+    if len(words) != count or {*words} - PARTS.keys():
+        known = ", ".join(filter(None, PARTS))
+        raise DataError(f"{where}: splits must be {count} texts, each empty or one of {known}")
+    parts = np.array([PARTS[word] for word in words])
+    bare = np.array([not label for label in names])
+    if (bare & np.isin(parts, ("labelled", "validation", "test"))).any():
+        raise DataError(f"{where}: some of {name} are for validation or test and have no label")
+    return _Group(f"{word or name}/", values, names, np.where(bare, "unlabelled", parts))
+
+
+def _image_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
+    return array_table(
+        classes,
+        [
+            Pictures(
+                group.prefix,
+                group.parts,
+                as_uint8(group.values, f"{where}, {group.prefix[:-1]}"),
+                label_numbers(group.names, classes),
+            )
+            for group in groups
+        ],
+    )
+
+
+def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
+    shapes = {group.values.shape[1:] for group in groups}
+    if len(shapes) > 1 or len(shapes.copy().pop()) != 1 or (0,) in shapes:
+        raise DataError(
+            f"{where}: features are (N, D) of one length D, got {some([*map(str, shapes)])}"
+        )
+    values = [np.asarray(group.values, dtype=np.float32) for group in groups]
+    features: NDArray[np.float32] = np.concatenate(values)
+    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
+        raise DataError(f"{where}: {bad} of {len(features)} feature vectors are not finite")
+
+    def read(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        raise DataError(f"{where} holds features, not images")
+
+    def digest(row: int) -> str:
+        return hashlib.sha256(features[row].tobytes()).hexdigest()
+
+    keys = (f"{group.prefix}{n:08d}" for group in groups for n in range(len(group.values)))
+    return ImageTable(
+        classes=classes,
+        keys=Texts(keys),
+        labels=np.concatenate([label_numbers(group.names, classes) for group in groups]),
+        parts=np.concatenate([group.parts for group in groups]),
+        read=read,
+        digest=digest,
+        features=features,
+    )
+
+
+def checked_stack(images: Array, where: str) -> Array:
+    """A stack of images as (N, H, W) or (N, H, W, 3).
+
+    Raises:
+        DataError: another shape or dtype; names where they are from.
+    """
+    found = f"{tuple(images.shape)} {images.dtype}"
+    channels = images.shape[3] if images.ndim == 4 else 1
+    if images.ndim not in (3, 4) or channels not in (1, 3) or 0 in images.shape[1:]:
+        way_out = "; np.moveaxis(X, 1, -1) puts the channels last" if images.ndim == 4 else ""
+        raise DataError(
+            f"{where}: images are (N, H, W, 3), (N, H, W) or (N, H, W, 1), got {found}{way_out}"
+        )
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise DataError(f"{where}: images are uint8 or float in [0, 1], got {found}")
+    return images[..., 0] if images.ndim == 4 and channels == 1 else images
+
+
+def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
+    """What `checked_stack` gives as uint8; floats in [0, 1] are rounded.
+
+    Raises:
+        DataError: as `checked_stack`, or floats are outside [0, 1].
+    """
+    images = checked_stack(images, where)
+    if images.dtype == np.uint8:
+        return images
+    made = np.empty(images.shape, dtype=np.uint8)
+    step = max(1, _BLOCK // max(1, images[0].size))
+    for start in range(0, len(images), step):
+        block = images[start : start + step]
+        if not (block.min() >= 0 and block.max() <= 1):
+            raise DataError(
+                f"{where}: floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
+            )
+        made[start : start + step] = np.rint(block * 255)
+    return made
+
+
+def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
+    """An array of the file; mapped where it is stored as it is."""
+    info = archive.getinfo(member)
+    with archive.open(member) as file:
+        shape, fortran, dtype = _header(file)
+        if dtype.hasobject:
+            raise ValueError(f"{member} holds Python objects; save numbers or texts")
+        if info.compress_type != zipfile.ZIP_STORED or 0 in shape or not shape:
+            file.seek(0)
+            whole: Array = np.lib.format.read_array(file, allow_pickle=False)
+            return whole
+        header = file.tell()
+    with path.open("rb") as raw:  # the local header's lengths differ from those of the directory
+        raw.seek(info.header_offset + 26)
+        lengths = np.frombuffer(raw.read(4), dtype="<u2")
+    start = info.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, dtype = read(file)
+    return shape, fortran, dtype

@@ -1,0 +1,198 @@
+"""The rows of a list of pictures as they are written: CSV, TSV, JSONL, ``path label`` lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from ssl_toolkit.data.class_names import class_of, unguarded
+from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.kinds import head_of, named_kind
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.text import some
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
+"""Extensions, in lower case, that make a file a list of pictures."""
+
+MOST_FAULTS = 20
+"""Bad rows that are told one by one; of more, the number."""
+
+LABEL_LENGTH = 2**20
+"""Most characters, or bytes, of a label."""
+
+LINE_LENGTH = 16 * 2**20
+"""Most characters of a line of a list, so that a file without lines doesn't fill the memory."""
+
+Record = tuple[int, str, str, str]
+"""Number of the line, path, class and split; class and split are empty where there is none."""
+
+
+@dataclass
+class BadRows:
+    """The faults of a file, told together."""
+
+    where: str
+    unit: str = "line"
+    """What is counted."""
+    told: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, line: int, reason: str) -> None:
+        """Remember that a line is wrong."""
+        self.count += 1
+        if self.count <= MOST_FAULTS:
+            self.told.append(f"{self.where}, {self.unit} {line}: {reason}")
+
+    def refuse(self) -> None:
+        """Do nothing when all rows are right.
+
+        Raises:
+            DataError: there are faults; the first ones by line, then how many more.
+        """
+        if self.count > MOST_FAULTS:
+            self.told.append(f"{self.where}: {self.count - MOST_FAULTS:,} more rows are wrong")
+        if self.told:
+            raise DataError(self.told)
+
+
+def records(path: Path, bad: BadRows, column: str, notes: list[str]) -> Iterator[Record]:
+    """The rows of a manifest of any kind.
+
+    Args:
+        path: the file.
+        bad: takes the rows that can't be read.
+        column: the one that holds the path.
+        notes: takes a line on columns that were ignored.
+
+    Raises:
+        DataError: the file is missing, not UTF-8, or has no such column.
+    """
+    suffix = path.suffix.lower()
+    try:
+        if kind := named_kind(head_of(path)):
+            raise DataError(f"can't read {bad.where}: {kind}")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = bounded_lines(file, bad.where)
+            if suffix == ".txt":
+                yield from _listed(lines, bad)
+            elif suffix in (".jsonl", ".ndjson"):
+                yield from _objects(lines, bad, column)
+            else:
+                yield from _table(lines, suffix, bad, column, notes)
+    except OSError as error:
+        raise DataError(f"can't read {bad.where}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{bad.where} is not UTF-8 text (byte {error.start} of a block); save it as UTF-8"
+        ) from None
+
+
+def bounded_lines(file: TextIO, where: str) -> Iterator[str]:
+    """The lines of a file.
+
+    Raises:
+        DataError: one is longer than `LINE_LENGTH`.
+    """
+    number = 0
+    while line := file.readline(LINE_LENGTH):
+        number += 1
+        if len(line) == LINE_LENGTH:
+            raise DataError(
+                f"{where}, line {number}: has more than {LINE_LENGTH:,} characters; a line names "
+                "one image"
+            )
+        yield line
+
+
+_SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(PICTURE_SUFFIXES))
+_PATH_ENDS = re.compile(rf"(.*(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
+
+
+def _listed(lines: Iterable[str], bad: BadRows) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if "\t" in text:
+            path, _, label = text.rpartition("\t")
+        elif match := _PATH_ENDS.fullmatch(text):  # spaces in the path, and in the label, are fine
+            path, label = match[1], match[2] or ""
+        elif text.count(" ") > 1:
+            bad.add(
+                number,
+                f"where the path ends in {text!r} can't be told; put a tab between path and label, "
+                "or write a .csv with the columns path and label",
+            )
+            continue
+        else:
+            path, _, label = text.rpartition(" ")
+            path, label = (path, label) if path else (text, "")
+        if text:
+            yield number, path.rstrip(), class_of(label), ""
+
+
+def _table(
+    lines: Iterator[str], suffix: str, bad: BadRows, column: str, notes: list[str]
+) -> Iterator[Record]:
+    first = next(lines, "")
+    delimiter = "\t" if suffix == ".tsv" else max(",;\t", key=first.count)
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    try:
+        header = next(csv.reader([first], delimiter=delimiter, skipinitialspace=True), [])
+        names = [name.strip().lower() for name in header]
+        wanted = (column, "label" if "label" in names else "labels", "split")
+        if twice := [name for name in wanted if names.count(name) > 1]:
+            raise DataError(f"{bad.where} has the column {twice[0]} twice; keep one of them")
+        if column not in names:
+            raise DataError(
+                f"{bad.where} has no column {column!r}: its first line is {some(header)!r}; it "
+                f"names the columns, {column} and, where there are any, label and split"
+            )
+        if others := [name for name in names if name not in wanted]:
+            notes.append(f"columns of {bad.where} that are not used: {some(others)}")
+        width = len(names)
+        at, of, to = (names.index(name) if name in names else -1 for name in wanted)
+        for row in rows:
+            if len(row) != width:
+                if row:
+                    bad.add(rows.line_num + 1, f"{len(row)} columns, the first line has {width}")
+                continue
+            label = class_of(row[of]) if of >= 0 else ""
+            yield rows.line_num + 1, unguarded(row[at]), label, row[to] if to >= 0 else ""
+    except csv.Error as error:
+        raise DataError(f"{bad.where}, line {rows.line_num + 1}: {error}") from None
+
+
+def _objects(lines: Iterable[str], bad: BadRows, column: str) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            bad.add(number, f"no JSON ({error})")
+            continue
+        if not isinstance(content, dict) or not isinstance(content.get(column), str):
+            bad.add(number, f"no JSON object with a text under {column!r}")
+            continue
+        label = label_text(content.get("label", content.get("labels")))
+        split = content.get("split") or ""
+        if label is None or not isinstance(split, str):
+            bad.add(number, "label and split must be a text, a whole number or null")
+        else:
+            yield number, content[column], class_of(label), split
+
+
+def label_text(value: Any) -> str | None:
+    """A label of JSON or parquet as text, empty for none; None when it can't be a label."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

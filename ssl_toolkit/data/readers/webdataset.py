@@ -1,0 +1,244 @@
+"""WebDataset shards: tar files whose members with one name make a sample.
+
+``cat/0001.jpg`` is a picture; ``cat/0001.cls``, ``cat/0001.json`` or ``cat/0001.txt`` beside it
+holds its label. Nothing is extracted to the disk, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ssl_toolkit.data.class_names import class_of
+from ssl_toolkit.data.images.archives import tar_path
+from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
+from ssl_toolkit.data.readers.file_tree import unused_notes
+from ssl_toolkit.data.readers.manifests import fill, part_of
+from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_text
+from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.webdataset_index import Index, Member, indexed
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.text import shown, some, text_of
+
+LABEL_SUFFIXES = (".cls", ".json", ".txt")
+"""Members that hold a label, the one that is believed first."""
+
+_JSON_LABELS = ("label", "cls", "class")
+_NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
+
+
+@dataclass
+class Sample:
+    """The members of a shard with one name."""
+
+    pictures: list[Member] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    """By suffix; empty text for none."""
+    others: list[str] = field(default_factory=list)
+    """Names of members that perhaps are images, and can't be those of a sample."""
+
+    @property
+    def label(self) -> str:
+        """Of the suffix that is believed first, as text; empty for none."""
+        return next((self.labels[end] for end in LABEL_SUFFIXES if self.labels.get(end)), "")
+
+
+def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
+    """Add the pictures of tar files; reads headers and labels, no picture, and each shard once.
+
+    What was found is kept (`shard_index.indexed`). A shard whose name, or whose folder's, begins
+    with a split's (``train-000.tar``) belongs to it; others are the pool.
+
+    Args:
+        shards: uncompressed tar files.
+        top: what keys are relative to.
+        rows: takes the pictures.
+
+    Returns:
+        The classes, the labels as text, sorted.
+
+    Raises:
+        DataError: a shard can't be read or leads outside, a label is none, or fewer than two
+            classes carry labels.
+    """
+    bad = BadRows(shown(top), "sample")
+    return fill(_records(shards, top, bad, rows), os.path.abspath(top), bad, rows)
+
+
+def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
+    number = 0
+    dotted: list[str] = []
+    for shard in shards:
+        where = text_of(os.path.relpath(shard, top)) if shard != top else text_of(shard.name)
+        split = part_of(shard.name) or part_of(
+            "" if top in (shard, shard.parent) else shard.parent.name
+        )
+        samples, unused = indexed(shard, lambda shard=shard: _scan(shard))  # type: ignore[misc]
+        found = [name for name in unused if _has_dots(name)]
+        dotted += [f"{where}/{name}" for name in found]
+        rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
+        for stem, pictures, label in samples:
+            if not pictures:
+                rows.unused.append(f"{where}/{stem}")
+                continue
+            number += 1
+            if len(pictures) > 1:
+                bad.add(number, f"{where}/{stem} has {len(pictures)} pictures; one is right")
+                continue
+            ((name, offset, length),) = pictures
+            rows.paths.append(tar_path(shard, offset, length, name))
+            yield number, f"{where}/{name}", class_of(label), split
+    if dotted:
+        rows.notes.append(f"images not used, {len(dotted)}: {_dots(dotted)}")
+    if not number:
+        why = _dots(dotted) if dotted else "; ".join(unused_notes(rows.unused, "no image's name"))
+        raise DataError(f"{shown(top)} has no images that can be read: {why or 'it is empty'}")
+
+
+def _has_dots(name: str) -> bool:
+    """Whether a member would be an image but for a second dot in its name."""
+    match = _NAME.fullmatch(name)
+    return (
+        match is not None
+        and match[2].count(".") > 1
+        and os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES
+    )
+
+
+def _dots(names: Sequence[str]) -> str:
+    return (
+        f"their names have two dots ({some(names)}), and in a shard the name of a sample ends at "
+        "the first one; rename them, such as 22.05.png to 22_05.png, and their labels alike"
+    )
+
+
+def _scan(shard: Path) -> Index:
+    """What is in a tar file; reads headers and labels, no picture.
+
+    Raises:
+        DataError: it can't be read, a label is none, or a name leads outside.
+    """
+    samples: dict[str, Sample] = {}
+    unused: list[str] = []
+    where = shown(shard)
+    try:
+        with tarfile.open(shard, "r:", tarinfo=_Header) as archive:
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all headers in memory
+                name = os.path.normpath(member.name)
+                if name.startswith(("/", "..")) or "\0" in name:
+                    raise DataError(f"{where} has a member that leads outside: {member.name!r}")
+                if member.isdir() or name[0] == "." or "/." in name or "__MACOSX" in name:
+                    continue
+                match = _NAME.fullmatch(name)
+                if not match or not member.isreg() or member.issparse():
+                    unused.append(name)
+                    continue
+                member.name = name
+                _add(samples.setdefault(match[1], Sample()), match[2].lower(), member, archive)
+            if not hasattr(archive, "whole"):
+                raise tarfile.ReadError("it ends early, without the mark of its end")
+    except tarfile.TarError as error:
+        if kind := named_kind(head_of(shard)):
+            raise DataError(f"can't read the shard {where}: {kind}") from None
+        if _is_packed(shard):
+            raise compressed([shard]) from None
+        raise DataError(f"can't read the shard {where}: damaged ({error})") from None
+    except OSError as error:
+        raise DataError(f"can't read the shard {where}: {error.strerror or error}") from None
+    found = []
+    for stem, sample in samples.items():
+        if sample.pictures or not sample.others:  # beside an image others are side members
+            found.append((stem, sample.pictures, sample.label))
+        else:
+            unused += sample.others
+    return found, unused
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether a file is a compressed tar file, by its name."""
+    return re.search(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz)$", path.name.lower()) is not None
+
+
+def compressed(shards: Sequence[Path]) -> DataError:
+    """The error for compressed shards; names the way out."""
+    told = some([shown(shard) for shard in shards])
+    return DataError(
+        f"can't read the shard {told}: compressed. Pictures are read from where they lie in a "
+        f"plain .tar, and are compressed themselves; unpack it (such as gunzip "
+        f"{shown(shards[0])}) into a file that ends in .tar"
+    )
+
+
+_MORE = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+class _Header(tarfile.TarInfo):
+    """Tells an end from a cut or garbled header, which tarfile takes for one.
+
+    A header that says that a long name follows, or more about a member, is believed up to a
+    length: tarfile would read it whole.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _MORE and header.size > LABEL_LENGTH:
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Header:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            tarfile_.whole = True  # type: ignore[attr-defined]
+            raise
+
+
+def _add(sample: Sample, suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
+    """Put a member into its sample; reads it when it holds a label."""
+    if suffix in PICTURE_SUFFIXES:
+        sample.pictures.append((member.name, member.offset_data, member.size))
+    elif suffix in LABEL_SUFFIXES:
+        sample.labels[suffix] = _label(suffix, member, archive)
+    elif _has_dots(member.name) or kind_of_name(member.name):
+        sample.others.append(member.name)
+
+
+def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
+    where = f"the label {member.name} of a shard"
+    if member.size > LABEL_LENGTH:
+        raise DataError(f"{where} has {member.size:,} bytes; a label is a number or a name")
+    try:
+        file = archive.extractfile(member)
+        assert file is not None
+        text = file.read().decode("utf-8-sig").strip()
+        if suffix != ".json":
+            return text
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is damaged: {error}") from None
+    if isinstance(told, dict):
+        told = next((told[key] for key in _JSON_LABELS if key in told), None)
+    label = label_text(told)
+    if label is None:
+        raise DataError(f"{where} is neither a text nor a whole number")
+    return label.strip()
+
+
+def _is_packed(shard: Path) -> bool:
+    with shard.open("rb") as file:
+        return file.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))

@@ -1,0 +1,181 @@
+"""The benchmarks of the papers, read from disk by torchvision."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
+from ssl_toolkit.text import shown
+
+ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
+"""Environment variable with the default folder of the data sets."""
+
+
+def default_root() -> Path:
+    """Where data sets are looked for without ``--root``."""
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(named or "~/.cache/ssl-toolkit/datasets").expanduser()
+
+
+class CIFAR10(Dataset):
+    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 pictures of 32 x 32 pixels, 10 classes.
+
+    4,000 labels by default, and a tenth of the training part for validation.
+    """
+
+    defaults = DatasetDefaults(
+        batch_size=64,
+        labels_per_class=400,
+        val_fraction=0.1,
+        mean=(0.49139968, 0.48215841, 0.44653091),
+        std=(0.24703223, 0.24348513, 0.26158784),
+    )
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read ``cifar-10-batches-py/``; see `Dataset.load`."""
+        folder = find_files(root, "cifar10", ["cifar-10-batches-py"], download)
+        with told_faults("cifar10", folder):
+            from torchvision.datasets import CIFAR10 as Source
+
+            train = Source(folder, train=True, download=download)
+            test = Source(folder, train=False, download=download)
+        return array_table(
+            train.classes,
+            [
+                Pictures("cifar10/train/", "pool", train.data, train.targets),
+                Pictures("cifar10/test/", "test", test.data, test.targets),
+            ],
+        )
+
+
+class CIFAR100(Dataset):
+    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 pictures of 32 x 32 pixels, 100 classes.
+
+    10,000 labels by default, and a tenth of the training part for validation.
+    """
+
+    defaults = DatasetDefaults(
+        batch_size=64,
+        labels_per_class=100,
+        val_fraction=0.1,
+        mean=(0.50707516, 0.48654887, 0.44091784),
+        std=(0.26733429, 0.25643846, 0.27615047),
+    )
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read ``cifar-100-python/``; see `Dataset.load`."""
+        folder = find_files(root, "cifar100", ["cifar-100-python"], download)
+        with told_faults("cifar100", folder):
+            from torchvision.datasets import CIFAR100 as Source
+
+            train = Source(folder, train=True, download=download)
+            test = Source(folder, train=False, download=download)
+        return array_table(
+            train.classes,
+            [
+                Pictures("cifar100/train/", "pool", train.data, train.targets),
+                Pictures("cifar100/test/", "test", test.data, test.targets),
+            ],
+        )
+
+
+class SVHN(Dataset):
+    """Street View House Numbers (Netzer et al. 2011), cropped: 73,257 + 26,032 pictures.
+
+    1,000 labels by default and 5,000 pictures for validation. The part ``extra`` is not used.
+    """
+
+    defaults = DatasetDefaults(
+        batch_size=64,
+        labels_per_class=100,
+        val_fraction=5000 / 73257,
+        flip=False,
+        mean=(0.4376821, 0.4437697, 0.47280442),
+        std=(0.19803012, 0.20101562, 0.19703614),
+    )
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read the two .mat files; see `Dataset.load`."""
+        folder = find_files(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
+        with told_faults("svhn", folder):
+            from torchvision.datasets import SVHN as Source
+
+            train = Source(folder, split="train", download=download)
+            test = Source(folder, split="test", download=download)
+        return array_table(
+            [str(digit) for digit in range(10)],
+            [
+                Pictures("svhn/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
+                Pictures("svhn/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
+            ],
+        )
+
+
+class STL10(Dataset):
+    """STL-10 (Coates et al. 2011): 5,000 labelled, 100,000 unlabelled, 8,000 test pictures.
+
+    96 x 96 pixels, 10 classes. All labels are used by default, less a tenth for validation.
+    """
+
+    defaults = DatasetDefaults(image_size=96, batch_size=64, val_fraction=0.1)
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
+        folder = find_files(root, "stl10", ["stl10_binary"], download)
+        with told_faults("stl10", folder):
+            from torchvision.datasets import STL10 as Source
+
+            train = Source(folder, split="train", download=download)
+            unlabelled = Source(folder, split="unlabeled")
+            test = Source(folder, split="test")
+        bare = np.full(len(unlabelled.data), -1)
+        return array_table(
+            train.classes,
+            [
+                Pictures("stl10/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
+                Pictures(
+                    "stl10/unlabeled/", "unlabelled", unlabelled.data.transpose(0, 2, 3, 1), bare
+                ),
+                Pictures("stl10/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
+            ],
+        )
+
+
+def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
+    """The folder of the files; looks for them before torchvision, whose import takes seconds.
+
+    Raises:
+        DataError: some are missing, and may not be downloaded.
+    """
+    folder = default_root() if root is None else root
+    missing = [item for item in wanted if not (folder / item).exists()]
+    if missing and not download:
+        raise DataError(
+            f"{name} is not in {shown(folder)} ({', '.join(missing)} missing); give its folder "
+            "with --root DIR, or fetch it with --download"
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def told_faults(name: str, folder: Path) -> Iterator[None]:
+    """Turn what torchvision raises for missing, damaged or unreachable files into one line.
+
+    Raises:
+        DataError: with that line.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(
+            f"{name} in {shown(folder)} is incomplete or damaged, or can't be fetched ({reason}); "
+            "remove its files there and use --download, or give another folder with --root DIR"
+        ) from None

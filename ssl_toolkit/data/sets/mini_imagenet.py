@@ -1,0 +1,240 @@
+"""Mini-ImageNet for semi-supervised learning, in the four forms in which it circulates."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
+from ssl_toolkit.data.readers.manifests import Links
+from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.sets.benchmarks import default_root
+from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
+from ssl_toolkit.data.splits.draw import hashed_order
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
+from ssl_toolkit.text import shown, some
+
+CACHES = tuple(f"mini-imagenet-cache-{part}.pkl" for part in ("train", "val", "test"))
+CATEGORIES = tuple(
+    f"miniImageNet_category_split_{part}.pickle" for part in ("train_phase_train", "val", "test")
+)
+LISTS = ("train.csv", "val.csv", "test.csv")
+FORMS = (
+    f"the caches {', '.join(CACHES)}; the category splits {', '.join(CATEGORIES)}; images/ with "
+    f"{', '.join(LISTS)}; or folders of the classes, in train/, val/, test/ or side by side"
+)
+"""The accepted forms, for messages."""
+
+CLASSES, A_CLASS = 100, 600
+SIZE = 84
+TEST_SHARE = 1 / 6
+"""100 of the 600 pictures of each class."""
+
+
+class MiniImageNet(Dataset):
+    """Mini-ImageNet (Vinyals et al. 2016): 60,000 pictures, 84 x 84 pixels, 100 classes.
+
+    It was made for few-shot learning, whose files part it by classes. Here the 64, 16 and 20
+    classes are merged to 100, as SimPLE (Hu et al. 2021) does, and every class has 500 training
+    and 100 test pictures. The papers don't say which: here the test pictures of a class are the
+    first sixth in the order of SHA-256("test", key), whatever the seed of the run. Of the training
+    ones 72 a class are for validation and 40 have labels by default. Pixels of the pickles are
+    taken as RGB.
+    """
+
+    defaults = DatasetDefaults(
+        image_size=SIZE,
+        batch_size=16,
+        labels_per_class=40,
+        val_fraction=72 / 500,
+        mean=(0.47269102, 0.44823737, 0.40233998),
+        std=(0.28327602, 0.27511246, 0.2884859),
+    )
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read what is in the folder, told apart by the names of the files; see `Dataset.load`.
+
+        Pickles are read without running anything they name. It can't be fetched.
+
+        Raises:
+            DataError: also when a pickle names a function, which is then not called.
+        """
+        folder = default_root() / "mini_imagenet" if root is None else root
+        if all((folder / name).is_file() for name in CACHES):
+            table = _parted_arrays(map(_cache, (folder / name for name in CACHES)))
+        elif all((folder / name).is_file() for name in CATEGORIES):
+            table = _parted_arrays(map(_category_split, (folder / name for name in CATEGORIES)))
+        elif (folder / "images").is_dir() and all((folder / name).is_file() for name in LISTS):
+            table = _parted_files(_listed(folder))
+        elif folders := _class_folders(folder):
+            table = _parted_files(_walked(folder, folders))
+        else:
+            never = "; it can't be fetched with --download" if download else ""
+            raise DataError(
+                f"mini_imagenet is not in {shown(folder)}; give its folder with --root DIR. It "
+                f"holds {FORMS}{never}"
+            )
+        return table
+
+
+Group = tuple[str, NDArray[np.uint8]]
+"""Name of a class and its pictures."""
+
+
+def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
+    groups = sorted(chain.from_iterable(parts), key=lambda group: group[0])
+    names = [name for name, _ in groups]
+    if len(set(names)) < len(names):
+        raise DataError(f"mini_imagenet: the files share classes ({some(sorted(names))})")
+
+    def table(parts: list[NDArray[np.str_]]) -> ImageTable:
+        pictures = [
+            Pictures(f"mini_imagenet/{name}/", part, images, np.full(len(images), label))
+            for label, ((name, images), part) in enumerate(zip(groups, parts, strict=True))
+        ]
+        return array_table(names, pictures, _counted(names, sum(len(part) for part in parts)))
+
+    parts_of = [np.full(len(images), "pool") for _, images in groups]
+    undivided = table(parts_of)
+    split = _test_parts(undivided)
+    ends = np.cumsum([len(images) for _, images in groups])[:-1]
+    return table(np.split(split, ends))
+
+
+def _parted_files(rows: tuple[Collected, tuple[str, ...]]) -> ImageTable:
+    collected, names = rows
+    collected.notes += _counted(names, len(collected.keys))
+    collected.parts = _test_parts(collected.table(names)).tolist()
+    return collected.table(names)
+
+
+def _test_parts(table: ImageTable) -> NDArray[np.str_]:
+    parts = np.full(len(table.keys), "pool")
+    for rows in hashed_order(table, np.arange(len(table.keys)), "test"):
+        parts[rows[: round(TEST_SHARE * len(rows))]] = "test"
+    return parts
+
+
+def _counted(names: tuple[str, ...] | list[str], count: int) -> list[str]:
+    if (len(names), count) == (CLASSES, CLASSES * A_CLASS):
+        return []
+    return [
+        f"mini_imagenet is not whole: {len(names)} of {CLASSES} classes, {count:,} of "
+        f"{CLASSES * A_CLASS:,} pictures"
+    ]
+
+
+def _cache(path: Path) -> Iterator[Group]:
+    content = read_array_pickle(path)
+    images = _images(path, content.get("image_data"))
+    members = content.get("class_dict")
+    if not isinstance(members, dict):
+        raise DataError(f"{shown(path)} has no dictionary 'class_dict' of the classes' rows")
+    for name, rows in members.items():
+        yield _name(name), _rows(path, images, rows)
+
+
+def _category_split(path: Path) -> Iterator[Group]:
+    content = read_array_pickle(path)
+    images = _images(path, content.get("data"))
+    try:
+        labels = np.asarray(content.get("labels"), dtype=np.int64)
+    except (TypeError, ValueError):
+        labels = np.empty(0, dtype=np.int64)
+    if labels.shape != (len(images),):
+        raise DataError(f"{shown(path)} has no list 'labels', a number for each picture")
+    known = content.get("catname2label")
+    named = known.items() if isinstance(known, dict) else ()
+    names = {number: _name(name) for name, number in named}
+    for label in np.unique(labels).tolist():
+        yield names.get(label, f"{label:03d}"), images[labels == label]
+
+
+def _name(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _images(path: Path, value: Any) -> NDArray[np.uint8]:
+    """The pictures of a pickle, checked."""
+    shape_is_right = isinstance(value, np.ndarray) and value.ndim == 4 and value.shape[-1] == 3
+    if not shape_is_right or value.dtype != np.uint8:
+        raise DataError(f"{shown(path)} has no pictures, a uint8 array (N, height, width, 3)")
+    return np.asarray(value)
+
+
+def _rows(path: Path, images: NDArray[np.uint8], rows: Any) -> NDArray[np.uint8]:
+    try:
+        places = np.asarray(list(rows), dtype=np.int64)
+        if places.ndim != 1 or (places < 0).any():
+            raise ValueError
+        # One after another, as in the circulating files, they are a view without a copy.
+        if len(places) and (np.diff(places) == 1).all() and places[-1] < len(images):
+            return images[places[0] : places[-1] + 1]
+        return images[places]
+    except (TypeError, ValueError, IndexError):
+        raise DataError(f"{shown(path)}: 'class_dict' has rows that aren't there") from None
+
+
+def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
+    """images/ with train.csv, val.csv and test.csv, each ``filename,label``."""
+    found: dict[str, str] = {}
+    faults = []
+    links = Links(os.path.abspath(folder), ["images"])
+    for path in (folder / name for name in LISTS):
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            for row in csv.DictReader(lines):
+                name, label = row.get("filename"), row.get("label")
+                if not name or not label or Path(name).name != name:
+                    faults.append(f"{shown(path)}: the row {row} has no plain filename and label")
+                elif outside := links.outside(f"images/{name}"):
+                    faults.append(f"{shown(path)}: {name!r} leads by a link out to {outside}")
+                elif found.setdefault(name, label) != label:
+                    faults.append(f"{shown(path)}: {name} has two labels, {found[name]}, {label}")
+    if faults:
+        raise DataError(faults[:20])
+    classes = tuple(sorted(set(found.values())))
+    numbers = {name: number for number, name in enumerate(classes)}
+    rows = Collected(lazily=True)
+    for name, label in sorted(found.items(), key=lambda item: (item[1], item[0])):
+        rows.keys.append(f"images/{name}")
+        rows.paths.append(f"{folder}/images/{name}")
+        rows.labels.append(numbers[label])
+        rows.parts.append("pool")
+    return rows, classes
+
+
+def _class_folders(folder: Path) -> list[Path]:
+    """Folders of classes in train/, val/ and test/ or in the folder itself; none when few."""
+    if not folder.is_dir():
+        return []
+    tops = [folder / part for part in ("train", "val", "test") if (folder / part).is_dir()]
+    kinds = [entry for top in tops or [folder] for entry in entries(top) if entry.is_dir()]
+    filled = [
+        kind
+        for kind in kinds
+        if any(entry.suffix.lower() in PICTURE_SUFFIXES for entry in entries(kind))
+    ]
+    return filled if len(filled) > 1 else []
+
+
+def _walked(folder: Path, folders: list[Path]) -> tuple[Collected, tuple[str, ...]]:
+    classes = tuple(sorted(path.name for path in folders))
+    if len(set(classes)) < len(classes):
+        raise DataError(f"{shown(folder)}: train/, val/ and test/ share classes; they must not")
+    rows = Collected(lazily=True)
+    for path in sorted(folders, key=lambda path: path.name):
+        key = path.relative_to(folder).as_posix()
+        rows.add(
+            walk(path, key, root=real_path(folder)), label=classes.index(path.name), part="pool"
+        )
+    return rows, classes

@@ -1,0 +1,1 @@
+"""Draw, store and check splits."""

@@ -1,0 +1,173 @@
+"""What the images of a split hold, whatever they are called: digests of their bytes and labels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.splits.draw import Rows, Split
+from ssl_toolkit.interfaces import ImageTable
+
+Entries = NDArray[np.uint8]
+"""(n, 20): of each image 16 bytes of a digest, then its class as a big-endian int32."""
+
+ENTRY_BYTES = 20
+NAMED = ("labelled", "validation", "test")
+"""Parts whose images have an entry each; the pool has one digest of all its entries."""
+
+_CONTENT_BYTES = 16
+_INDEX = "index "
+_BLOCK = 4096
+_UNKNOWN_SIZE = 64
+"""Side in pixels at which images of a table without digests are read; the same for every run, so
+that it is no matter at which size a run reads them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """The content and labels of the images of a split, in the order of its parts."""
+
+    labelled: Entries
+    validation: Entries
+    test: Entries
+    unlabelled: str
+    """SHA-256 over the entries of all unlabeled images. Streamed ones are not read before training:
+    in place of their bytes it covers where they lie in their shard and how long they are."""
+
+    def lines(self, part: str) -> Iterator[list[str]]:
+        """The entries of a part as text, some at a time; of the pool its one digest."""
+        if part not in NAMED:
+            yield [self.unlabelled]
+            return
+        entries: Entries = getattr(self, part)
+        for start in range(0, len(entries), _BLOCK):
+            yield [entry.tobytes().hex() for entry in entries[start : start + _BLOCK]]
+
+
+def content_of(table: ImageTable, split: Split) -> Content:
+    """The content of a split's images.
+
+    Of files it is what the cache has read, which is what a run trains on; files that no cache
+    knows are read.
+    """
+    named = {part: np.concatenate([*_entries(table, getattr(split, part))]) for part in NAMED}
+    streamed = isinstance(table.read, FilePictures) and table.read.kept is not None
+    pool = hashlib.sha256()
+    for entries in _entries(table, split.unlabelled, indexed=streamed):
+        pool.update(entries.tobytes())
+    return Content(**named, unlabelled=f"{_INDEX if streamed else ''}{pool.hexdigest()}")
+
+
+def parsed_entries(lines: Sequence[str]) -> Entries:
+    """The entries that `Content.lines` wrote.
+
+    Raises:
+        ValueError: a line is no entry.
+    """
+    found = b"".join(bytes.fromhex(line) for line in lines)
+    return np.frombuffer(found, np.uint8).reshape(len(lines), ENTRY_BYTES)
+
+
+@dataclass
+class Changes:
+    """How many images of which part are not what they were; what `told` says in one sentence."""
+
+    content: dict[str, str]
+    """By part, how many of how many differ in their bytes; the same below."""
+    labels: dict[str, str]
+    gone: dict[str, str]
+    new: dict[str, str]
+
+    @classmethod
+    def none(cls) -> Changes:
+        """No change."""
+        return cls({}, {}, {}, {})
+
+    def compare(self, part: str, was: Entries, now: Entries) -> None:
+        """Add what differs between entries of the same images, in the same order."""
+        other = (was[:, :_CONTENT_BYTES] != now[:, :_CONTENT_BYTES]).any(axis=1)
+        label = (was[:, _CONTENT_BYTES:] != now[:, _CONTENT_BYTES:]).any(axis=1) & ~other
+        for found, mask in ((self.content, other), (self.labels, label)):
+            if count := int(mask.sum()):
+                found[part] = f"{count:,} of {len(was):,}"
+
+    def compare_pool(self, was: str, now: str, count: int) -> None:
+        """Add whether the digests of a pool of the same images differ, where they can be compared.
+
+        That of a streamed pool says nothing about one that was read, nor the reverse.
+        """
+        if was != now and was.startswith(_INDEX) == now.startswith(_INDEX):
+            self.content["unlabelled"] = f"some of the {count:,}"
+
+    def count(self, part: str, gone: int, new: int, count: int) -> None:
+        """Add how many of `count` images left a part, and how many came."""
+        if gone:
+            self.gone[part] = f"{gone:,} of {count:,}"
+        if new:
+            self.new[part] = f"{new:,}"
+
+    @property
+    def told(self) -> str:
+        """One sentence without a full stop; empty for no change."""
+        ends = (
+            (self.content, "differ"),
+            (self.labels, "have another label"),
+            (self.gone, "are gone"),
+            (self.new, "are new"),
+        )
+        return ", ".join(f"{_listed(parts)} images {end}" for parts, end in ends if parts)
+
+
+def compare_contents(was: Content, now: Content, unlabelled: int) -> Changes:
+    """What differs between the contents of one split, earlier and now."""
+    changes = Changes.none()
+    for part in NAMED:
+        changes.compare(part, getattr(was, part), getattr(now, part))
+    changes.compare_pool(was.unlabelled, now.unlabelled, unlabelled)
+    return changes
+
+
+def compare_rows(was: Split, now: Split) -> Changes:
+    """Which images came to the parts of a split and which left, rows of the same table."""
+    changes = Changes.none()
+    for part in (*NAMED, "unlabelled"):
+        rows, others = getattr(was, part), getattr(now, part)
+        gone, new = len(np.setdiff1d(rows, others)), len(np.setdiff1d(others, rows))
+        changes.count(part, gone, new, len(rows))
+    return changes
+
+
+def _listed(parts: dict[str, str]) -> str:
+    names = {"labelled": "labeled", "unlabelled": "unlabeled"}
+    *first, last = (f"{count} {names.get(part, part)}" for part, count in parts.items())
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _entries(table: ImageTable, rows: Rows, *, indexed: bool = False) -> Iterator[Entries]:
+    yield np.empty((0, ENTRY_BYTES), np.uint8)
+    for start in range(0, len(rows), _BLOCK):
+        some = rows[start : start + _BLOCK]
+        content = _index(table, some) if indexed else _digests(table, some)
+        labels = table.labels[some].astype(">i4").view(np.uint8).reshape(-1, 4)
+        yield np.concatenate([content[:, :_CONTENT_BYTES], labels], axis=1)
+
+
+def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
+    if isinstance(table.read, FilePictures):
+        return table.read.digests(rows)
+    if table.digest is None:
+        pixels = table.read(rows, _UNKNOWN_SIZE)
+        found = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
+    else:  # a text of whatever kind
+        found = [hashlib.sha256(table.digest(row).encode()).digest() for row in rows.tolist()]
+    return np.frombuffer(b"".join(found), np.uint8).reshape(len(rows), -1)
+
+
+def _index(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
+    assert isinstance(table.read, FilePictures)
+    return table.read.places_in_files(rows).astype("<i8").view(np.uint8)

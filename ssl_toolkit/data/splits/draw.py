@@ -1,0 +1,297 @@
+"""Which pictures are labelled, unlabelled, for validation and for the test.
+
+Chance enters through hashes alone: in every class the pictures are put in the order of
+SHA-256(purpose, seed, key) and taken from the front. The choice is thus the same on every machine
+and with every version of every library, and a picture that comes or goes moves no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.text import some
+
+Rows = NDArray[np.int64]
+
+RARE = 10
+"""A class with at most a tenth of the pictures of the largest one is told to be rare."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of an `ImageTable`, each an int64 array; the order within a part is part of it."""
+
+    labelled: Rows
+    unlabelled: Rows
+    """May share rows with `labelled`, never with the other two."""
+    validation: Rows
+    test: Rows
+    notes: tuple[str, ...] = ()
+    """Lines the user should see."""
+    warnings: tuple[str, ...] = ()
+    """Lines the user should worry about."""
+
+
+def draw_split(
+    table: ImageTable,
+    *,
+    seed: int,
+    labels_per_class: int | None = None,
+    num_labels: int | None = None,
+    val_fraction: float = 0.0,
+    test_fraction: float = 0.0,
+    labelled_in_pool: bool | None = None,
+    chosen: Rows | None = None,
+) -> Split:
+    """Draw a split: first test, then labelled, then validation pictures.
+
+    Parts that the table names are used as they are. From its pool the test pictures are drawn
+    (when it names none), then the labelled ones; pool pictures that are in no other part are
+    unlabelled. Pictures that the table names as labelled but that were not chosen are in no part.
+
+    Args:
+        table: the pictures.
+        seed: seed of the run; nothing else random is used.
+        labels_per_class: labelled pictures in every class, at least 1; None for all with a label.
+        num_labels: labelled pictures in all, exactly, in proportion to the classes and at least
+            one in each; not together with `labels_per_class`.
+        val_fraction: share of each class's pictures with a label that are not test, in [0, 1);
+            at least one where that is possible. They are taken from those not chosen as labelled;
+            when all with a label were chosen, from these, leaving at least one in each class.
+        test_fraction: share of each class's pool pictures with a label, in [0, 1), at least one
+            and leaving at least one.
+        labelled_in_pool: whether labelled pictures are also unlabelled ones. True adds those that
+            come from the pool; False also removes byte-identical ones from a named unlabelled
+            part; None adds and removes nothing.
+        chosen: (n,) rows that are the labelled ones, named or pool pictures with a label; at
+            least one in each class, and not together with a number of labels. None draws them.
+
+    Returns:
+        The split; equal arguments give equal splits, and the labelled part doesn't depend on
+        `val_fraction` (while a number of labels is given) nor on `labelled_in_pool`.
+
+    Raises:
+        DataError: a number or fraction out of range, classes with too few pictures, a fraction
+            for a part that the table names, or no way to compare pictures.
+    """
+    _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction, chosen)
+    names = table.classes
+    warnings: list[str] = []
+    notes: list[str] = []
+
+    def by_class(rows: Rows, purpose: str) -> list[Rows]:
+        return hashed_order(table, rows, f"{purpose}/{seed}")
+
+    pool = _part(table, "pool")
+    test, validation = _part(table, "test"), _part(table, "validation")
+    if test_fraction > 0:
+        groups = by_class(pool, "test")
+        shares = [_share(test_fraction, len(group)) for group in groups]
+        if chosen is not None:
+            groups = [group[~np.isin(group, chosen)] for group in groups]
+        room = [len(group) - (chosen is None) for group in groups]
+        test = _fronts(groups, [min(share, most) for share, most in zip(shares, room, strict=True)])
+
+    candidates = np.setdiff1d(np.concatenate([_part(table, "labelled"), pool]), test)
+    groups = by_class(candidates, "labelled")
+    sizes = [len(group) for group in groups]
+    if chosen is None:
+        wanted = _label_counts(names, sizes, labels_per_class, num_labels)
+        labelled = _fronts(groups, wanted)
+    else:
+        labelled = np.unique(chosen).astype(np.int64)
+    chosen_all = chosen is None and labels_per_class is None and num_labels is None
+    if num_labels is not None:
+        notes.append("labelled pictures a class: " + _told(names, wanted))
+
+    if val_fraction > 0:
+        spare = labelled if chosen_all else np.setdiff1d(candidates, labelled)
+        groups = by_class(spare, "validation")
+        room = [len(group) - chosen_all for group in groups]
+        shares = [_share(val_fraction, size) for size in sizes]
+        given = [min(share, most) for share, most in zip(shares, room, strict=True)]
+        validation = _fronts(groups, given)
+        labelled = labelled[~np.isin(labelled, validation)]
+        if without := [name for name, count in zip(names, given, strict=True) if count == 0]:
+            warnings.append(
+                f"no validation picture for class {some(without)}: all of its pictures with a "
+                "label are labelled ones"
+            )
+
+    taken = np.concatenate([test, validation])
+    if labelled_in_pool is not True:
+        taken = np.concatenate([taken, labelled])
+    unlabelled = np.concatenate([np.setdiff1d(pool, taken), _part(table, "unlabelled")])
+    if labelled_in_pool is False:
+        known = np.concatenate([labelled, validation])
+        same = identical_rows(table, _part(table, "unlabelled"), known)
+        unlabelled = unlabelled[~np.isin(unlabelled, same)]
+        if len(same):
+            notes.append(f"removed {len(same)} unlabelled pictures that are labelled ones too")
+
+    warnings += _class_warnings(names, np.bincount(table.labels[labelled], minlength=len(names)))
+    warnings += _rare_warnings(names, sizes)
+    if len(test) == 0:
+        warnings.append(
+            "no test pictures: there will be no test result (--test-fraction sets some)"
+        )
+    return Split(labelled, unlabelled, validation, test, tuple(notes), tuple(warnings))
+
+
+def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
+    """The rows of each class in the order of SHA-256(purpose, key); C arrays, none unlabelled."""
+
+    def rank(row: int) -> bytes:
+        return hashlib.sha256(f"{purpose}\0{table.keys[row]}".encode()).digest()
+
+    labels = table.labels[rows]
+    order = np.argsort(labels, kind="stable")
+    ends = np.searchsorted(labels[order], np.arange(len(table.classes) + 1))
+    groups = (rows[order[start:end]] for start, end in pairwise(ends.tolist()))
+    return [_array(sorted(group.tolist(), key=rank)) for group in groups]
+
+
+def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
+    """Those of `rows` whose bytes equal those of one of `others`, by `ImageTable.digest`.
+
+    Raises:
+        DataError: both are given but the table has no digest.
+    """
+    if len(rows) == 0 or len(others) == 0:
+        return _array([])
+    if table.digest is None:
+        raise DataError(
+            "this data set can't tell whether two pictures are the same; leave "
+            "--no-labelled-in-pool out"
+        )
+    known = {table.digest(row) for row in others.tolist()}
+    return _array(row for row in rows.tolist() if table.digest(row) in known)
+
+
+def proportional(sizes: Sequence[int], total: int) -> list[int]:
+    """Share `total` out in proportion to `sizes`, at least 1 and at most the size each.
+
+    By largest remainder; of equal remainders the first class wins.
+
+    Args:
+        sizes: numbers >= 1.
+        total: between the number of sizes and their sum.
+    """
+    quotas = [total * size / sum(sizes) for size in sizes]
+    counts = [max(1, int(quota)) for quota in quotas]
+
+    def change(step: int, allowed: Callable[[int], bool]) -> None:
+        places = [place for place in range(len(sizes)) if allowed(place)]
+        best = max(places, key=lambda place: (step * (quotas[place] - counts[place]), -place))
+        counts[best] += step
+
+    while sum(counts) < total:
+        change(1, lambda place: counts[place] < sizes[place])
+    while sum(counts) > total:
+        change(-1, lambda place: counts[place] > 1)
+    return counts
+
+
+def _check_request(
+    table: ImageTable,
+    labels_per_class: int | None,
+    num_labels: int | None,
+    val_fraction: float,
+    test_fraction: float,
+    chosen: Rows | None,
+) -> None:
+    if chosen is not None:
+        if labels_per_class is not None or num_labels is not None:
+            raise DataError(
+                "--labels says which pictures are labelled; leave --labels-per-class and "
+                "--num-labels out"
+            )
+        counts = np.bincount(table.labels[chosen], minlength=len(table.classes))
+        if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
+            raise DataError([f"--labels names no picture of class {name!r}" for name in bare])
+    if labels_per_class is not None and num_labels is not None:
+        raise DataError("--labels-per-class and --num-labels can't be used together")
+    for flag, fraction, part in (
+        ("--val-fraction", val_fraction, "validation"),
+        ("--test-fraction", test_fraction, "test"),
+    ):
+        if not 0 <= fraction < 1:
+            raise DataError(f"{flag} must be at least 0 and below 1, got {fraction}")
+        if fraction > 0 and len(_part(table, part)):
+            raise DataError(f"the data has a {part} split of its own; leave {flag} out")
+    if test_fraction > 0 and len(_part(table, "pool")) == 0:
+        raise DataError("--test-fraction draws from a pool of pictures, and this data has none")
+
+
+def _label_counts(
+    names: Sequence[str], sizes: list[int], labels_per_class: int | None, num_labels: int | None
+) -> list[int]:
+    """How many labelled pictures each class gets."""
+    if empty := [name for name, size in zip(names, sizes, strict=True) if size == 0]:
+        raise DataError([f"class {name!r} has no picture with a label" for name in empty])
+    if labels_per_class is not None:
+        if labels_per_class < 1:
+            raise DataError(f"--labels-per-class must be at least 1, got {labels_per_class}")
+        short = [
+            f"class {name!r} has {size} of the {labels_per_class} labelled pictures asked for; "
+            "lower --labels-per-class, or add pictures"
+            for name, size in zip(names, sizes, strict=True)
+            if size < labels_per_class
+        ]
+        if short:
+            raise DataError(short)
+        return [labels_per_class] * len(sizes)
+    if num_labels is None:
+        return list(sizes)
+    if not len(names) <= num_labels <= sum(sizes):
+        raise DataError(
+            f"--num-labels must be between {len(names)}, one a class, and {sum(sizes)}, the "
+            f"pictures with a label; got {num_labels}"
+        )
+    return proportional(sizes, num_labels)
+
+
+def _class_warnings(names: Sequence[str], counts: Rows) -> list[str]:
+    single = [name for name, count in zip(names, counts.tolist(), strict=True) if count == 1]
+    if not single:
+        return []
+    return [f"only one labelled picture for {len(single)} classes: {some(single)}"]
+
+
+def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
+    rare = [place for place, size in enumerate(sizes) if size * RARE <= max(sizes)]
+    if not rare:
+        return []
+    told = _told([names[place] for place in rare], [sizes[place] for place in rare])
+    return [f"far fewer pictures with a label than the largest class ({max(sizes)}): {told}"]
+
+
+def _told(names: Sequence[str], counts: Iterable[int]) -> str:
+    return some([f"{name} {count}" for name, count in zip(names, counts, strict=True)], most=20)
+
+
+def _share(fraction: float, size: int) -> int:
+    """The share of a class, to the nearest whole picture (a half rounds up), at least 1."""
+    return max(1, int(fraction * size + 0.5))
+
+
+def _fronts(groups: Sequence[Rows], counts: Sequence[int]) -> Rows:
+    """The first rows of each group, ascending."""
+    picked = [group[: max(count, 0)] for group, count in zip(groups, counts, strict=True)]
+    return np.sort(np.concatenate(picked))
+
+
+def _part(table: ImageTable, part: str) -> Rows:
+    return np.flatnonzero(table.parts == part).astype(np.int64)
+
+
+def _array(rows: Iterable[int]) -> Rows:
+    return np.array(list(rows), dtype=np.int64)

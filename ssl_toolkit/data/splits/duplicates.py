@@ -1,0 +1,197 @@
+"""The same picture twice where it must not be: in training and test, or under two labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.splits.draw import Rows, Split
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.text import some
+
+
+@dataclass(frozen=True)
+class Group:
+    """Byte-identical pictures of which some must not be where they are."""
+
+    rows: Rows
+    """Of the table, ascending, two or more."""
+    parts: tuple[str, ...]
+    labels: tuple[int, ...]
+    """Classes, -1 for none."""
+
+    @property
+    def two_labels(self) -> bool:
+        """Whether the pictures stand under more than one class."""
+        return len({*self.labels} - {-1}) > 1
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether they are in test or validation and elsewhere, or have two labels."""
+        parts = {*self.parts}
+        return self.two_labels or (len(parts) > 1 and not parts.isdisjoint(("test", "validation")))
+
+    @property
+    def offenders(self) -> list[int]:
+        """The rows that `drop_leaks` removes.
+
+        Where the group reaches into the test: all that are not test pictures. Where it reaches
+        into the validation: the labelled and unlabelled ones. Where it has two labels: the
+        labelled ones, for either label may be wrong.
+        """
+        held = next((part for part in ("test", "validation") if part in self.parts), "")
+        return [
+            row
+            for row, part in zip(self.rows.tolist(), self.parts, strict=True)
+            if (held and part not in (held, "test")) or (self.two_labels and part == "labelled")
+        ]
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """All groups of byte-identical pictures that are leaks."""
+
+    groups: tuple[Group, ...] = ()
+    dropped: bool = False
+    """Whether the `offenders` were removed from the split."""
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    @property
+    def offenders(self) -> Rows:
+        """The rows that `drop_leaks` removes, ascending."""
+        return np.array(sorted(row for group in self.groups for row in group.offenders), np.int64)
+
+    def warning(self) -> str:
+        """All of it in one line."""
+        tolds = []
+        for held, others in (
+            ("test", ("labelled", "unlabelled", "pool", "validation")),
+            ("validation", ("labelled", "unlabelled", "pool")),
+        ):
+            reaching = [group for group in self.groups if held in group.parts]
+            counts = Counter(part for group in reaching for part in group.parts)
+            if told := [f"{counts[part]} {part}" for part in others if counts[part]]:
+                tolds.append(f"{' and '.join(told)} pictures are {held} pictures too")
+        if two := [group for group in self.groups if group.two_labels]:
+            files = sum(len(group.rows) for group in two)
+            tolds.append(f"{len(two)} pictures stand under two labels ({files} files)")
+        way_out = "removed" if self.dropped else "--drop-leaks removes the training side"
+        return f"byte-identical pictures: {'; '.join(tolds)} ({way_out})"
+
+    def content(self, table: ImageTable) -> dict[str, Any]:
+        """What the list says: of every picture its path, part, class and whether it offends."""
+        bad = {*self.offenders.tolist()}
+        groups = [
+            [
+                {
+                    "path": table.keys[row],
+                    "part": part,
+                    "class": table.classes[label] if label >= 0 else None,
+                    "offends": row in bad,
+                }
+                for row, part, label in zip(
+                    group.rows.tolist(), group.parts, group.labels, strict=True
+                )
+            ]
+            for group in self.groups
+        ]
+        return {"dropped": self.dropped, "groups": groups}
+
+
+def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
+    """Byte-identical pictures in the test or validation and elsewhere, or under two labels.
+
+    Labelled pictures in the unlabelled pool are none. Labels that training doesn't see count for
+    the two labels: the data says both.
+
+    Args:
+        table: the pictures.
+        parts: (N,) the part of each row, empty for rows that are not used.
+    """
+    if table.digest is None:
+        return Leaks()
+    used = np.flatnonzero(parts != "").astype(np.int64)
+
+    def group(rows: Rows) -> Group:
+        return Group(rows, tuple(parts[rows].tolist()), tuple(table.labels[rows].tolist()))
+
+    alike = (rows for rows in _alike(table, used) if group(rows).is_leak)  # few: then compare
+    groups = (group(rows) for rows in _identical(table, alike))
+    leaks = sorted((one for one in groups if one.is_leak), key=lambda one: int(one.rows[0]))
+    return Leaks(tuple(leaks))
+
+
+def same_pictures(table: ImageTable, rows: Rows) -> list[Rows]:
+    """Groups of two and more byte-identical pictures among `rows`, by `ImageTable.digest`.
+
+    None where the table has no digests. Rows of a group ascend, groups go by their first row.
+    """
+    if table.digest is None:
+        return []
+    return sorted(_identical(table, _alike(table, rows)), key=lambda group: int(group[0]))
+
+
+def split_parts(table: ImageTable, split: Split) -> NDArray[np.str_]:
+    """(N,) the part of every row; a labelled picture that is in the pool too is labelled."""
+    parts = np.full(len(table.keys), "", dtype="U10")
+    for part in ("unlabelled", "labelled", "validation", "test"):
+        parts[getattr(split, part)] = part
+    return parts
+
+
+def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
+    """Groups of pictures with the same eight bytes of their digests, rows ascending."""
+    assert table.digest is not None
+    shorts = table.read.short_digests(rows) if isinstance(table.read, FilePictures) else None
+    if shorts is None:
+        shorts = np.array([hash(table.digest(row)) for row in rows.tolist()], dtype=np.int64)
+    order = np.argsort(shorts, kind="stable")
+    ranked = shorts[order]
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) + 1
+    starts = np.append(0, ends[:-1])
+    several = ends - starts > 1
+    for start, end in zip(starts[several], ends[several], strict=True):
+        yield np.sort(rows[order[start:end]])
+
+
+def _identical(table: ImageTable, groups: Iterable[Rows]) -> Iterator[Rows]:
+    """The parts of each group whose whole digests are equal, where these are two pictures."""
+    assert table.digest is not None
+    for group in groups:
+        by_digest: dict[str, list[int]] = {}
+        for row in group.tolist():
+            by_digest.setdefault(table.digest(row), []).append(row)
+        yield from (np.array(rows, np.int64) for rows in by_digest.values() if len(rows) > 1)
+
+
+def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Leaks]:
+    """The split without `Leaks.offenders`, which a note counts; and the leaks as dropped ones.
+
+    Raises:
+        DataError: a class is left without labelled pictures.
+    """
+    offenders = leaks.offenders
+    if not len(offenders):
+        return split, leaks
+    parts = {part: getattr(split, part) for part in ("labelled", "unlabelled", "validation")}
+    kept = {part: rows[~np.isin(rows, offenders)] for part, rows in parts.items()}
+    counts = np.bincount(table.labels[kept["labelled"]], minlength=len(table.classes))
+    if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
+        raise DataError(
+            f"--drop-leaks leaves no labelled picture of {some(bare)}; add pictures there, or "
+            "leave --drop-leaks out"
+        )
+    found = {part: len(rows) - len(kept[part]) for part, rows in parts.items()}
+    told = ", ".join(f"{count} {part}" for part, count in found.items() if count)
+    note = f"--drop-leaks removed {len(offenders)} pictures: {told}"
+    changed = replace(split, **kept, notes=(*split.notes, note))
+    return changed, replace(leaks, dropped=True)

@@ -1,0 +1,140 @@
+"""``--labels``: which pictures are labelled, said by a file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ssl_toolkit.data.class_names import class_name
+from ssl_toolkit.data.packed_strings import places_of
+from ssl_toolkit.data.readers.manifests import inside
+from ssl_toolkit.data.readers.rows import BadRows, Record, bounded_lines, records
+from ssl_toolkit.data.splits.draw import Rows
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.registry import did_you_mean
+from ssl_toolkit.text import shown
+
+FOLD = "fold:"
+"""Start of the names of STL-10's own choices, ``fold:0`` to ``fold:9``."""
+
+_STL10 = "stl10/train/"
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+
+def choose_labelled(table: ImageTable, given: str, base: Path | None) -> tuple[ImageTable, Rows]:
+    """The pictures that a file says are labelled; all others of the pool lose their label's use.
+
+    A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and perhaps ``label``: rows
+    whose label is empty are not labelled, and without any label the data's own are taken. Any
+    other file has a path a line. Paths are keys of the table, or lead to files below `base`.
+    ``fold:N`` is one of STL-10's ten choices of 1,000 pictures, in ``fold_indices.txt``.
+
+    Args:
+        table: the pictures.
+        given: the file, or ``fold:N``.
+        base: the data folder, None where there is none; STL-10's root.
+
+    Returns:
+        The table, in which labelled pictures that were not chosen are pool ones, and chosen
+        unlabelled ones are pool ones with the label of the file; and the rows chosen, ascending.
+
+    Raises:
+        DataError: the file can't be read, or some rows are wrong, told by line: unknown pictures,
+            validation and test ones, no label, an unknown class, another one than the data's.
+    """
+    said: dict[int, int] = {}
+    if given.startswith(FOLD):
+        chosen = _fold(table, given, base)
+    else:
+        chosen, said = _read(table, Path(given), base)
+    labels, parts = table.labels.copy(), table.parts.copy()
+    for row, label in said.items():
+        labels[row] = label
+    parts[chosen] = "pool"
+    parts[parts == "labelled"] = "pool"
+    return replace(table, labels=labels, parts=parts), chosen
+
+
+def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
+    """Rows of the table, and the labels that the file gives to rows without one."""
+    bad = BadRows(shown(path))
+    found = list(_lines(path, bad))
+    labelled = any(label for _, _, label, _ in found)
+    rows = places_of(table.keys, [text for _, text, _, _ in found])
+    for read in (str.strip, lambda text: _key(text.strip(), base)):
+        if (rows < 0).any():  # perhaps with spaces around, perhaps written as paths
+            rows = np.maximum(rows, places_of(table.keys, [read(text) for _, text, _, _ in found]))
+    numbers = {name: number for number, name in enumerate(table.classes)}
+    lines: dict[int, int] = {}
+    said: dict[int, int] = {}
+    for (line, text, label, _), row in zip(found, rows.tolist(), strict=True):
+        if labelled and not label:
+            continue
+        if row < 0:
+            bad.add(line, f"the data has no picture {text!r}")
+            continue
+        own, part = int(table.labels[row]), table.parts[row]
+        number = numbers.get(class_name(label)) if labelled else own
+        if part in ("validation", "test"):
+            bad.add(line, f"{text!r} is a {part} picture")
+        elif row in lines:
+            bad.add(line, f"{text!r} stands in line {lines[row]} already")
+        elif number is None:
+            near = did_you_mean(label, table.classes)
+            bad.add(line, f"{text!r} has the label {label!r}, no class of the data{near}")
+        elif number < 0:
+            bad.add(line, f"{text!r} has no label in the data; give one in a .csv: path,label")
+        elif own >= 0 and own != number:
+            bad.add(line, f"{text!r} is a {label!r} here and a {table.classes[own]!r} in the data")
+        else:
+            said[row] = number
+        lines[row] = line
+    bad.refuse()
+    return np.array(sorted(said), dtype=np.int64), said
+
+
+def _lines(path: Path, bad: BadRows) -> list[Record]:
+    if path.suffix.lower() in _TABLES:
+        return list(records(path, bad, "path", []))
+    try:
+        # Names may hold what splitlines() breaks at.
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            lines = [
+                line.removesuffix("\n") for line in bounded_lines(file, f"--labels {bad.where}")
+            ]
+    except OSError as error:
+        raise DataError(f"can't read --labels {bad.where}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"--labels {bad.where} is not UTF-8 text; save it as UTF-8") from None
+    return [(number, line, "", "") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _key(text: str, base: Path | None) -> str:
+    """A path that isn't written as a key, as one."""
+    if base is None:
+        return os.path.normpath(text)
+    top = os.path.abspath(base)
+    return inside(os.path.abspath(text), top) or inside(text, top) or ""
+
+
+def _fold(table: ImageTable, given: str, root: Path | None) -> Rows:
+    rows = [row for row, key in enumerate(table.keys) if key.startswith(_STL10)]
+    if not rows or root is None:
+        raise DataError(f"--labels {given} is for --dataset stl10; name a file")
+    path = root / "stl10_binary" / "fold_indices.txt"
+    try:
+        folds = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"--labels {given}: can't read {shown(path)}: {error.strerror}") from None
+    number = given.removeprefix(FOLD)
+    if not number.isdecimal() or int(number) >= len(folds):
+        raise DataError(f"--labels {given}: folds go from {FOLD}0 to {FOLD}{len(folds) - 1}")
+    try:
+        places = {int(place) for place in folds[int(number)].split()}
+        return np.array(sorted(rows[place] for place in places), dtype=np.int64)
+    except (ValueError, IndexError):
+        raise DataError(f"{shown(path)} is damaged: fold {number} names no pictures") from None

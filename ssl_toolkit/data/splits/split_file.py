@@ -1,0 +1,297 @@
+"""``split.json``: a split by the names of its pictures and what they hold, usable elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ssl_toolkit.data.packed_strings import places_of
+from ssl_toolkit.data.splits.contents import (
+    NAMED,
+    Changes,
+    Content,
+    compare_contents,
+    content_of,
+    parsed_entries,
+)
+from ssl_toolkit.data.splits.draw import Rows, Split
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.files import write_atomically
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.text import shown, some
+
+VERSION = 2
+PARTS = ("labelled", "unlabelled", "validation", "test")
+CONTENTS = {part: f"{part}_content" for part in PARTS}
+"""The keys under which a file says what the images of a part hold; see `Content.lines`."""
+
+NEW_RUN = "restore them, or start a new run without this split"
+
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class StoredSplit:
+    """What a split file says, as rows of a table."""
+
+    path: Path
+    split: Split
+    content: Content
+
+    def check(self, table: ImageTable, way_out: str = NEW_RUN) -> None:
+        """Refuse images that are not those that the split was written with.
+
+        Args:
+            table: the one that the split was read for.
+            way_out: what the user can do.
+
+        Raises:
+            DataError: one line with how many images of which part differ.
+        """
+        now = content_of(table, self.split)
+        changes = compare_contents(self.content, now, len(self.split.unlabelled))
+        if changes.told:
+            raise data_changed(self.path, changes, way_out)
+
+
+def data_changed(path: Path, changes: Changes, way_out: str = NEW_RUN) -> DataError:
+    """The error for images that are not those of a split file."""
+    return DataError(f"the data changed since {shown(path)} was written: {changes.told}; {way_out}")
+
+
+def split_hash(table: ImageTable, split: Split, content: Content | None = None) -> str:
+    """SHA-256, in hexadecimal, over the classes, and the keys and the content of each part.
+
+    Args:
+        table: the pictures.
+        split: of the table; the order within a part counts.
+        content: of the split; None to look at the pictures.
+    """
+    return _hash(_fields(table, split, content or content_of(table, split)))
+
+
+def save_split(path: Path, table: ImageTable, split: Split, content: Content | None = None) -> None:
+    """Write a split with its hash, whole or not at all, a block of keys at a time.
+
+    Args:
+        path: the file.
+        table: the pictures.
+        split: of the table.
+        content: of the split; None to look at the pictures.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    content = content or content_of(table, split)
+    told = _hash(_fields(table, split, content))
+    head = {"version": VERSION, "hash": told, "classes": list(table.classes)}
+
+    def write(file: BinaryIO) -> None:
+        file.write(json.dumps(head, indent=2, ensure_ascii=False)[:-2].encode())
+        for name, blocks in _fields(table, split, content).items():
+            if name == "classes":
+                continue
+            file.write(f',\n  "{name}": ['.encode())
+            empty = True
+            for text in _joined(blocks, ",\n    ", ensure_ascii=False):
+                file.write(text.encode())
+                empty = False
+            file.write(b"]" if empty else b"\n  ]")
+        file.write(b"\n}\n")
+
+    write_atomically(path, write)
+
+
+def load_split(path: Path, table: ImageTable) -> StoredSplit:
+    """Read a split that `save_split` wrote, for the same pictures in any place.
+
+    Whether they hold what they held is left to `StoredSplit.check`: some may not be read yet.
+
+    Raises:
+        DataError: no such file or no split file; other classes; pictures that the data doesn't
+            have, that stand twice in a part, that are labelled without a label, or that are test
+            or validation ones and in another part too; or contents that don't match the hash.
+    """
+    content = _parse(path)
+    where = shown(path)
+    told_hash, own_hash = content.pop("hash"), _hash(_read_fields(content))
+    if content["classes"] != list(table.classes):
+        raise DataError(
+            f"{where} was made for the classes {some(content['classes'])}; the data has "
+            f"{some(table.classes)}"
+        )
+    faults = []
+    stored = _content(content)
+    rows: dict[str, Rows] = {}
+    for part in PARTS:
+        keys = content.pop(part)
+        places = places_of(table.keys, keys)
+        if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
+            told = f"{len(foreign):,} of {len(keys):,} {part} pictures"
+            faults.append(f"{where}: {told} that the data doesn't have: {some(foreign)}")
+        rows[part] = places[places >= 0]
+        found, counts = np.unique(rows[part], return_counts=True)
+        if twice := _keys(table, found[counts > 1]):
+            faults.append(f"{where}: {part} pictures that stand there twice: {some(twice)}")
+    for part, other in (
+        ("validation", "labelled"),
+        ("validation", "unlabelled"),
+        ("test", "labelled"),
+        ("test", "unlabelled"),
+        ("test", "validation"),
+    ):
+        if both := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
+            faults.append(f"{where}: pictures that are both {part} and {other}: {some(both)}")
+    bare = {
+        part: rows[part][table.labels[rows[part]] < 0] for part in PARTS if part != "unlabelled"
+    }
+    faults += [
+        f"{where}: {part} pictures that carry no label: {some(_keys(table, found))}"
+        for part, found in bare.items()
+        if len(found)
+    ]
+    labelled, unlabelled, validation, test = (rows[part] for part in PARTS)
+    split = Split(labelled, unlabelled, validation, test)
+    if not faults and (told_hash != own_hash or not stored):
+        faults.append(_damaged(path))
+    if faults:
+        raise DataError(faults)
+    assert stored is not None
+    return StoredSplit(path, split, stored)
+
+
+def read_hash(path: Path) -> str:
+    """The hash of a split file, once its contents were found to match it; needs no pictures.
+
+    Raises:
+        DataError: no such file or no split file, or it was changed.
+    """
+    content = _parse(path)
+    told: str = content.pop("hash")
+    if told != _hash(_read_fields(content)):
+        raise DataError(_damaged(path))
+    return told
+
+
+def compare_files(path: Path, other: Path) -> str:
+    """How two split files differ in images, one sentence; needs no pictures.
+
+    Empty where they don't, or where one of them can't be read.
+    """
+    try:
+        was, now = _parse(path), _parse(other)
+    except DataError:
+        return ""
+    one, two = _content(was), _content(now)
+    if one is None or two is None:
+        return ""
+    changes = Changes.none()
+    for part in PARTS:
+        place = {key: at for at, key in enumerate(now[part])}
+        pairs = [(at, place[key]) for at, key in enumerate(was[part]) if key in place]
+        count = len(was[part])
+        changes.count(part, count - len(pairs), len(now[part]) - len(pairs), count)
+        if part in NAMED:
+            both = np.array(pairs, np.int64).reshape(-1, 2)
+            changes.compare(part, getattr(one, part)[both[:, 0]], getattr(two, part)[both[:, 1]])
+        elif was[part] == now[part]:
+            changes.compare_pool(one.unlabelled, two.unlabelled, count)
+    return changes.told
+
+
+def _damaged(path: Path) -> str:
+    return f"{shown(path)} doesn't match its hash: it was changed by hand or is damaged"
+
+
+Fields = dict[str, Iterable[list[str]]]
+"""Blocks of texts by the key of a split file under which they are a list."""
+
+
+def _fields(table: ImageTable, split: Split, content: Content) -> Fields:
+    """What the hash of a split covers."""
+    found: Fields = {"classes": [list(table.classes)]}
+    found |= {part: _blocks(table, getattr(split, part)) for part in PARTS}
+    return found | {name: content.lines(part) for part, name in CONTENTS.items()}
+
+
+def _read_fields(content: dict[str, Any]) -> Fields:
+    """The same of a file that was read."""
+    return {name: _cut(texts) for name, texts in content.items()}
+
+
+def _cut(texts: list[str]) -> Iterator[list[str]]:
+    return (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
+
+
+def _hash(fields: Fields) -> str:
+    digest = hashlib.sha256()
+    for place, (name, blocks) in enumerate(sorted(fields.items())):
+        # As the whole would be written without spaces, but a block at a time.
+        digest.update(f'{"," if place else "{"}"{name}":['.encode())
+        for text in _joined(blocks, ",", ensure_ascii=True):
+            digest.update(text.encode())
+        digest.update(b"]")
+    digest.update(b"}")
+    return digest.hexdigest()
+
+
+def _content(fields: dict[str, Any]) -> Content | None:
+    """What the images of a file hold; None where the file is damaged."""
+    pool = fields[CONTENTS["unlabelled"]]
+    try:
+        named = {part: parsed_entries(fields[CONTENTS[part]]) for part in NAMED}
+    except ValueError:
+        return None
+    whole = all(len(named[part]) == len(fields[part]) for part in NAMED) and len(pool) == 1
+    return Content(**named, unlabelled=pool[0]) if whole else None
+
+
+def _keys(table: ImageTable, rows: Rows) -> list[str]:
+    return [table.keys[row] for row in rows.tolist()]
+
+
+def _blocks(table: ImageTable, rows: Rows) -> Iterator[list[str]]:
+    """The keys of rows, some at a time: a million at once would take much memory."""
+    for start in range(0, len(rows), _BLOCK):
+        yield _keys(table, rows[start : start + _BLOCK])
+
+
+def _joined(blocks: Iterable[list[str]], between: str, *, ensure_ascii: bool) -> Iterator[str]:
+    """The inside of a JSON list of texts; `between` is a comma and what follows it."""
+    first = True
+    for block in filter(None, blocks):
+        start = between[1:] if first else between
+        first = False
+        told = json.dumps(block, ensure_ascii=ensure_ascii, separators=(between, ":"))
+        yield start + told[1:-1]
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """The contents without the version, all of the right types."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"can't read the split file {shown(path)}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{shown(path)} is no split file: {error}") from None
+    fields = ("classes", *PARTS, *CONTENTS.values())
+    if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
+        raise DataError(
+            f"{shown(path)} has another version than {VERSION}; make it again with a new run"
+        )
+    whole = isinstance(content, dict) and set(content) == {"version", "hash", *fields}
+    if not whole or not all(_is_texts(content[name]) for name in fields):
+        names = ", ".join(("version", "hash", *fields))
+        raise DataError(f"{shown(path)} is no split file; one holds {names}")
+    del content["version"]
+    return dict(content)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

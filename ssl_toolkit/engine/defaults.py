@@ -1,0 +1,152 @@
+"""What the settings that were left open become, given the data set and the backbone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.load import (
+    DEFAULT_DATASET,
+    _dataset,
+    load_table,
+)
+from ssl_toolkit.data.readers.npz import feature_length
+from ssl_toolkit.errors import ConfigError, DataError
+from ssl_toolkit.files import holds_features
+from ssl_toolkit.interfaces import DatasetDefaults
+from ssl_toolkit.models.factory import own_image_size, size_for
+from ssl_toolkit.models.feature_input import feature_backbone
+
+STEPS = 1000
+LEARNING_RATE = 0.002
+MOST_HEADERS = 200
+"""Images whose headers are read to learn how large the images of a data set are."""
+MOST_ROWS = 20
+"""Evaluations of a run whose ``eval_every`` was left open."""
+
+
+def dataset_defaults(settings: Settings) -> DatasetDefaults:
+    """The suggestions of the data set that the settings name; reads no data.
+
+    Raises:
+        ConfigError: both ``data`` and ``dataset`` are given, or ``labels`` and a number of labels.
+        PluginError: the data set is unknown or broken.
+    """
+    if settings.labels is not None:
+        others = ("labels_per_class", "num_labels")
+        if given := [name for name in others if getattr(settings, name) is not None]:
+            raise ConfigError(
+                f"--labels says which pictures are labelled; leave --{given[0].replace('_', '-')} "
+                "out"
+            )
+    if settings.data is not None:
+        if settings.dataset is not None:
+            raise ConfigError(
+                f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
+            )
+        return _features_defaults(settings) if holds_features(settings.data) else DatasetDefaults()
+    return _dataset(settings.dataset or DEFAULT_DATASET).defaults
+
+
+def _features_defaults(settings: Settings) -> DatasetDefaults:
+    """Those of data that hold features in place of images.
+
+    Raises:
+        ConfigError: the settings name a backbone for images, or weights of one.
+    """
+    for flag, given in (
+        ("pretrained", settings.pretrained),
+        (
+            f"backbone {settings.backbone}",
+            not (settings.backbone or "features_").startswith("features_"),
+        ),
+    ):
+        if given:
+            raise ConfigError(f"--{flag}: {settings.data} holds features already; leave it out")
+    length = feature_length(Path(settings.data or ""))
+    return DatasetDefaults(image_size=1, backbone=feature_backbone(length))
+
+
+def typical_side(settings: Settings) -> int | None:
+    """Median shorter side of the user's images in pixels, where the image size depends on it.
+
+    Reads the headers of some images, evenly chosen; None where they can't be read either.
+    """
+    if settings.data is None or not settings.pretrained or settings.image_size is not None:
+        return None
+    try:
+        table = load_table(settings, lazily=True)
+    except DataError:  # told where the data is read
+        return None
+    sides = table.read.sides(MOST_HEADERS) if isinstance(table.read, FilePictures) else []
+    return int(np.median(sides)) if sides else None
+
+
+def resolve(settings: Settings, defaults: DatasetDefaults, side: int | None = None) -> Settings:
+    """Fill every setting that was left open.
+
+    Args:
+        settings: validated settings.
+        defaults: what the data set suggests.
+        side: `typical_side`.
+    """
+    steps = settings.steps or STEPS
+    backbone = settings.backbone or defaults.backbone
+    eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
+    labels_given = any(
+        value is not None
+        for value in (settings.labels_per_class, settings.num_labels, settings.labels)
+    )
+    image_size = settings.image_size or _image_size(settings, backbone, defaults, side)
+    update: dict[str, Any] = {
+        "dataset": None if settings.data else settings.dataset or DEFAULT_DATASET,
+        "backbone": backbone,
+        "image_size": image_size,
+        "steps": steps,
+        "batch_size": settings.batch_size or defaults.batch_size,
+        "eval_batch_size": settings.eval_batch_size or (256 if image_size <= 64 else 64),
+        "lr": settings.lr or LEARNING_RATE,
+        "eval_every": eval_every,
+        "log_every": settings.log_every or min(10, eval_every),
+        "save_every": settings.save_every or eval_every,
+        "labels_per_class": settings.labels_per_class
+        if labels_given
+        else defaults.labels_per_class,
+        "val_fraction": _first(settings.val_fraction, defaults.val_fraction),
+        "test_fraction": _first(settings.test_fraction, defaults.test_fraction),
+    }
+    if settings.augment.flip == "auto":
+        update["augment"] = settings.augment.model_copy(update={"flip": defaults.flip})
+    if settings.ema and settings.ema.decay == "auto":
+        # A memory of a tenth of the run: 0.999 would leave a short run's teacher at chance.
+        decay = max(0.0, min(0.999, 1 - 10 / steps))
+        update["ema"] = settings.ema.model_copy(update={"decay": decay})
+    model: dict[str, Any] = {}
+    if settings.model.batchnorm_momentum == "auto":
+        wide = backbone.rpartition(":")[2].startswith("wrn_")
+        model["batchnorm_momentum"] = min(0.1, max(0.001, 100 / steps)) if wide else None
+    if settings.model.channels_last == "auto":
+        model["channels_last"] = True
+    update["model"] = settings.model.model_copy(update=model)
+    return settings.model_copy(update=update)
+
+
+def _image_size(
+    settings: Settings, backbone: str, defaults: DatasetDefaults, side: int | None
+) -> int:
+    if settings.data is not None and settings.pretrained:
+        trained = settings.model.freeze not in ("auto", "backbone")
+        if side is None:
+            return own_image_size(backbone) or defaults.image_size
+        return size_for(backbone, side, trained=trained) or defaults.image_size
+    own = registry.has("backbones", backbone)
+    return defaults.image_size if own else defaults.min_stride_size or defaults.image_size
+
+
+def _first(given: float | None, default: float) -> float:
+    return default if given is None else given

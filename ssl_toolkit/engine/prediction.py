@@ -1,0 +1,62 @@
+"""Probabilities of stored images, in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.features import FeatureStore
+from ssl_toolkit.models.classifier import Classifier
+
+
+@dataclass
+class Best:
+    """The best validation so far."""
+
+    step: int
+    accuracy: float
+    weights: dict[str, Tensor]
+
+
+@torch.no_grad()
+def predict(
+    classifier: Classifier,
+    store: ImageStore | FeatureStore,
+    rows: Tensor,
+    batch_size: int,
+    ranks: Ranks | None = None,
+) -> Tensor:
+    """Probabilities of stored images, without augmentation, in float32.
+
+    Args:
+        classifier: put into eval mode for the call and back afterwards.
+        store: the images, or their features.
+        rows: (N,) int64 rows of the store.
+        batch_size: images in a forward; changes speed and memory, not the result.
+        ranks: processes that share the images out, each of which gets all answers; None for none.
+
+    Returns:
+        (N, C) float32 on the CPU; rows sum to 1.
+    """
+    if ranks is not None and ranks.size > 1 and len(rows):
+        # All parts are of one size: the last row fills the last ones, and is cut off again.
+        count = -(-len(rows) // ranks.size)
+        places = torch.arange(ranks.rank * count, (ranks.rank + 1) * count, device=rows.device)
+        part = rows[places.clamp(max=len(rows) - 1)]
+        return ranks.gather(predict(classifier, store, part, batch_size))[: len(rows)]
+    training = classifier.training
+    classifier.eval()
+    try:
+        parts = [
+            # Not compiled, even if the steps are: the last chunk would be a compilation of its own.
+            classifier.forward(store.gather(chunk)).logits.float().softmax(dim=-1)
+            for chunk in torch.split(rows, batch_size)
+            if len(chunk)
+        ]
+    finally:
+        classifier.train(training)
+    return torch.cat(parts).cpu() if parts else torch.empty(0, classifier.num_classes)

@@ -1,0 +1,174 @@
+"""The toolkit as an estimator of scikit-learn's."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from ssl_toolkit.console import Console
+from ssl_toolkit.data.label_values import label_name
+from ssl_toolkit.inference.model import load_model
+from ssl_toolkit.runs.train import train
+
+
+class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that learns from labeled and unlabeled images, or features, at once.
+
+    Each `fit` is a run of the toolkit (`ssl_toolkit.train`). ``X`` is features (N, D), an array or
+    a table; or images: an array (N, H, W, 3) or (N, H, W), a tensor (N, 3, H, W), a list of paths,
+    of images of Pillow's, or of arrays. ``y`` has -1 or None where a row has no label.
+
+    Attributes:
+        classes_: (C,) the labels, in the order of the columns of `predict_proba`.
+        transduction_: (N,) the label of every row that was fitted: the given one, or the predicted.
+        algorithm_: name of the algorithm, which ``auto`` chooses.
+        model_: the `ssl_toolkit.Model`.
+        n_features_in_: D; only where it was fitted to features.
+
+    Args:
+        algo: name of an algorithm; ``auto`` chooses one by cross-validation on the labels.
+        backbone: name of the network for images; None for a small one, and for features.
+        pretrained: whether a backbone that is named starts from its published weights.
+        image_size: side in pixels; None for the backbone's own.
+        steps: optimizer steps, for the algorithms that take some.
+        seed: of everything random.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+        options: more keys of a configuration, as for `ssl_toolkit.train`.
+        output: folder of the run, which each fit replaces; None for a temporary one.
+        verbose: whether the course of the run is printed.
+    """
+
+    def __init__(
+        self,
+        algo: str = "auto",
+        *,
+        backbone: str | None = None,
+        pretrained: bool = True,
+        image_size: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        options: dict[str, Any] | None = None,
+        output: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.algo = algo
+        self.backbone = backbone
+        self.pretrained = pretrained
+        self.image_size = image_size
+        self.steps = steps
+        self.seed = seed
+        self.device = device
+        self.options = options
+        self.output = output
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows with and without a label.
+
+        Args:
+            X: (N, ...) features or images.
+            y: (N,) labels, whole numbers or texts; -1 or None for none.
+
+        Raises:
+            ValueError: X or y is of no form that scikit-learn's estimators take.
+            ToolkitError: as `ssl_toolkit.train`.
+        """
+        X, given, known = self._checked(X, y)
+        self.classes_, places = np.unique(given, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("y has labels of 1 class; two are the least")
+        names = [label_name(label, "y") for label in self.classes_.tolist()]
+        labels = np.full(len(known), "", dtype=object)
+        labels[known] = np.array(names, dtype=object)[places]
+        options = {"algo": self.algo, "seed": self.seed, "device": self.device, "classes": names}
+        options |= {key: getattr(self, key) for key in ("backbone", "image_size", "steps")}
+        options |= {"pretrained": self.pretrained and self.backbone is not None}
+        temporary = TemporaryDirectory(prefix="ssl-toolkit-") if self.output is None else None
+        with temporary or nullcontext("") as folder:
+            output = {"output": os.fspath(self.output or os.path.join(folder, "run"))}
+            outcome = train(
+                options | output | dict(self.options or {}),
+                images=X,
+                labels=labels,
+                overwrite=self.output is not None,
+                console=Console(silent=not self.verbose),
+            )
+            self.model_ = load_model(outcome.folder, self.device)
+        self.algorithm_ = str(outcome.summary["algorithm"])
+        self.transduction_ = np.empty(len(known), dtype=self.classes_.dtype)
+        self.transduction_[known] = given
+        if not known.all():
+            rows = [X[row] for row in np.flatnonzero(~known)] if isinstance(X, list) else X[~known]
+            best = self._probabilities(rows).argmax(axis=1)
+            self.transduction_[~known] = self.classes_[best]
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """(N,) the most probable label of each row."""
+        best = self.predict_proba(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(N, C) probabilities in the order of `classes_`."""
+        check_is_fitted(self)
+        images = _images(X)
+        if images is None:
+            images = validate_data(self, X, reset=False, dtype=np.float32)
+        return self._probabilities(images)
+
+    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
+        """Features or images, the labels that are given, and (N,) which rows have one."""
+        if y is not None and (y := np.asarray(y)).dtype == object:
+            y = np.array([None if label != label else label for label in y], dtype=object)
+        self.__dict__.pop("n_features_in_", None)
+        images = _images(X)
+        if images is None:
+            images, y = validate_data(self, X, y, dtype=np.float32)
+        elif y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None")
+        y = column_or_1d(y)
+        check_consistent_length(images, y)
+        if y.dtype.kind == "f":
+            check_classification_targets(y)
+        known = np.array([label_name(label, "y") != "" for label in y.tolist()])
+        if not known.any():
+            raise ValueError("y has no label, only -1 or None")
+        given = y[known]
+        if given.dtype == object and not isinstance(given[0], str):
+            given = np.array(given.tolist())  # whole numbers that stood beside None
+        check_classification_targets(given)
+        return images, given, known
+
+    def _probabilities(self, images: Any) -> NDArray[np.float64]:
+        found = self.model_.predict(images if getattr(images, "ndim", 0) == 2 else [*images])
+        exact: NDArray[np.float64] = found.astype(np.float64)
+        exact /= exact.sum(axis=1, keepdims=True)
+        return exact
+
+
+def _images(X: Any) -> Any:
+    """X where it is images, a stack or a list; None for features, which scikit-learn checks."""
+    dimensions = getattr(X, "ndim", None)
+    if dimensions in (3, 4):
+        return X
+    if dimensions == 1 or isinstance(X, list | tuple):
+        first = next(iter(X), None)
+        if isinstance(first, str | os.PathLike | Image.Image) or getattr(first, "ndim", 0) >= 2:
+            return list(X)
+    return None

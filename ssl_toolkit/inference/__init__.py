@@ -1,0 +1,1 @@
+"""Use a trained model: evaluate, predict, pseudo-label and export."""

@@ -1,0 +1,178 @@
+"""Features of images from a pre-trained backbone, for use outside the toolkit."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.feed.image_store import build_store
+from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
+from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.engine.devices import choose_device
+from ssl_toolkit.engine.features import FeatureExtractor
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.files import holds_features, write_atomically
+from ssl_toolkit.models.factory import build_classifier, own_image_size
+from ssl_toolkit.text import shown, text_of
+
+DEFAULT_SIZE = 224
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Features of N images."""
+
+    features: NDArray[np.float32]
+    """(N, D)."""
+    keys: tuple[str, ...]
+    """(N,) the name of each image in its data."""
+    labels: NDArray[np.int64]
+    """(N,) index into `classes`, -1 where the image has no label."""
+    classes: tuple[str, ...]
+    splits: NDArray[np.str_]
+    """(N,) ``pool``, ``labelled``, ``unlabelled``, ``validation`` or ``test``."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` or ``.parquet`` file, whole or not at all.
+
+        The arrays of an ``.npz`` have the names of the attributes. A ``.parquet`` file has the
+        columns ``path``, ``label`` (a class or null), ``split`` and ``embedding``.
+
+        Raises:
+            ConfigError: another suffix, or pyarrow is missing for ``.parquet``.
+            OSError: the file can't be written.
+        """
+        target = Path(path)
+        if target.suffix.lower() == ".parquet":
+            content = _parquet(self)
+        elif target.suffix.lower() == ".npz":
+            buffer = io.BytesIO()
+            arrays: dict[str, Any] = {
+                "features": self.features,
+                "keys": np.array(self.keys, dtype=np.str_),
+                "labels": self.labels,
+                "classes": np.array(self.classes, dtype=np.str_),
+                "splits": self.splits,
+            }
+            np.savez(buffer, **arrays)
+            content = buffer.getvalue()
+        else:
+            raise ConfigError(f"{shown(target)}: the output must be a .npz or .parquet file")
+        write_atomically(target, lambda file: file.write(content))
+
+
+def embed(
+    data: str | os.PathLike[str],
+    *,
+    backbone: str,
+    weights: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    fit: Fit = "crop",
+    root: str | os.PathLike[str] | None = None,
+    skip_bad: bool = False,
+    device: str = "auto",
+    batch_size: int = 64,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Embeddings:
+    """Compute the features of every image of a folder, manifest or archive.
+
+    The features are those of the penultimate layer in eval mode: the input of a linear probe. They
+    are cached by the content of the images, the backbone, its weights and the image size.
+
+    Args:
+        data: as for ``--data``, or a folder of images without labels.
+        backbone: a registered name or any timm model.
+        weights: a file with weights; None for the published ones.
+        image_size: side in pixels; None for the backbone's own, or 224.
+        fit: ``crop`` cuts the middle square out of an image; ``pad`` keeps all of it, on white.
+        root: what the paths of a manifest are relative to; None for its folder.
+        skip_bad: leave unreadable images out instead of refusing them.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+        batch_size: images in a forward pass.
+        workers: threads that decode images.
+        progress: called while images are decoded.
+
+    Raises:
+        UserError: the data, the backbone or its weights can't be had.
+    """
+    if holds_features(str(data)):
+        raise ConfigError(f"{shown(Path(data))} holds features already")
+    chosen = choose_device(device)
+    size = image_size or own_image_size(backbone) or DEFAULT_SIZE
+    rows = Collected(workers, size, progress, fit=fit)
+    if _is_flat(Path(data)):
+        rows.add(walk(Path(data), "", root=real_path(Path(data))), -1, "unlabelled")
+        rows.drop_unreadable(refuse=not skip_bad)
+        table = rows.table(())
+    else:
+        table = read_data(
+            Path(data),
+            root=None if root is None else Path(root),
+            on_bad_image="skip" if skip_bad else "error",
+            workers=workers,
+            size=size,
+            fit=fit,
+            progress=progress,
+        )
+    classifier, _ = build_classifier(
+        backbone,
+        max(2, len(table.classes)),
+        image_size=size,
+        dataset_mean=_IMAGENET[0],
+        dataset_std=_IMAGENET[1],
+        seed=0,
+        pretrained=weights is None,
+        weights=None if weights is None else Path(weights),
+        channels_last=True,
+    )
+    store = build_store(table, np.arange(len(table.keys)), size, chosen, progress)
+    extractor = FeatureExtractor(classifier.to(chosen), batch_size)
+    features = extractor.plain(store, torch.arange(len(table.keys)))
+    return Embeddings(
+        features.cpu().numpy(), tuple(table.keys), table.labels, table.classes, table.parts
+    )
+
+
+def _is_flat(data: Path) -> bool:
+    """Whether a folder holds images and nothing that says more of them: no class, no table."""
+    found = entries(data) if data.is_dir() else []
+    told = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
+    plain = all(path.is_file() and path.suffix.lower() not in told for path in found)
+    return plain and any(path.suffix.lower() in PICTURE_SUFFIXES for path in found)
+
+
+def _parquet(found: Embeddings) -> bytes:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ConfigError(
+            "writing .parquet needs pyarrow: pip install 'ssl-toolkit[hf]', or choose .npz"
+        ) from error
+    size = found.features.shape[1]
+    values = pa.array(found.features.reshape(-1), pa.float32())
+    labels = [None if label < 0 else found.classes[label] for label in found.labels.tolist()]
+    table = pa.table(
+        {
+            "path": pa.array([text_of(key) for key in found.keys], pa.string()),
+            "label": pa.array(labels, pa.string()),
+            "split": pa.array(found.splits.tolist(), pa.string()),
+            "embedding": pa.FixedSizeListArray.from_arrays(values, size),
+        }
+    )
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,129 @@
+"""Scores of a trained model, on the data of its run or on other pictures with labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.feed.image_store import ImageStore, build_store
+from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.engine.checkpoints import load_checkpoint
+from ssl_toolkit.engine.compatibility import check_input
+from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.features import FeatureStore
+from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.errors import DataError, ModelError
+from ssl_toolkit.inference.model import load_model, reported_weights
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.runs.folder import RunFolder, check_classes
+from ssl_toolkit.runs.predictions import (
+    Predictions,
+    predict_parts,
+)
+from ssl_toolkit.text import shown
+
+
+def predict_own_data(
+    path: Path,
+    *,
+    device: str | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Predictions, tuple[str, ...]]:
+    """Probabilities of the weights that a finished run reports, on the data that it used.
+
+    Args:
+        path: folder of the run.
+        device: see `load_model`; None for the run's own.
+        batch_size: pictures in a forward; None for the run's own.
+        progress: called while pictures are decoded.
+
+    Returns:
+        Probabilities and labels of ``validation`` and ``test``; and the classes.
+
+    Raises:
+        UserError: the run is not finished, or its data is not there any more or not the same.
+    """
+    folder = RunFolder(path)
+    summary = folder.read_summary()
+    if summary["status"] != "completed":
+        raise ModelError(
+            f"{shown(path)}: the run is {summary['status']}; go on with "
+            f"`ssl-toolkit resume {shown(path)}`"
+        )
+    config = folder.reopen()
+    given = {"device": device, "eval_batch_size": batch_size}
+    update = {key: value for key, value in given.items() if value is not None}
+    config = replace(config, settings=config.settings.model_copy(update=update))
+    experiment = prepare(config, progress=progress)
+    check_classes(experiment.classes, summary["classes"], path, config.settings.data)
+    state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)
+    experiment.trainer.evaluated.load_state_dict(reported_weights(state))
+    return predict_parts(experiment), experiment.classes
+
+
+def predict_other_data(
+    path: Path,
+    data: Path,
+    *,
+    root: Path | None = None,
+    skip_bad: bool = False,
+    device: str = "auto",
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> tuple[Predictions, tuple[str, ...]]:
+    """Probabilities of a trained model on pictures of the same classes that it wasn't trained on.
+
+    Args:
+        path: folder of a run or of an exported model, see `load_model`.
+        data: a folder or manifest, as for training.
+        root: what the paths of a manifest are relative to.
+        skip_bad: leave unreadable pictures out instead of refusing them.
+        device: see `load_model`.
+        batch_size: pictures in a forward; changes speed and memory, not the result.
+        progress: called while pictures are decoded.
+
+    Returns:
+        Probabilities and labels of ``test``; where the data names no test part, of ``labelled``:
+        all training pictures with a label. And the classes in the order of the model.
+
+    Raises:
+        DataError: the data can't be read, no picture has a label, or its classes are others.
+    """
+    model = load_model(path, device)
+    table = read_data(
+        data,
+        root=root,
+        on_bad_image="skip" if skip_bad else "error",
+        size=model.image_size,
+        fit=model.fit,
+        progress=progress,
+    )
+    check_classes(table.classes, model.classes, path, data)
+    part, rows = _to_score(table)
+    if not len(rows):
+        raise DataError(f"{shown(data)}: no picture carries a label, so nothing can be scored")
+    check_input(table.features, model.backbone)
+    store: ImageStore | FeatureStore
+    if table.features is not None:
+        store = FeatureStore.of(table.features[rows], model.device)
+    else:
+        store = build_store(table, rows, model.image_size, model.device)
+    places = torch.arange(len(rows))
+    probabilities = predict(model.classifier, store, places, batch_size).numpy()
+    order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)
+    return {part: (probabilities, order[table.labels[rows]])}, model.classes
+
+
+def _to_score(table: ImageTable) -> tuple[str, NDArray[np.int64]]:
+    test = np.flatnonzero(table.parts == "test")
+    if len(test):
+        return "test", test
+    return "labelled", np.flatnonzero(
+        np.isin(table.parts, ("labelled", "pool")) & (table.labels >= 0)
+    )

@@ -1,0 +1,122 @@
+"""The model of a finished run for use elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import check_writable, naming, write_atomically
+from ssl_toolkit.models.export import load_exported
+from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
+from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.text import shown
+
+Form = Literal["timm", "torch-export", "onnx"]
+
+_NAMES: dict[Form, str] = {"timm": "timm", "torch-export": "model.pt2", "onnx": "model.onnx"}
+_WEIGHTS, _CONFIG, _CARD = "model.safetensors", "config.json", "README.md"
+
+
+def export_run(
+    run: Path, form: Form, output: Path | None = None, *, overwrite: bool = False
+) -> tuple[Path, str]:
+    """Write the model that a finished run reports in a form that others open.
+
+    ``timm``: a copy of the run's ``model/``; logits of normalised images, the normalisation in its
+    configuration. ``torch-export`` and ``onnx``: one file from images (N, 3, S, S) in [0, 1] to
+    probabilities, normalisation and softmax inside, any N (see `torch_export_file`, `onnx_file`).
+
+    Args:
+        run: folder of the run; its data isn't needed.
+        form: what to write.
+        output: where; None for ``timm/``, ``model.pt2`` or ``model.onnx`` in ``RUN/export/``.
+        overwrite: whether an earlier export there may be replaced.
+
+    Returns:
+        Where it is, and in one line how to open it.
+
+    Raises:
+        ModelError: the run isn't finished, its model is damaged or doesn't fit the form, a package
+            is missing, or the output can't be used. Nothing was written.
+        PluginError: the backbone's package is not installed.
+        OSError: the disk is full and so on; what was there before still is.
+    """
+    folder = RunFolder(run)
+    status = folder.read_summary()["status"]
+    if status != "completed":
+        raise ModelError(
+            f"{shown(run)}: the run is {status}; go on with `ssl-toolkit resume {shown(run)}`"
+        )
+    target = run / "export" / _NAMES[form] if output is None else output
+    _check_target(target, form, overwrite)
+    if form == "onnx":
+        require_onnx()
+    classifier, config = load_exported(folder.model)
+    if form == "timm":
+        _copy_model(folder.model, target)
+    else:
+        make = torch_export_file if form == "torch-export" else onnx_file
+        _write(target, make(classifier.requires_grad_(False), config))
+    return target, _how_to_open(target, form, config)
+
+
+def _check_target(target: Path, form: Form, overwrite: bool) -> None:
+    suffix = Path(_NAMES[form]).suffix
+    name = f"--output {shown(target)}"
+    if suffix and target.suffix != suffix:
+        raise ModelError(f"{name}: the name of a {form} file ends in {suffix}")
+    check_writable(target.absolute().parent, name)
+    if not (target.exists() or target.is_symlink()):
+        return
+    if not overwrite:
+        raise ModelError(f"{name}: exists; choose another name, or replace it with --overwrite")
+    if form == "timm":
+        export = not target.is_symlink() and all(
+            (target / f).is_file() for f in (_CONFIG, _WEIGHTS)
+        )
+        if not export:
+            raise ModelError(f"{name}: not the folder of a model, so it is not overwritten")
+    elif target.is_dir():
+        raise ModelError(f"{name}: a folder; give the name of a file")
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Copy a model's folder, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    before = target.with_name(f".{target.name}.{os.getpid()}.before")
+    try:
+        with naming(target, beside, before):
+            for name in (_CONFIG, _WEIGHTS, _CARD):
+                if (source / name).is_file():
+                    _write(beside / name, (source / name).read_bytes())
+            if target.exists():
+                target.rename(before)  # a folder that isn't empty can't be replaced in one step
+            beside.rename(target)
+    except BaseException:
+        if before.exists() and not target.exists():
+            before.rename(target)
+        raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(before, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _how_to_open(target: Path, form: Form, config: dict[str, Any]) -> str:
+    where = shown(target)
+    if form == "torch-export":
+        return f"torch.export.load({where!r}).module()(images)"
+    if form == "onnx":
+        return f'onnxruntime.InferenceSession({where!r}).run(None, {{"images": images}})'
+    if "architecture" not in config:
+        return f"ssl_toolkit.load_model({where!r}); timm has no such backbone or head"
+    call = f'timm.create_model("local-dir:{where}", pretrained=True)'
+    own = str(config["architecture"]).startswith("wrn_")
+    return call + " after `import ssl_toolkit.models.timm_registration`" if own else call

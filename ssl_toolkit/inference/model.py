@@ -1,0 +1,291 @@
+"""A trained classifier, from its folder alone, for pictures in any form."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.data.images.files import pillow_muted
+from ssl_toolkit.data.images.inputs import Picture, Pixels, name_of, pixels_of, several, unit_floats
+from ssl_toolkit.engine.checkpoints import load_checkpoint
+from ssl_toolkit.engine.devices import choose_device
+from ssl_toolkit.errors import DataError, ModelError, ToolkitError
+from ssl_toolkit.files import at_home
+from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.export import check_description, load_exported
+from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.text import shown
+
+LEAST_AHEAD = 64
+"""Pictures decoded ahead of the forward at least, so that threads never wait for a small batch."""
+
+
+class Model:
+    """Pictures to probabilities; made by `load_model`.
+
+    Args:
+        classifier: put into eval mode and onto the device.
+        classes: C names in the order of the probabilities.
+        image_size: side in pixels that it was trained with.
+        backbone: name to build the backbone by.
+        device: where it computes.
+        fit: how images are made square, ``crop`` or ``pad``.
+    """
+
+    classifier: Classifier
+    """The weights that the run reports, with their normalisation inside, in eval mode."""
+    classes: tuple[str, ...]
+    """C names in the order of the probabilities."""
+    image_size: int
+    """Side in pixels that it was trained with; `predict` brings every picture to it."""
+    backbone: str
+    """Name of the backbone."""
+    device: torch.device
+    """Where it computes."""
+    fit: Fit
+    """How images are made square, as in training: ``crop`` or ``pad``."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        *,
+        classes: Sequence[str],
+        image_size: int,
+        backbone: str,
+        device: torch.device,
+        fit: Fit = "crop",
+    ) -> None:
+        # The layout of runs, in which decoded pictures arrive too.
+        self.classifier = classifier.to(device).to(memory_format=torch.channels_last).eval()
+        self.classes = tuple(classes)
+        self.image_size = image_size
+        self.backbone = backbone
+        self.device = device
+        self.fit: Fit = fit
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Probabilities of images that are of the right size already; no gradient.
+
+        Args:
+            images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalised; on
+                any device. (N, D) float for a model that was trained on features.
+
+        Returns:
+            (N, C) float32 on the model's device; rows sum to 1.
+
+        Raises:
+            DataError: another shape or dtype.
+        """
+        side = self.image_size
+        if (length := feature_length(self.backbone)) is not None:
+            if images.shape[1:] != (length,) or not images.is_floating_point():
+                raise DataError(
+                    f"the model takes features (N, {length}) float, got {tuple(images.shape)} "
+                    f"{images.dtype}"
+                )
+            return self._probabilities(images.to(self.device, torch.float32))
+        if images.shape[1:] != (3, side, side) or not images.is_floating_point():
+            raise DataError(
+                f"images must be (N, 3, {side}, {side}) float in [0, 1], got "
+                f"{tuple(images.shape)} {images.dtype}; predict() takes any size"
+            )
+        return self._probabilities(images.to(self.device, torch.float32))
+
+    def predict(
+        self,
+        images: Picture | Iterable[Picture],
+        batch_size: int = 64,
+        *,
+        workers: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Probabilities of pictures of any size, as in training and evaluation.
+
+        Files and Pillow's pictures are turned and converted as in training. All are scaled and
+        cut to the square that the model was trained with; those of that size stay as they are.
+
+        Args:
+            images: one picture or several: paths, pictures of Pillow's, arrays (H, W, 3) or
+                (H, W), tensors (3, H, W); or a stack: an array (N, H, W, 3) or (N, H, W), a tensor
+                (N, 3, H, W) or (N, H, W). Arrays and tensors hold RGB or grey, as uint8 or as
+                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one picture. A model
+                that was trained on features takes them: an array or tensor (N, D).
+            batch_size: pictures in a forward; changes speed and memory, not the result.
+            workers: threads that decode while the model computes, 0 for none; None for as many
+                as there are processors, 8 at most.
+
+        Returns:
+            (N, C) float32; rows sum to 1. The most probable class of picture i is
+            ``model.classes[probabilities[i].argmax()]``.
+
+        Raises:
+            DataError: some can't be read; one message a picture.
+        """
+        if feature_length(self.backbone) is not None:
+            if not isinstance(images, np.ndarray | Tensor):
+                kind = type(images).__name__
+                raise DataError(f"the model takes features, an array or a tensor, got a {kind}")
+            parts = [
+                images[start : start + batch_size] for start in range(0, len(images), batch_size)
+            ]
+            made = [part if isinstance(part, Tensor) else torch.tensor(part) for part in parts]
+            found = [self(part.float()).cpu().numpy() for part in made]
+            return np.concatenate(found) if found else np.empty((0, len(self.classes)), np.float32)
+        given = several(images)
+        rows = list(self.stream(given, batch_size, workers=workers))
+        faults = [
+            f"can't read picture {name_of(image, place)}: {row}"
+            for place, (image, row) in enumerate(zip(given, rows, strict=True))
+            if isinstance(row, str)
+        ]
+        if faults:
+            raise DataError(faults)
+        empty = np.empty((0, len(self.classes)), dtype=np.float32)
+        return np.stack([row for row in rows if not isinstance(row, str)]) if rows else empty
+
+    def stream(
+        self, images: Iterable[Picture], batch_size: int = 64, *, workers: int | None = None
+    ) -> Iterator[NDArray[np.float32] | str]:
+        """What `predict` gives, picture by picture, in order; memory doesn't grow with them.
+
+        Args:
+            images: as for `predict`, several.
+            batch_size: as for `predict`, at least 1.
+            workers: as for `predict`.
+
+        Yields:
+            The picture's (C,) float32 probabilities, or the reason why it can't be read.
+        """
+        threads = min(os.cpu_count() or 1, 8) if workers is None else workers
+        with closing(self._decoded(images, threads, max(LEAST_AHEAD, 2 * batch_size))) as pictures:
+            while group := list(islice(pictures, batch_size)):
+                good = [pixels for pixels in group if not isinstance(pixels, str)]
+                rows = iter(self._forward(good)) if good else iter(())
+                yield from (p if isinstance(p, str) else next(rows) for p in group)
+
+    def _decoded(
+        self, images: Iterable[Picture], threads: int, ahead: int
+    ) -> Generator[Pixels | str, None, None]:
+        size, fit = self.image_size, self.fit
+        if feature_length(self.backbone) is not None:
+            raise ModelError(f"the model ({self.backbone}) takes features, not images")
+        with pillow_muted():
+            if threads < 1:
+                yield from (pixels_of(image, size, fit) for image in images)
+                return
+            pool = ThreadPoolExecutor(threads)
+            waiting: deque[Future[Pixels | str]] = deque()
+            try:
+                for image in images:
+                    waiting.append(pool.submit(pixels_of, image, size, fit))
+                    if len(waiting) > ahead:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _forward(self, pictures: Sequence[Pixels]) -> NDArray[np.float32]:
+        if any(picture.dtype != np.uint8 for picture in pictures):
+            pictures = [unit_floats(picture) for picture in pictures]
+        pixels = torch.from_numpy(np.stack(pictures)).to(self.device).permute(0, 3, 1, 2)
+        images = pixels.to(torch.float32)
+        if pixels.dtype == torch.uint8:
+            images = images.div_(255)  # as the store of a run does: the very same floats
+        found: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
+        return found
+
+    @torch.no_grad()
+    def _probabilities(self, images: Tensor) -> Tensor:
+        probabilities: Tensor = self.classifier(images).logits.float().softmax(dim=-1)
+        return probabilities
+
+
+def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
+    """Open a trained model; neither its data nor the device it was trained on is needed.
+
+    Args:
+        path: the folder of a run, or an exported model's (the ``model/`` inside a run, wherever
+            it was moved). A run that isn't finished gives its best weights on validation so far,
+            without validation the averaged weights of its last checkpoint.
+        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+
+    Returns:
+        The model, which knows its classes, image size and normalisation.
+
+    Raises:
+        ModelError: no such folder, nothing to load in it, damaged files, or no such device.
+        PluginError: the backbone's package is not installed.
+    """
+    where, chosen = at_home(path), choose_device(device)
+    folder = RunFolder(where)
+    checkpoint = folder.best if folder.best.exists() else folder.last
+    if (where / "config.json").is_file() or folder.model.is_dir():
+        exported = where if (where / "config.json").is_file() else folder.model
+        classifier, config = load_exported(exported)
+    elif checkpoint.exists():
+        classifier, config = _from_checkpoint(checkpoint)
+    else:
+        kind = "no such folder" if not where.exists() else "neither a run nor an exported model"
+        raise ModelError(
+            f"{shown(where)}: {kind}; give the folder of a run (it holds model/ or checkpoints/) "
+            "or an exported one (it holds config.json and model.safetensors)"
+        )
+    return Model(
+        classifier,
+        classes=config["classes"],
+        image_size=config["image_size"],
+        backbone=config["backbone"],
+        device=chosen,
+        fit=config["fit"],
+    )
+
+
+def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
+    """The weights of a checkpoint that are evaluated: the best, else the averaged, else the live.
+
+    Args:
+        state: what `load_checkpoint` gave.
+    """
+    average = state.get("ema") or {}
+    assert isinstance(average, dict)
+    weights = state.get("weights") or average.get("module") or state["model"]
+    assert isinstance(weights, dict)
+    return weights
+
+
+def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
+    state = load_checkpoint(path)
+    if state.get("step") == 0:
+        raise ModelError(f"{shown(path)}: not trained yet; wait for its next checkpoint")
+    check_description(path, state)
+    try:
+        classifier, _ = build_classifier(
+            state["backbone"],
+            len(state["classes"]),
+            image_size=state["image_size"],
+            dataset_mean=(0.0, 0.0, 0.0),
+            dataset_std=(1.0, 1.0, 1.0),
+            seed=0,
+        )
+        # The statistics of the normalisation are among the weights.
+        classifier.load_state_dict(reported_weights(state))
+    except ToolkitError:
+        raise
+    except Exception as error:  # weights of another network meet almost any exception
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{shown(path)}: its weights can't be used: {reason}") from error
+    return classifier, state

@@ -1,0 +1,175 @@
+"""Labels that a model is sure of, and the pictures that it is least sure of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.data.class_names import class_name, class_of, guarded, name_fault
+from ssl_toolkit.data.readers.listing import Listing
+from ssl_toolkit.errors import DataError
+from ssl_toolkit.inference.model import Model
+from ssl_toolkit.tabular import Row, plain
+from ssl_toolkit.text import shown, some, text_of
+
+MANIFEST = ("path", "label", "split", "confidence")
+"""Columns of a manifest of pseudo labels."""
+
+UNCERTAIN = ("path", "class", "confidence", "second", "margin")
+"""Columns of a list of uncertain pictures."""
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What a model says of a pool; N pictures that could be read."""
+
+    names: list[str]
+    """(N,) as `Listing.names`."""
+    paths: list[Path]
+    """(N,) the files."""
+    first: NDArray[np.int64]
+    """(N, 2) the most probable class and the second; of equals the earlier first."""
+    probabilities: NDArray[np.float32]
+    """(N, 2) theirs."""
+    unreadable: list[str]
+    """The other pictures of the pool, each with its reason."""
+
+
+def guess(
+    model: Model, listing: Listing, batch_size: int = 64, *, workers: int | None = None
+) -> Guesses:
+    """Classify every picture of a pool; arguments as for `Model.stream`."""
+    kept: list[int] = []
+    first, probabilities = [], []
+    unreadable = []
+    for place, row in enumerate(model.stream(listing.paths, batch_size, workers=workers)):
+        if isinstance(row, str):
+            unreadable.append(f"{listing.names[place]}: {row}")
+        else:
+            kept.append(place)
+            # Two of C: what is kept of a large pool doesn't grow with the classes.
+            first.append(np.argsort(-row, kind="stable")[:2])
+            probabilities.append(row[first[-1]])
+    return Guesses(
+        [listing.names[place] for place in kept],
+        [listing.paths[place] for place in kept],
+        np.array(first, np.int64).reshape(-1, 2),
+        np.array(probabilities, np.float32).reshape(-1, 2),
+        unreadable,
+    )
+
+
+def check_names(classes: Sequence[str], listing: Listing) -> None:
+    """Refuse a manifest that would not read back the same.
+
+    Args:
+        classes: that pictures may be of.
+        listing: the pool.
+
+    Raises:
+        DataError: names the classes and files whose names a table can't hold.
+    """
+    faults = [
+        f"the class {name!r} can't be written so that it reads back the same; rename it"
+        for name in classes
+        if name_fault(name) or class_name(class_of(guarded(name, as_label=True))) != name
+    ]
+    odd = [shown(path) for path in listing.paths if not _is_utf8(os.fsencode(path))]
+    if odd:
+        faults.append(f"names that are not UTF-8, which no manifest can hold: {some(odd)}")
+    if faults:
+        raise DataError([f"pseudo-label: {fault}" for fault in faults])
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def root_of(paths: Sequence[str]) -> str:
+    """The ``--root`` that reads a manifest with these paths; empty where it needs none."""
+    if not paths or not os.path.isabs(paths[0]):
+        return ""
+    return os.path.commonpath([os.path.dirname(path) for path in paths])
+
+
+def manifest_rows(
+    guesses: Guesses, classes: Sequence[str], threshold: float, folder: Path | None
+) -> list[Row]:
+    """A manifest's rows: the class of those at the threshold or above, the others unlabelled.
+
+    Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
+
+    Args:
+        guesses: of the pool.
+        classes: C names.
+        threshold: least probability of a pseudo label, in [0, 1].
+        folder: where the manifest will lie. When all of the pool is inside, also by where its
+            links lead, the paths are relative to it, otherwise absolute, as they are for None.
+
+    Returns:
+        A value for each of `MANIFEST`, in the order of the guesses. The split is ``labelled`` or
+        ``unlabelled``, so that another threshold at training time can't mix them up.
+    """
+    paths = _paths(guesses.paths, folder)
+    rows: list[Row] = []
+    confidences = guesses.probabilities[:, 0]
+    for path, best, confidence in zip(paths, guesses.first[:, 0], confidences, strict=True):
+        told = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
+        label, split = (classes[best], "labelled") if told >= threshold else ("", "unlabelled")
+        rows.append([text_of(path), label, split, told])
+    return rows
+
+
+def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
+    """Paths for a manifest, which its reader will find inside of its root."""
+    paths = [os.path.abspath(path) for path in files]
+    real = [os.path.realpath(path) for path in paths]
+    if folder is not None:
+        base = os.path.abspath(folder)
+        if _all_in(base, paths) and _all_in(os.path.realpath(base), real):
+            return [os.path.relpath(path, base) for path in paths]
+    inside = _all_in(os.path.realpath(root_of(paths)), real)
+    return paths if inside else real  # links that lead elsewhere are told where they lead
+
+
+def _all_in(folder: str, paths: Sequence[str]) -> bool:
+    base = os.path.join(folder, "")
+    return all(path.startswith(base) for path in paths)
+
+
+def uncertain_rows(guesses: Guesses, classes: Sequence[str], most: int) -> list[Row]:
+    """The pictures that are most worth labelling next, the most uncertain first.
+
+    By margin: the probability of the most probable class less that of the second. Of equal
+    margins the earlier picture comes first.
+
+    Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
+
+    Args:
+        guesses: of the pool.
+        classes: C names, at least two.
+        most: how many.
+
+    Returns:
+        A value for each of `UNCERTAIN`; ``second`` is the second class.
+    """
+    margins = guesses.probabilities[:, 0] - guesses.probabilities[:, 1]
+    return [
+        [
+            guesses.names[place],
+            classes[guesses.first[place, 0]],
+            plain(guesses.probabilities[place, 0]),
+            classes[guesses.first[place, 1]],
+            plain(margins[place]),
+        ]
+        for place in np.argsort(margins, kind="stable")[:most].tolist()
+    ]

@@ -1,0 +1,181 @@
+"""Runs as tasks of Ray: on this machine, or on a cluster whose nodes share a folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ssl_toolkit.config.options import Options, option
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.launchers import require
+from ssl_toolkit.launchers.job import Work, interruptible_children
+from ssl_toolkit.processes.children import GRACE
+
+OBJECT_STORE = 80_000_000
+"""Bytes that a local instance sets aside for objects, Ray's least: a run hands back two values."""
+
+
+class Ray(Launcher):
+    """Each run is a task of Ray core, which starts it again elsewhere when its node is lost.
+
+    A task holds the run's CPU threads and its GPU; Ray decides how many fit at a time. A run that
+    is started again goes on from its last checkpoint. One that fails by itself is not repeated.
+    """
+
+    class Config(Options):
+        """Options of the Ray launcher."""
+
+        address: str | None = option(
+            None, help="head of a cluster, or auto; none: an instance on this machine, for this"
+        )
+        retries: int = option(
+            3, ge=-1, help="times a run is started again after its node or worker died; -1: always"
+        )
+        jobs: int | None = option(
+            None, ge=1, help="runs at a time; none: as many as there is room for"
+        )
+
+    options: Config
+
+    def __init__(self, options: Config) -> None:
+        super().__init__(options)
+        require("ray", "ray")
+        self._stopping = False
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        """See `Launcher`.
+
+        Raises:
+            ConfigError: no cluster answers, none can be started here, or no node of it is large
+                enough for a run.
+        """
+        import ray
+
+        with _connected(self.options.address):
+            for unit in units:
+                _check_room(unit)
+            task = ray.remote(max_retries=self.options.retries)(Work.carry_out)
+            waiting = list(units)
+            at_a_time = self.options.jobs or len(waiting)
+            running: dict[Any, Unit] = {}
+            last: list[Ended] = []
+            try:
+                while running or (waiting and not self._stopping):
+                    while waiting and len(running) < at_a_time and not self._stopping:
+                        unit = waiting.pop(0)
+                        room = task.options(
+                            name=unit.name,
+                            num_cpus=unit.threads,
+                            num_gpus=_gpus(unit),
+                            scheduling_strategy="SPREAD",
+                        )
+                        running[room.remote(Work.of(unit))] = unit
+                    yield from _ready(running, 0.2)
+                    if self._stopping:
+                        break
+            finally:
+                last += _end(running)  # before the connection ends, and the workers with it
+            yield from last
+
+    def stop(self) -> None:
+        """See `Launcher`."""
+        self._stopping = True  # no call of Ray inside a signal handler
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[None]:
+    """A connection to Ray; one that the program has already is used, and left as it is."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    here: dict[str, Any] = {}
+    if address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with interruptible_children():
+            ray.init(
+                # None would also mean a cluster that a variable names.
+                address or "local",
+                log_to_driver=False,
+                configure_logging=False,
+                **here,
+            )
+    except Exception as error:  # a bare one where a node takes more than 30 s to start
+        ray.shutdown()
+        where = f"launcher_options.address={address}" if address else "launcher ray"
+        raise ConfigError(f"{where}: no Ray there: {_first_line(error)}") from error
+    finally:
+        # Ray replaces it; SIGTERM has to reach `stop`.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_room(unit: Unit) -> None:
+    """Refuse a unit that Ray would let wait for ever."""
+    wanted = {"CPU": unit.threads, "GPU": _gpus(unit)}
+    if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in _nodes()):
+        gpus = f" and {wanted['GPU']} GPU(s)" if wanted["GPU"] else ""
+        instead = " or --device cpu" if wanted["GPU"] else ""
+        raise ConfigError(
+            f"no node of Ray has {unit.threads} CPUs{gpus}, which a run needs; "
+            f"start one, or give fewer --threads{instead}"
+        )
+
+
+def _nodes() -> list[dict[str, float]]:
+    """What each node of the cluster has."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _gpus(unit: Unit) -> int:
+    """GPUs that a unit gets of this cluster."""
+    if unit.gpus_if_any and any(node.get("GPU", 0) >= unit.gpus_if_any for node in _nodes()):
+        return unit.gpus_if_any
+    return unit.gpus
+
+
+def _ready(running: dict[Any, Unit], timeout: float) -> Iterator[Ended]:
+    """Take out what ends within some seconds; one that never began ends unsaid."""
+    import ray
+
+    if not running:
+        return
+    for reference in ray.wait(list(running), num_returns=1, timeout=timeout)[0]:
+        unit = running.pop(reference)
+        try:
+            yield Ended(unit, *ray.get(reference))
+        except ray.exceptions.TaskCancelledError:
+            pass
+        except ray.exceptions.RayError as error:
+            yield Ended(unit, 1, f"Ray: {_first_line(error)}")
+
+
+def _end(running: dict[Any, Unit]) -> Iterator[Ended]:
+    """Cancel: a task that waits never begins, one that runs asks its command to save and end."""
+    import ray
+
+    for reference in running:
+        ray.cancel(reference)
+    deadline = time.monotonic() + GRACE + 1
+    while running and time.monotonic() < deadline:
+        yield from _ready(running, 0.2)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))

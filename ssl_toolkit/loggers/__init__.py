@@ -1,0 +1,1 @@
+"""Loggers: hand the metrics of a run to other tools."""

@@ -1,0 +1,43 @@
+"""Event files for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ssl_toolkit.config import yaml
+from ssl_toolkit.interfaces import LoggedRun, Logger
+from ssl_toolkit.loggers.dispatch import final_scores
+
+
+class TensorBoard(Logger):
+    """Event files in the run's folder; ``tensorboard --logdir`` on a comparison shows all runs.
+
+    The first dot of a name becomes a slash, by which TensorBoard groups its charts. A resumed run
+    has TensorBoard drop what an earlier process wrote after the step from which it goes on.
+    """
+
+    packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
+
+    def __init__(self, run: LoggedRun) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(
+            run.folder / "tensorboard", purge_step=run.step + 1 if run.step else None
+        )
+        self._add = self._writer.add_scalar
+        if not run.step:
+            self._writer.add_text("config", f"```yaml\n{yaml.dump({**run.config})}```")
+
+    def log(self, row: Mapping[str, float | int]) -> None:
+        """Write a row; it is on the disk when this returns, so a kill loses nothing."""
+        for name, value in row.items():
+            if name != "step":
+                self._add(name.replace(".", "/", 1), value, row["step"])
+        self._writer.flush()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the test scores of a finished run, and close."""
+        for name, value in final_scores(summary).items():
+            self._add(name.replace(".", "/", 1), value, summary["steps"])
+        self._writer.close()

@@ -1,0 +1,1 @@
+"""Plan the runs of a comparison and carry them out."""

@@ -1,0 +1,246 @@
+"""A comparison from its configuration to its tables: plan, run what is missing, gather."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssl_toolkit import registry
+from ssl_toolkit.comparisons.gather import gather_folder
+from ssl_toolkit.comparisons.plan_file import FAILURES, MEASURING, PLAN, read_failures
+from ssl_toolkit.comparisons.read import read_member
+from ssl_toolkit.comparisons.types import Comparison
+from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
+from ssl_toolkit.config.loading import check_options, plain_tree
+from ssl_toolkit.config.locations import find_config
+from ssl_toolkit.console import Console
+from ssl_toolkit.data.load import DEFAULT_DATASET
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.errors import ConfigError, ModelError
+from ssl_toolkit.files import check_writable, write_json
+from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interrupts import STATUS, Interrupted, Interrupts, handled
+from ssl_toolkit.launchers.job import last_error
+from ssl_toolkit.locking import LOCK, hold
+from ssl_toolkit.multirun.in_process import Here, registered_here
+from ssl_toolkit.multirun.measure import measured
+from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
+from ssl_toolkit.multirun.progress import Watch
+from ssl_toolkit.reports.html import write_report
+from ssl_toolkit.reports.tables import show_table, write_tables
+from ssl_toolkit.text import shown
+
+STOPPING = 9.5
+"""Seconds that a launcher gets to end everything after a signal."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How a comparison ended."""
+
+    folder: Path
+    comparison: Comparison
+    """Its rows and their scores: ``comparison.rows[0].scores["test.accuracy"].mean``."""
+    status: int
+    """Exit status: 0 when every run is completed, 1 when one failed, 130 or 143 after a signal."""
+
+
+def compare(
+    config: ComparisonConfig | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> Compared:
+    """Do what ``ssl-toolkit compare`` does.
+
+    Every row and every seed is checked before the first run starts. Runs that are finished in the
+    output folder are kept, others are begun or gone on with. Each is a process of its own, but
+    where a plugin was registered in this process alone (in a notebook) all runs happen in it, one
+    after the other.
+
+    Args:
+        config: a validated comparison, a tree of keys as in a ``--config`` file, or the path of
+            such a file.
+        overwrite: whether a comparison that is in the output folder may be replaced.
+        console: where the course is shown; None shows warnings and the results only.
+
+    Returns:
+        The folder, what was gathered, and the exit status.
+
+    Raises:
+        UserError: before any training.
+    """
+    if isinstance(config, str | os.PathLike):
+        comparison = load_comparison([find_config(os.fspath(config))])
+    elif isinstance(config, ComparisonConfig):
+        comparison = config
+    else:
+        comparison = load_comparison(flags=plain_tree(config))
+    console = console or Console(quiet=True)
+    plan, launcher = planned(comparison, overwrite=overwrite, console=console)
+    folder, replaced = plan.folder, overwrite and plan.folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    launchers = [launcher, *([_launcher(comparison)] if plan.unmeasured else ())]
+
+    def stop() -> None:
+        for one in launchers:
+            one.stop()
+
+    with hold(folder), handled(stop) as interrupts:
+        if plan.unmeasured:
+            plan = _measured(plan, launchers[-1], interrupts, console)
+        if replaced:
+            _empty(folder)
+        write_plan(plan)
+        units = _units(plan)
+        console.say(f"comparison folder: {folder}", important=True)
+        steps = {_unit_name(*key): config.settings.steps for key, config in plan.configs.items()}
+        watch = Watch(units, [needed(steps[unit.name]) for unit in units], console)
+        with interrupts.patient(STOPPING), watch:
+            failed = _carry_out(units, launcher, plan, console)
+        gathered = gather_folder(folder)
+        write_tables(gathered, folder)
+        write_report(gathered, folder / "report.html")
+    show_table(gathered, console)
+    status = int(failed)
+    if interrupts.signal:
+        console.say(
+            f"stopped by {interrupts.signal}; the same command goes on with what is missing",
+            important=True,
+        )
+        status = STATUS[interrupts.signal]
+    return Compared(folder, gathered, status)
+
+
+def planned(
+    comparison: ComparisonConfig, *, overwrite: bool, console: Console
+) -> tuple[Plan, Launcher]:
+    """What `compare` would do, with every check that it makes; nothing is trained or written.
+
+    Raises:
+        UserError: as `compare`.
+    """
+    folder, launcher = _folder(comparison), _launcher(comparison)
+    afresh = overwrite and folder.exists()
+    return make_plan(comparison, folder, launcher, console, afresh=afresh), launcher
+
+
+def _measured(plan: Plan, launcher: Launcher, interrupts: Interrupts, console: Console) -> Plan:
+    with interrupts.patient(STOPPING):
+        try:
+            plan = measured(plan, launcher, console)
+        except ConfigError:
+            if not interrupts.signal:  # else it was stopped, and is not at fault
+                raise
+    if interrupts.signal:
+        raise Interrupted(interrupts.signal)
+    if plan.unmeasured:
+        raise ConfigError(f"{plan.unmeasured[0].name} was not measured; the launcher lost it")
+    return plan
+
+
+def _carry_out(units: list[Unit], launcher: Launcher, plan: Plan, console: Console) -> bool:
+    """Run the units and tell how each ends; whether any failed."""
+    total = len(plan.configs)
+    if len(units) < total:
+        console.say(f"{total - len(units)} of {total} runs are finished already")
+    failed = False
+    began = time.monotonic()
+    for done, ended in enumerate(launcher.launch(units) if units else (), 1):
+        failed |= not _told(ended, plan, console)
+        if left := len(units) - done:
+            minutes = (time.monotonic() - began) / done * left / 60
+            console.say(f"{total - left} of {total} runs ended, about {minutes:.0f} min left")
+    return failed
+
+
+def _folder(comparison: ComparisonConfig) -> Path:
+    """The folder of the comparison, absolute, checked but not made."""
+    given = comparison.settings.output or f"runs/comparison-{_data_name(comparison)}"
+    folder = Path(given).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"--output {given}: there is a file of that name; choose another name")
+    ours = (LOCK, MEASURING)
+    foreign = folder.is_dir() and any(path.name not in ours for path in folder.iterdir())
+    if foreign and not (folder / PLAN).exists():
+        raise ModelError(f"--output {given}: not the folder of a comparison; choose another")
+    check_writable(folder, f"--output {shown(folder)}")
+    return folder
+
+
+def _data_name(comparison: ComparisonConfig) -> str:
+    settings = comparison.rows[0].config.settings
+    return Path(settings.data).stem if settings.data else settings.dataset or DEFAULT_DATASET
+
+
+def _empty(folder: Path) -> None:
+    """Remove a comparison, but not the lock on its folder."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _launcher(comparison: ComparisonConfig) -> Launcher:
+    name = comparison.settings.launcher
+    own = next(filter(None, (registered_here(row.config.settings) for row in comparison.rows)), "")
+    if own and name != "local":
+        raise ConfigError(
+            f"launcher: {name} starts other processes, and {own} is registered in this one alone; "
+            "leave the launcher out, or install the plugin as a package (`ssl-toolkit new`)"
+        )
+    if own:
+        return Here()
+    launcher: type[Launcher] = registry.load("launchers", name)
+    options = comparison.settings.launcher_options
+    return launcher(check_options(launcher.Config, options, "launcher_options"))
+
+
+def _units(plan: Plan) -> list[Unit]:
+    """The runs that are not finished, seed by seed, so that early results cover every row."""
+    units = []
+    for seed in plan.comparison.settings.seeds:
+        for row in plan.comparison.rows:
+            member = plan.member(row, seed)
+            if read_member(row.name, seed, member.path).completed:
+                continue
+            config = str(plan.config_path(row, seed))
+            command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", config]
+            command += ["--output", str(member.path), "--continue", "--quiet"]
+            log = plan.folder / "logs" / f"{row.slug}-s{seed}.txt"
+            name = _unit_name(row.name, seed)
+            units.append(plan.unit(name, command, member.path, log, row))
+    return units
+
+
+def _told(ended: Ended, plan: Plan, console: Console) -> bool:
+    """Tell how a run ended, and keep the reason of a failed one; whether it went well."""
+    failures = read_failures(plan.folder)
+    row, seed = next(key for key in plan.configs if _unit_name(*key) == ended.unit.name)
+    failures.pop((row, seed), None)
+    member = read_member(row, seed, ended.unit.folder)
+    if member.completed:
+        assert member.summary is not None
+        test, seconds = member.summary["test"], member.summary["seconds"]
+        score = "no test split" if test is None else f"test accuracy {test['accuracy']:.4f}"
+        console.say(f"{ended.unit.name}: {score} in {seconds:.0f} s")
+    elif member.status == "interrupted":
+        console.say(f"{ended.unit.name}: stopped by {member.reason}", important=True)
+    else:
+        reason = ended.reason or last_error(ended.unit.log) or f"exit status {ended.status}"
+        failures[row, seed] = reason
+        console.warn(f"{ended.unit.name}: failed: {reason}")
+    listed = [{"row": row, "seed": seed, "reason": why} for (row, seed), why in failures.items()]
+    write_json(plan.folder / FAILURES, listed)
+    return member.completed or member.status == "interrupted"
+
+
+def _unit_name(row: str, seed: int) -> str:
+    return f"{row}, seed {seed}"

@@ -1,0 +1,99 @@
+"""Runs in this very process, for plugins that no other process knows."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import torch
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.loading import load_config
+from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.errors import ToolkitError, one_line, visible_lines
+from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.runs.train import train
+
+
+def registered_here(settings: Settings) -> str:
+    """A plugin of a run that a decorator registered in this process; empty for none."""
+    augment = settings.augment
+    used = [
+        ("algorithms", settings.algo),
+        ("augmenters", augment.weak),
+        ("augmenters", augment.strong),
+        ("backbones", settings.backbone),
+        ("datasets", settings.dataset),
+        *(("loggers", name) for name in settings.loggers),
+    ]
+    for group, name in used:
+        if name and registry.has(group, name):
+            entry = registry.find(group, name)
+            if entry.distribution == registry.NOTEBOOK:
+                return f"{group.removesuffix('s')} {entry.name!r}"
+    return ""
+
+
+class Here(Launcher):
+    """One run of a comparison after the other; no plugin, as it starts no other commands.
+
+    What a run prints goes to its log, and a run that fails takes no other with it, as in a process
+    of its own. Ctrl-C reaches the run, which saves and ends, and is then passed on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Options())
+        self._stopped = False
+
+    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        """See `Launcher`; units are those that `compare` makes."""
+        for unit in units:
+            if self._stopped:
+                return
+            yield _carry_out(unit)
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopped = True
+
+
+def _carry_out(unit: Unit) -> Ended:
+    config = Path(unit.command[unit.command.index("--config") + 1])
+    with _printing_to(unit.log), _threads(unit.threads):
+        try:
+            outcome = train(load_config([config], {"output": str(unit.folder)}), proceed=True)
+        except ToolkitError as error:
+            for message in error.messages:
+                print("error:", one_line(message))
+            return Ended(unit, error.exit_status)
+        except Exception:  # of a plugin
+            print(visible_lines(traceback.format_exc()))
+            return Ended(unit, 1)
+    if outcome.signal:
+        signal.raise_signal(getattr(signal, outcome.signal))
+    return Ended(unit, 0)
+
+
+@contextmanager
+def _printing_to(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        path.open("a", encoding="utf-8", errors="backslashreplace") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+    ):
+        yield
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

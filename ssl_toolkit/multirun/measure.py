@@ -1,0 +1,108 @@
+"""How many steps some minutes allow each row, measured where the runs happen.
+
+``python -m ssl_toolkit.multirun.measure CONFIG ANSWER`` is what a launcher carries out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from ssl_toolkit.comparisons.plan_file import MEASURING
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparison import PlannedRow, parse_budget
+from ssl_toolkit.config.loading import RunConfig, load_config
+from ssl_toolkit.console import Console
+from ssl_toolkit.engine.compiling import compile_forwards
+from ssl_toolkit.engine.costs import Costs
+from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.plugin_faults import plugin_faults
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
+from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.interfaces import Launcher, Unit
+from ssl_toolkit.launchers.job import last_error
+from ssl_toolkit.multirun.in_process import Here
+from ssl_toolkit.multirun.plan import Plan, steps_within
+from ssl_toolkit.runs.auto import stand_in
+
+
+def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
+    """The plan with the steps of all rows; what is measured trains, and is thrown away.
+
+    Args:
+        plan: its folder exists.
+        launcher: of its own, as one launches once.
+        console: hears of each row.
+
+    Raises:
+        ConfigError: a row can't be measured, or the time is not enough for one step of it.
+    """
+    seconds = 60 * parse_budget(plan.comparison.settings.budget)[1]
+    rows = {row.name: row for row in plan.unmeasured}
+    known = ((name, config) for (name, _), config in plan.configs.items() if name not in rows)
+    steps = {name: needed(config.settings.steps) for name, config in known}
+    for name, costs in _costs(plan, launcher):
+        steps[name] = steps_within(seconds, costs, rows[name])
+        console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")
+    return plan.with_steps(steps)
+
+
+def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
+    """By row, as the runs would be trained: as many at a time, with their threads and GPUs."""
+    if isinstance(launcher, Here):
+        for row in plan.unmeasured:
+            yield row.name, measure(plan.first(row))
+        return
+    place = plan.folder / MEASURING
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        rows = {f"measuring {row.name}": row for row in plan.unmeasured}
+        units = [_unit(plan, name, row, place) for name, row in rows.items()]
+        for ended in launcher.launch(units):
+            row = rows[ended.unit.name]
+            if ended.status:
+                reason = ended.reason or last_error(ended.unit.log) or f"status {ended.status}"
+                raise ConfigError(f"{ended.unit.name} for the budget: {reason}")
+            answer = (ended.unit.folder / "costs.json").read_text(encoding="utf-8")
+            yield row.name, Costs(**json.loads(answer))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _unit(plan: Plan, name: str, row: PlannedRow, place: Path) -> Unit:
+    folder = place / row.slug
+    folder.mkdir(parents=True)
+    config = folder / "config.yaml"
+    write_text(config, yaml.dump(plan.first(row).tree()))
+    command = (sys.executable, "-m", "ssl_toolkit.multirun.measure", str(config))
+    answered = (*command, str(folder / "costs.json"))
+    return plan.unit(name, answered, folder, folder / "log.txt", row)
+
+
+def measure(config: RunConfig) -> Costs:
+    """Measure a run on its own device."""
+    trainer = prepare(stand_in(config)).trainer
+    if config.settings.compile:
+        compile_forwards(trainer)
+    with plugin_faults(config.settings, TrainingError):
+        return trainer.measure()
+
+
+def main(config: Path, answer: Path) -> int:
+    """Measure, and write the answer; returns the exit status."""
+    try:
+        write_json(answer, asdict(measure(load_config([config]))))
+    except ToolkitError as error:
+        for message in error.messages:
+            print("error:", " ".join(message.split()), file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,1 @@
+"""Write tables and pages about finished runs and data sets."""

@@ -1,0 +1,266 @@
+"""The report's words and tables about scores: what a reader wants to know first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.reports.html.charts import dot_plot, number, percent
+from ssl_toolkit.reports.summary_table import NOTHING
+from ssl_toolkit.text import shown
+
+_SCORES = (
+    ("test.accuracy", "test accuracy, %", True),
+    ("test.balanced_accuracy", "balanced accuracy, %", True),
+    ("test.macro_f1", "macro F1", False),
+    ("test.ece", "ECE", False),
+    ("test.nll", "NLL", False),
+    ("validation.accuracy", "validation accuracy, %", True),
+    ("convergence_step", "convergence step", False),
+    ("seconds", "seconds", False),
+    ("images_per_second", "images a second", False),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text: heads, and rows whose first cell names them."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def largest(self) -> float:
+        """The largest number in its cells."""
+        cells = [cell for row in self.rows for cell in row[1:] if cell[:1].isdigit()]
+        return max(map(float, cells), default=0.0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A run without results."""
+
+    run: str
+    status: str
+    reason: str
+
+
+def is_single(comparison: Comparison) -> bool:
+    """Whether it is a report of one run."""
+    return len(comparison.rows) == 1 and len(comparison.rows[0].members) == 1
+
+
+def run_name(comparison: Comparison, member: Member) -> str:
+    """Its row and seed; the seed alone where there is one row."""
+    seed = f"seed {member.seed}"
+    return seed if len(comparison.rows) == 1 else f"{member.row}, {seed}"
+
+
+def main_score(comparison: Comparison) -> str:
+    """The score that ranks: the test accuracy, or that on validation where nothing was tested."""
+    tested = any("test.accuracy" in row.scores for row in comparison.rows)
+    return "test.accuracy" if tested else "validation.accuracy"
+
+
+def summary(comparison: Comparison) -> list[str]:
+    """What came out, in a few plain sentences."""
+    score = main_score(comparison)
+    kind = "test accuracy" if score == "test.accuracy" else "validation accuracy (no test part)"
+    rows = [row for row in comparison.rows if score in row.scores]
+    if not rows:
+        return ["No run has finished, so there are no results yet."]
+    if is_single(comparison):
+        return [_single(rows[0], rows[0].scores[score], kind)]
+    competing = [row for row in rows if not row.oracle] or rows
+    best = max(competing, key=lambda row: row.scores[score].mean)
+    spread = best.scores[score]
+    sentences = []
+    over = f"over {spread.count} seeds" if spread.count > 1 else "on one seed"
+    if len(comparison.rows) == 1:
+        sentences.append(f"{best.name} has a {kind} of {_percents(spread)} % {over}.")
+    else:
+        besides = " of the rows that were not given the hidden labels" * any(
+            row.oracle for row in rows
+        )
+        sentences.append(
+            f"{best.name} has the highest mean {kind}{besides}: {_percents(spread)} % {over}."
+        )
+    if spread.interval is not None:
+        a, b = spread.interval
+        sentences.append(f"The 95 % interval of that mean is {percent(a)} to {percent(b)} %.")
+    if comparison.baseline is not None and best.difference is not None:
+        sentences.append(_difference(best.name, comparison.baseline, best.difference))
+    elif comparison.baseline == best.name and len(rows) > 1:
+        sentences.append("It is the baseline that the others are compared with.")
+    return sentences
+
+
+def missing(comparison: Comparison) -> str:
+    """How many runs of how many have no results; empty when all have."""
+    members = [member for row in comparison.rows for member in row.members]
+    counts = {
+        status: sum(member.status == status for member in members)
+        for status in ("failed", "interrupted", "running", "missing")
+    }
+    said = [f"{count} {status}" for status, count in counts.items() if count]
+    if not said:
+        return ""
+    runs = "run" if len(members) == 1 else "runs"
+    return f"Of {len(members)} {runs}, {' and '.join(said)}: not in any mean below."
+
+
+def problems(comparison: Comparison) -> list[Problem]:
+    """Each run without results, with its reason."""
+    return [
+        Problem(run_name(comparison, member), member.status, member.reason)
+        for row in comparison.rows
+        for member in row.members
+        if not member.completed
+    ]
+
+
+def results_table(comparison: Comparison) -> Table:
+    """A row for each row; columns that no row has are left out."""
+    rows = comparison.rows
+    columns: list[tuple[str, list[str]]] = []
+    for score, head, share in _SCORES:
+        spreads = [row.scores.get(score) for row in rows]
+        texts = [_score(spread, share) for spread in spreads]
+        columns.append((head, texts))
+        if score == "test.accuracy" and not is_single(comparison):
+            intervals = [None if s is None else s.interval for s in spreads]
+            columns.append(("95 % interval, %", [_interval(i) for i in intervals]))
+            counts = [sum(member.completed for member in row.members) for row in rows]
+            columns.append(("n", [str(count) for count in counts]))
+            if comparison.baseline is not None:
+                differences = [row.difference for row in rows]
+                columns += [
+                    (
+                        f"difference to {comparison.baseline}, points",
+                        [_points(d) for d in differences],
+                    ),
+                    ("p", [p_value(None if d is None else d.p_value) for d in differences]),
+                    ("p (Holm)", [p_value(None if d is None else d.adjusted) for d in differences]),
+                ]
+    kept = [(head, cells) for head, cells in columns if any(c != NOTHING for c in cells)]
+    heads = [head for head, _ in kept]
+    return Table(heads, [[cells[k] for _, cells in kept] for k in range(len(rows))])
+
+
+def seeds_plot(comparison: Comparison) -> Markup:
+    """The main score of every seed; empty without results."""
+    score = main_score(comparison)
+    rows = [
+        (r.name, k, r.scores[score]) for k, r in enumerate(comparison.rows) if score in r.scores
+    ]
+    if not rows:
+        return Markup("")
+    title = "Test accuracy" if score == "test.accuracy" else "Validation accuracy"
+    return dot_plot("seeds", f"{title} of each seed, in percent", rows)
+
+
+def runs_table(comparison: Comparison, beside: Path) -> Table:
+    """Every run with its status and main score."""
+    score = main_score(comparison)
+    part = score.partition(".")[0]
+    rows = []
+    for row in comparison.rows:
+        for member in row.members:
+            value = row.scores[score].values.get(member.seed) if score in row.scores else None
+            found = member.summary or {}
+            rows.append(
+                [
+                    run_name(comparison, member),
+                    member.status,
+                    NOTHING if value is None or not member.completed else percent(value),
+                    _plain(found.get("best_step")),
+                    _plain(found.get("steps")),
+                    _plain(found.get("seconds")),
+                    _place(member.folder, beside),
+                ]
+            )
+    heads = ("run", "status", f"{part} accuracy, %", "best step", "steps", "seconds", "folder")
+    return Table(heads, rows)
+
+
+def p_value(value: float | None) -> str:
+    """A p-value with three decimals."""
+    if value is None:
+        return NOTHING
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def signed(value: float) -> str:
+    """A share as points with a sign."""
+    return f"{100 * value:+.2f}".replace("-", "−")
+
+
+def _single(row: Row, spread: Spread, kind: str) -> str:
+    member = row.members[0]
+    found = member.summary or {}
+    test = found.get("test") or {}
+    on = f" on {test['count']:,} pictures" if "count" in test and kind == "test accuracy" else ""
+    text = f"{row.name}, seed {member.seed}: a {kind} of {percent(spread.mean)} %{on}"
+    best, steps = found.get("best_step"), found.get("steps")
+    if best is not None and steps is not None:
+        text += f", with the weights of step {best:,} of {steps:,}, the best on validation"
+    return f"{text}. One run says nothing of how far other seeds would lie from it."
+
+
+def _difference(name: str, baseline: str, difference: Difference) -> str:
+    spread = difference.spread
+    text = f"Against {baseline}, the baseline, {name} differs by {signed(spread.mean)} points"
+    if spread.count == 1:
+        return f"{text} on the one seed that both finished; one seed gives no test of that."
+    text += f" (mean of {spread.count} paired seeds"
+    if difference.p_value is None:
+        return f"{text}; no test was made)."
+    decisive = difference.p_value if difference.adjusted is None else difference.adjusted
+    adjusted = "" if difference.adjusted is None else ", adjusted for the number of rows"
+    text += f"; paired t-test{adjusted}, p = {p_value(decisive)})".replace("= <", "<")
+    return f"{text}: these seeds do not tell the two apart." if decisive >= 0.05 else f"{text}."
+
+
+def _percents(spread: Spread) -> str:
+    if spread.deviation is None:
+        return percent(spread.mean)
+    return f"{percent(spread.mean)} ± {percent(spread.deviation)}"
+
+
+def _score(spread: Spread | None, share: bool) -> str:
+    if spread is None or not math.isfinite(spread.mean):
+        return NOTHING
+    if share:
+        return _percents(spread)
+    decimals = 3 if abs(spread.mean) < 10 else 0
+    text = f"{spread.mean:,.{decimals}f}"
+    return text if spread.deviation is None else f"{text} ± {spread.deviation:,.{decimals}f}"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return NOTHING if interval is None else f"{percent(interval[0])} to {percent(interval[1])}"
+
+
+def _points(difference: Difference | None) -> str:
+    if difference is None:
+        return NOTHING
+    spread = difference.spread
+    text = signed(spread.mean)
+    return text if spread.deviation is None else f"{text} ± {percent(spread.deviation)}"
+
+
+def _plain(value: object) -> str:
+    return number(value) if isinstance(value, int | float) else NOTHING
+
+
+def _place(folder: Path, beside: Path) -> str:
+    """The folder as seen from the report, without the rest of the machine's paths."""
+    folder = folder.absolute()
+    if folder.is_relative_to(beside.absolute()):
+        return shown(folder.relative_to(beside.absolute()))
+    return shown(Path(folder.name))

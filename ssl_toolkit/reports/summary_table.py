@@ -1,0 +1,179 @@
+"""The table of a comparison as words: cells, footnotes, and what a reader must know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ssl_toolkit.comparisons.types import Comparison, Member, Row, Spread
+from ssl_toolkit.text import text_of
+
+NOTHING = "–"
+"""In a cell without a value."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Cells as text."""
+
+    head: str
+    """The column of names."""
+    blocks: tuple[tuple[str, ...], ...]
+    """The columns, in groups that are narrow enough for a terminal; each begins with `head`."""
+    rows: tuple[dict[str, str], ...]
+    """By column: the names as their users wrote them, everything else in our own words."""
+    footnotes: tuple[str, ...]
+    """What the marks ``[1]`` at the names mean."""
+
+
+def sheet(comparison: Comparison) -> Sheet:
+    """The rows as text: scores as mean ± sample standard deviation, counts as completed of all.
+
+    A column that no row has a value for is left out.
+    """
+    marks, footnotes = _footnotes(comparison)
+    rows = tuple(
+        {_HEAD: _marked(row, marks)} | {name: told(row) for name, told in _COLUMNS.items()}
+        for row in comparison.rows
+    )
+    versus = {
+        _DIFFERENCE: f"difference to {text_of(comparison.baseline or '')}",
+        _VERSUS_INTERVAL: "its 95 % interval",
+    }
+    tested = any("test.accuracy" in row.scores for row in comparison.rows)
+    kept = [
+        name
+        for name in _COLUMNS
+        if any(cells[name] != NOTHING for cells in rows)
+        and not (tested and name == "validation accuracy")
+    ]
+    names = {name: versus.get(name, name) for name in kept}
+    renamed = tuple(
+        {_HEAD: cells[_HEAD]} | {names[name]: cells[name] for name in kept} for cells in rows
+    )
+    blocks = tuple(
+        (_HEAD, *(names[name] for name in block if name in names))
+        for block in _BLOCKS
+        if any(name in names for name in block)
+    )
+    return Sheet(_HEAD, blocks, renamed, footnotes)
+
+
+def foot(comparison: Comparison) -> list[str]:
+    """What a reader must know, a line each: the notes, and how the numbers were made."""
+    lines = [*comparison.notes]
+    scores = [spread for row in comparison.rows for spread in row.scores.values()]
+    if any(spread.count > 1 for spread in scores):
+        lines.append("± is the sample standard deviation over seeds (n - 1); n counts the seeds")
+    if any(spread.interval is not None for spread in scores):
+        lines.append(
+            "95 % intervals are of the mean over seeds: Student's t on the logit scale, which "
+            "stays between 0 and 1; none where all seeds have the same value"
+        )
+    tests = [row.difference for row in comparison.rows if row.difference is not None]
+    if any(test.p_value is not None for test in tests):
+        lines.append(
+            f"p: two-sided paired t-test of the test accuracy against {comparison.baseline} on the "
+            "common seeds, its interval that of the same t; p (Holm): adjusted for the number of "
+            "rows"
+        )
+    if scores and all(spread.count == 1 for spread in scores):
+        lines.append("one seed each: nothing is known about the spread")
+    return [text_of(line) for line in lines]
+
+
+def cell(value: Any) -> str:
+    """A setting as written in a configuration."""
+    return "null" if value is None else text_of(str(value))
+
+
+def _score(name: str, digits: int) -> Callable[[Row], str]:
+    def told(row: Row) -> str:
+        spread = row.scores.get(name)
+        return NOTHING if spread is None else _spread(spread, digits)
+
+    return told
+
+
+def _spread(spread: Spread, digits: int, sign: str = "") -> str:
+    mean = f"{spread.mean:{sign}.{digits}f}"
+    return mean if spread.deviation is None else f"{mean} ± {spread.deviation:.{digits}f}"
+
+
+def _interval(spread: Spread | None, sign: str = "") -> str:
+    if spread is None or spread.interval is None:
+        return NOTHING
+    lower, upper = spread.interval
+    return f"{lower:{sign}.4f} to {upper:{sign}.4f}"
+
+
+def _p(value: float | None) -> str:
+    return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _n(row: Row) -> str:
+    done = sum(member.completed for member in row.members)
+    return str(done) if done == len(row.members) else f"{done} of {len(row.members)}"
+
+
+_HEAD = "row"
+_DIFFERENCE = "difference"
+_VERSUS_INTERVAL = "interval of the difference"
+_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "n": _n,
+    "accuracy": _score("test.accuracy", 4),
+    "validation accuracy": _score("validation.accuracy", 4),
+    "95 % interval": lambda row: _interval(row.scores.get("test.accuracy")),
+    _DIFFERENCE: lambda row: (
+        NOTHING if row.difference is None else _spread(row.difference.spread, 4, "+")
+    ),
+    _VERSUS_INTERVAL: lambda row: (
+        NOTHING if row.difference is None else _interval(row.difference.spread, "+")
+    ),
+    "p": lambda row: NOTHING if row.difference is None else _p(row.difference.p_value),
+    "p (Holm)": lambda row: NOTHING if row.difference is None else _p(row.difference.adjusted),
+    "balanced accuracy": _score("test.balanced_accuracy", 4),
+    "macro F1": _score("test.macro_f1", 4),
+    "ECE": _score("test.ece", 4),
+    "convergence step": _score("convergence_step", 0),
+    "seconds": _score("seconds", 0),
+    "images/s": _score("images_per_second", 0),
+}
+_BLOCKS = (
+    ("n", "accuracy", "validation accuracy", "95 % interval"),
+    (_DIFFERENCE, _VERSUS_INTERVAL, "p", "p (Holm)"),
+    ("balanced accuracy", "macro F1", "ECE"),
+    ("convergence step", "seconds", "images/s"),
+)
+
+
+def _marked(row: Row, marks: dict[str, list[int]]) -> str:
+    name = text_of(" ".join(row.name.split()))
+    return " ".join([name, *(f"[{number}]" for number in marks[row.name])])
+
+
+def _footnotes(comparison: Comparison) -> tuple[dict[str, list[int]], tuple[str, ...]]:
+    """The numbers at each row's name, and the text of each number; equal texts share one."""
+    numbers: dict[str, int] = {}
+    marks = {
+        row.name: [numbers.setdefault(text, len(numbers) + 1) for text in _remarks(row)]
+        for row in comparison.rows
+    }
+    return marks, tuple(f"[{number}] {text}" for text, number in numbers.items())
+
+
+def _remarks(row: Row) -> list[str]:
+    remarks = []
+    if row.different:
+        told = ", ".join(f"{key} = {cell(value)}" for key, value in row.different.items())
+        remarks.append(f"not the same in all rows, by permission: {told}")
+    if row.oracle:
+        remarks.append("was given the hidden labels: a bound, not a competitor")
+    remarks += [_absent(member) for member in row.members if not member.completed]
+    return remarks
+
+
+def _absent(member: Member) -> str:
+    reason = f": {member.reason}" if member.reason else ""
+    return text_of(f"{member.row}, seed {member.seed}: {member.status}{reason}")

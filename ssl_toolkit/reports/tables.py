@@ -1,0 +1,236 @@
+"""A comparison as JSON, CSV and Markdown, and on the screen."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ssl_toolkit import markdown
+from ssl_toolkit.comparisons.comparability import own_settings
+from ssl_toolkit.comparisons.read import SCORES, scores_of
+from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.console import Console
+from ssl_toolkit.errors import visible
+from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.reports.summary_table import NOTHING, cell, foot, sheet
+from ssl_toolkit.tabular import write_rows
+from ssl_toolkit.text import shown, text_of
+
+FORMAT = "ssl-toolkit comparison 1"
+"""What ``comparison.json`` says about itself."""
+NAMES = ("comparison.json", "comparison.csv", "comparison.md")
+
+
+def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
+    """Write ``comparison.json``, ``.csv`` and ``.md``, each whole or not at all.
+
+    The JSON holds everything that was computed and what from; the CSV a line for each run, with
+    empty cells where it has no score; the Markdown a table with its footnotes.
+
+    Args:
+        comparison: what to write.
+        folder: made when missing; folders of runs inside it are named from there.
+
+    Returns:
+        The three paths.
+
+    Raises:
+        OSError: a file can't be written; what stood there before is untouched.
+    """
+    as_json, as_csv, as_markdown = (folder / name for name in NAMES)
+    write_json(as_json, _strict(tree(comparison, folder)))
+    lines = [_line(row, member) for row in comparison.rows for member in row.members]
+    write_rows(as_csv, (*_COLUMNS, *SCORES), lines)
+    write_text(as_markdown, markdown_page(comparison))
+    return as_json, as_csv, as_markdown
+
+
+def show_table(comparison: Comparison, console: Console) -> None:
+    """Show the rows: a table on a terminal, a line for each row elsewhere; then what to know."""
+    made = sheet(comparison)
+    if console.rich.is_terminal:
+        for place, columns in enumerate(made.blocks):
+            title = Text(visible(text_of(comparison.name))) if place == 0 else None
+            table = Table(title=title)
+            for number, name in enumerate(columns):
+                table.add_column(Text(visible(name)), justify="right" if number else "left")
+            for cells in made.rows:
+                table.add_row(*(Text(visible(cells[name])) for name in columns))
+            console.rich.print(table)
+    else:
+        for cells in made.rows:
+            told = [
+                f"{name} {value}"
+                for name, value in cells.items()
+                if name != made.head and value != NOTHING
+            ]
+            console.say(f"{cells[made.head]}: {', '.join(told)}", important=True)
+    for line in (*made.footnotes, *foot(comparison)):
+        console.say(line, important=True)
+
+
+def markdown_page(comparison: Comparison) -> str:
+    """The table as Markdown, with its footnotes, what to know, and how it was made."""
+    made = sheet(comparison)
+    columns = [*dict.fromkeys(name for block in made.blocks for name in block)]
+    rows = [
+        [_escaped(cells[name]) if name == made.head else cells[name] for name in columns]
+        for cells in made.rows
+    ]
+    parts = [
+        f"# {_escaped(text_of(comparison.name))}",
+        markdown.table([*map(_escaped, columns)], rows),
+        "  \n".join(map(_escaped, made.footnotes)),
+        markdown.bullets(map(_escaped, foot(comparison))),
+        _made_by(comparison),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def tree(comparison: Comparison, folder: Path) -> dict[str, Any]:
+    """Everything about a comparison in plain types.
+
+    Args:
+        comparison: what to tell.
+        folder: where it is written; folders of runs inside it are named from there.
+    """
+    completed = [m for row in comparison.rows for m in row.members if m.completed]
+    return {
+        "format": FORMAT,
+        "name": comparison.name,
+        "baseline": comparison.baseline,
+        "seeds": list(comparison.seeds),
+        "fingerprint": comparison.fingerprint,
+        "splits": _by_seed(completed, "split"),
+        "initial_weights": _by_seed(completed, "initial_weights"),
+        "rows": [_row(row, folder) for row in comparison.rows],
+        "notes": list(comparison.notes),
+        "shared": dict(comparison.shared),
+        "versions": _versions(completed),
+    }
+
+
+def _row(row: Row, folder: Path) -> dict[str, Any]:
+    first = next((member for member in row.members if member.config), None)
+    return {
+        "name": row.name,
+        "algorithm": row.algorithm,
+        "oracle": row.oracle,
+        "different": dict(row.different),
+        "options": {} if first is None else own_settings(first),
+        "scores": {name: _spread(spread) for name, spread in row.scores.items()},
+        "difference": None if row.difference is None else _difference(row.difference),
+        "members": [_member(member, folder) for member in row.members],
+    }
+
+
+def _spread(spread: Spread) -> dict[str, Any]:
+    return {
+        "n": spread.count,
+        "mean": spread.mean,
+        "deviation": spread.deviation,
+        "interval": None if spread.interval is None else list(spread.interval),
+        "values": {str(seed): value for seed, value in spread.values.items()},
+    }
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    return {
+        "score": "test.accuracy",
+        **_spread(difference.spread),
+        "p_value": difference.p_value,
+        "adjusted_p_value": difference.adjusted,
+    }
+
+
+def _member(member: Member, folder: Path) -> dict[str, Any]:
+    inside = member.folder.is_relative_to(folder)
+    record = member.record or {}
+    return {
+        "seed": member.seed,
+        "status": member.status,
+        "reason": member.reason,
+        "folder": shown(member.folder.relative_to(folder) if inside else member.folder),
+        "scores": _scores(member),
+        **{
+            key: record.get(key)
+            for key in (
+                *("fingerprint", "split", "initial_weights", "draws"),
+                *("device", "torch_threads"),
+            )
+        },
+    }
+
+
+def _by_seed(members: Sequence[Member], key: str) -> dict[str, Any]:
+    """The hashes by seed; several only where rows differ by permission in what they follow from."""
+    found: dict[str, dict[str, None]] = {}
+    for member in members:
+        value = (member.record or {}).get(key)
+        if value is not None:
+            found.setdefault(str(member.seed), {})[str(value)] = None
+    return {seed: [*values] for seed, values in sorted(found.items(), key=lambda i: int(i[0]))}
+
+
+def _versions(members: Sequence[Member]) -> dict[str, list[str]]:
+    found: dict[str, dict[str, None]] = {}
+    for member in members:
+        for name, version in ((member.record or {}).get("versions") or {}).items():
+            found.setdefault(name, {})[str(version)] = None
+    return {name: [*versions] for name, versions in found.items()}
+
+
+def _scores(member: Member) -> dict[str, float]:
+    return scores_of(member.summary) if member.completed and member.summary else {}
+
+
+_COLUMNS = ("row", "algorithm", "oracle", "different", "seed", "status", "reason")
+
+
+def _line(row: Row, member: Member) -> list[str | float | None]:
+    different = ", ".join(f"{key}={cell(value)}" for key, value in row.different.items())
+    scores = _scores(member)
+    words = (row.name, row.algorithm, "yes" if row.oracle else "no", different)
+    return [
+        *map(text_of, words),
+        member.seed,
+        member.status,
+        text_of(member.reason),
+        *(scores.get(name) for name in SCORES),
+    ]
+
+
+def _made_by(comparison: Comparison) -> str:
+    completed = [m for row in comparison.rows for m in row.members if m.completed]
+    versions = _versions(completed)
+    told = ", ".join(f"{name} {' and '.join(found)}" for name, found in versions.items())
+    lines = [f"Seeds: {', '.join(map(str, comparison.seeds))}"]
+    if comparison.fingerprint:
+        lines.append(f"Fingerprint of the shared settings: {comparison.fingerprint}")
+    if told:
+        lines.append(f"Made with {told}")
+    return "  \n".join(map(_escaped, lines))
+
+
+def _escaped(text: str) -> str:
+    """Foreign text as it is, with the points and brackets of numbers readable in the source."""
+    return re.sub(r"(?<=.)\\([()=+%]|\.(?=\d)|:(?= ))", r"\1", markdown.escaped(text))
+
+
+def _strict(value: Any) -> Any:
+    """A tree that strict JSON and UTF-8 can hold; what is no finite number becomes text."""
+    if isinstance(value, Mapping):
+        return {text_of(str(key)): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return text_of(str(value))

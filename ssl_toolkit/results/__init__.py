@@ -1,1 +1,0 @@
-"""Runs in their folders: what is recorded, shown and reported."""

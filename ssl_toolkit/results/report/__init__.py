@@ -1,3 +1,0 @@
-"""One self-contained page on a comparison: numbers, curves, classes, settings."""
-
-from ssl_toolkit.results.report.page import write_report as write_report

@@ -1,0 +1,308 @@
+"""``--algo auto``: the algorithm of a run, chosen by cross-validation on its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit import registry
+from ssl_toolkit.config.loading import AUTO, Layer, RunConfig, Tree, validate
+from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.files import holds_features
+from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm
+from ssl_toolkit.models.freezing import has_batchnorm
+from ssl_toolkit.runs.auto_trials import (
+    HELD_OUT,
+    LEVEL,
+    Candidate,
+    Trial,
+    computed,
+    cross_validated,
+    tuned_trial,
+    validated,
+)
+
+Announce = Callable[[str], None]
+
+FOLDS = 5
+BUDGET = 300.0
+"""Seconds of computing that the choice may take where ``minutes`` does not say otherwise; the run
+that follows takes as long as one of its trials."""
+GOOD_ENOUGH = 0.5
+"""Share of the way from chance to perfect from which on frozen features are not questioned."""
+FINE_TUNED: Tree = {"model": {"freeze": "bn"}}
+"""What a fine-tuned candidate changes; the rest is by default, see `settings.FINE_TUNING`."""
+WITHOUT_BATCHNORM: Tree = {"model": {"freeze": "none"}}
+"""The same where the backbone has no BatchNorm."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate that was chosen, and why."""
+
+    candidate: Candidate
+    reason: str
+    trials: tuple[Trial, ...] = ()
+    folds: int = 0
+    skipped: tuple[str, ...] = ()
+    """Candidates that there was no time for."""
+
+    def record(self) -> dict[str, Any]:
+        """Plain types, for ``record.json``."""
+        return {
+            "name": self.candidate.name,
+            "algorithm": self.candidate.algorithm,
+            "overrides": self.candidate.overrides,
+            "reason": self.reason,
+            "folds": self.folds,
+            "skipped": list(self.skipped),
+            "trials": [trial.record() for trial in self.trials],
+        }
+
+    def lines(self) -> list[str]:
+        """What a user should see."""
+        found = []
+        frozen = [t for t in self.trials if not t.candidate.tuned and t.images == HELD_OUT]
+        if frozen:
+            scores = ", ".join(f"{t.name} {100 * t.accuracy():.1f} %" for t in frozen)
+            seconds = sum(t.seconds for t in frozen)
+            found.append(
+                f"auto: {self.folds}-fold cross-validation on the {len(frozen[0].hits)} labels: "
+                f"{scores} ({seconds:.0f} s)"
+            )
+        found += [
+            f"auto: {t.name}: {100 * t.accuracy():.1f} % of {int(t.tested.sum())} {t.images} "
+            f"({t.seconds:.0f} s)"
+            for t in self.trials[len(frozen) :]
+        ]
+        if self.skipped:
+            found.append(f"auto: no time to try {', '.join(self.skipped)} (--minutes gives more)")
+        return [*found, f"auto: uses {self.candidate.name}: {self.reason}"]
+
+
+def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
+    """What is tried, the preferred one first.
+
+    With a pre-trained backbone the algorithms that fit a head to frozen features come first; the
+    others train the whole backbone, by the settings of `FINE_TUNING`.
+
+    Args:
+        pretrained: whether the backbone starts from weights.
+        given: whether the data are features already; only algorithms that fit a head to features
+            are tried then, for the others learn from augmented views, of which there are none.
+    """
+    ranked = []
+    for entry in registry.entries("algorithms"):
+        plugin, _ = registry.attempt(entry)
+        if plugin is None:
+            continue
+        if not issubclass(plugin, Algorithm) or plugin.oracle:
+            continue
+        if given and not issubclass(plugin, FeatureAlgorithm):
+            continue
+        rank = plugin.auto_rank if pretrained else plugin.auto_rank_from_scratch
+        if rank <= 0:
+            continue
+        candidate = Candidate(entry.name, entry.name)
+        if pretrained and not issubclass(plugin, FeatureAlgorithm):
+            overrides = FINE_TUNED | {entry.name: dict(plugin.auto_options)}
+            candidate = Candidate(f"{entry.name} (fine-tuned)", entry.name, overrides)
+        ranked.append(((candidate.tuned, -rank, entry.name), candidate))
+    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def choose(
+    config: RunConfig,
+    *,
+    announce: Announce = lambda line: None,
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> tuple[RunConfig, Choice]:
+    """The configuration with the chosen algorithm in place of ``auto``.
+
+    From random weights the preferred algorithm is taken: cross-validation would train each of them
+    from the start, several times. With a pre-trained backbone the labels decide; held-out ones stay
+    in the pool without their label, test images play no part.
+
+    1. The algorithms for frozen features are cross-validated. The preferred one is taken unless
+       another predicts more of the labels and an exact sign test on those where the two differ
+       finds that beyond chance: with a few labels the best score is mostly luck.
+    2. Where it predicts few (`GOOD_ENOUGH`), the features are wrong for these images. Then each
+       fine-tuned candidate that there is time for is trained, and taken if it predicts more than
+       frozen features do; a later one if the sign test says that it predicts more than the best so
+       far. Validation images decide if there are as many as labels; else the labels, of which one
+       fold is left out, up to `TUNED_FOLDS` times.
+
+    Args:
+        config: validated, its algorithm ``auto``.
+        announce: called with a line before what takes minutes.
+        progress: called while images are read.
+        budget: seconds of computing for the choice; None for `BUDGET`.
+
+    Raises:
+        UserError: what `prepare` raises, or there is no candidate.
+    """
+    given = holds_features(config.settings.data)
+    pretrained = config.settings.pretrained or given
+    ranked = candidates(pretrained, given)
+    if not ranked:
+        raise ConfigError("--algo auto: no installed algorithm offers itself; name one")
+    if not pretrained:
+        choice = Choice(ranked[0], "the default for training from scratch")
+        return with_candidate(config, ranked[0]), choice
+    frozen = [candidate for candidate in ranked if not candidate.tuned]
+    first = (frozen or ranked)[0]
+    experiment = prepare(with_candidate(config, first), progress=progress)
+    folds = list(_folds(experiment))
+    if not folds or not frozen:
+        reason = "the default; a class with a single label leaves nothing to cross-validate"
+        return with_candidate(config, first), Choice(first, reason if frozen else "the only kind")
+    limit = computed() + (BUDGET if budget is None else budget)
+    experiment.trainer.start()
+    trials = [
+        cross_validated(with_candidate(config, candidate), candidate, experiment, folds)
+        for candidate in frozen
+    ]
+    best, reason = _best(trials)
+    skipped: list[str] = []
+    tuned = _worth_training(config, experiment, ranked, best)
+    enough = len(experiment.split.validation) >= len(experiment.split.labelled)
+    if tuned and enough:
+        found = validated(with_candidate(config, best.candidate), best.candidate, experiment, limit)
+        assert found is not None
+        best = found
+        trials.append(best)
+    for candidate in tuned:
+        announce(
+            f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the {best.images}; "
+            f"trying {candidate.name} …"
+        )
+        own = with_candidate(config, candidate)
+        if enough:
+            trial = validated(own, candidate, experiment, limit)
+        else:
+            trial = tuned_trial(own, candidate, experiment, folds, best, limit)
+        if trial is None:
+            skipped.append(candidate.name)
+            continue
+        trials.append(trial)
+        p = trial.chance(best)
+        if p < LEVEL or (trial.leads(best) and not best.candidate.tuned):
+            reason = _ahead(trial, best, p)
+            best = trial
+    choice = Choice(best.candidate, reason, tuple(trials), len(folds), tuple(skipped))
+    return with_candidate(config, best.candidate), choice
+
+
+def _worth_training(
+    config: RunConfig, experiment: Experiment, ranked: Sequence[Candidate], best: Trial
+) -> list[Candidate]:
+    """The candidates that train the backbone; none where frozen features do, or must."""
+    chance = 1 / len(experiment.classes)
+    good = best.accuracy() >= chance + GOOD_ENOUGH * (1 - chance)
+    if good or config.settings.model.freeze != "auto":
+        return []
+    tuned = [candidate for candidate in ranked if candidate.tuned]
+    if has_batchnorm(experiment.trainer.classifier.backbone):
+        return tuned
+    return [replace(c, overrides=c.overrides | WITHOUT_BATCHNORM) for c in tuned]
+
+
+def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
+    """The configuration with the candidate's algorithm, its defaults and its overrides."""
+    given = config.settings.model_dump(mode="json", exclude_unset=True)
+    layers = [candidate.overrides, given, {"algo": candidate.algorithm}]
+    return validate([Layer("--algo auto", tree) for tree in layers])
+
+
+def stand_in(config: RunConfig, chosen: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration with an algorithm for ``auto``; one with another algorithm as it is.
+
+    Args:
+        config: validated.
+        chosen: what `Choice.record` gave when the run started; None for the preferred algorithm.
+    """
+    if config.settings.algo != AUTO:
+        return config
+    if chosen is not None:
+        candidate = Candidate(chosen["name"], chosen["algorithm"], chosen["overrides"])
+        return with_candidate(config, candidate)
+    given = holds_features(config.settings.data)
+    ranked = candidates(config.settings.pretrained or given, given)
+    return with_candidate(config, ranked[0]) if ranked else config
+
+
+def as_row(config: RunConfig) -> RunConfig:
+    """The configuration of a row: ``auto`` chooses among what keeps to what the rows share.
+
+    Args:
+        config: validated.
+    """
+    if config.settings.algo != AUTO:
+        return config
+    shared = stand_in(config).settings.model_copy(update={"algo": AUTO})
+    return replace(config, settings=shared)
+
+
+def _folds(
+    experiment: Experiment,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Places of the labels that are kept and that are held out; none where a class has one."""
+    from sklearn.model_selection import StratifiedKFold
+
+    labels = experiment.table.labels[experiment.split.labelled]
+    least = int(np.bincount(labels)[np.unique(labels)].min())
+    if least >= 2:
+        made = StratifiedKFold(min(FOLDS, least), shuffle=True, random_state=0)
+        yield from made.split(labels, labels)
+
+
+def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
+    """The preferred candidate, or the one that beats it beyond chance."""
+    preferred = trials[0]
+    best, least = preferred, LEVEL
+    for trial in trials[1:]:
+        chance = trial.chance(preferred)
+        if chance < least:
+            best, least = trial, chance
+    if best is preferred:
+        lead = max(trial.accuracy() for trial in trials) > preferred.accuracy()
+        rest = "no lead of another is beyond chance" if lead else "none does better"
+        return preferred, f"the default, and {rest}"
+    return best, _ahead(best, preferred, least)
+
+
+def _ahead(trial: Trial, other: Trial, chance: float) -> str:
+    both = trial.tested & other.tested
+    return (
+        f"it predicts {100 * trial.accuracy(both):.1f} % of {int(both.sum())} {trial.images} and "
+        f"{other.name} {100 * other.accuracy(both):.1f} % (sign test, p = {chance:.2g})"
+    )
+
+
+def resolve_auto(
+    config: RunConfig,
+    announce: Announce,
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> tuple[RunConfig, dict[str, Any] | None]:
+    """The configuration to run, and what ``record.json`` says of the choice; None for none.
+
+    Args:
+        config: validated.
+        announce: called with each line that the user should see.
+        progress: called while images are read.
+        budget: seconds of computing for the choice; None for `BUDGET`.
+    """
+    if config.settings.algo != AUTO:
+        return config, None
+    config, choice = choose(config, announce=announce, progress=progress, budget=budget)
+    for line in choice.lines():
+        announce(line)
+    return config, choice.record()

@@ -1,0 +1,310 @@
+"""Training what is left of a run, and its results: everything between the folder and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ssl_toolkit.console import Console
+from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
+from ssl_toolkit.engine.compiling import compile_forwards
+from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.plugin_faults import plugin_faults
+from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.engine.transfer import ProbeResult
+from ssl_toolkit.errors import DataError, TrainingError, UserError
+from ssl_toolkit.files import sync, write_atomically, write_text
+from ssl_toolkit.interfaces import LoggedRun
+from ssl_toolkit.interrupts import Interrupts
+from ssl_toolkit.loggers.dispatch import Log
+from ssl_toolkit.models.export import export_model
+from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.metrics_log import metric_rows, write_table
+from ssl_toolkit.runs.model_card import model_card
+from ssl_toolkit.runs.pace import Pace, roughly
+from ssl_toolkit.runs.predictions import (
+    Predictions,
+    predict_parts,
+    prediction_seconds,
+    score_parts,
+    worst_mistakes,
+)
+from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
+from ssl_toolkit.runs.progress import TrainingProgress, show_results
+from ssl_toolkit.runs.summary import Outcome, Results, summary_of
+from ssl_toolkit.text import shown
+
+OWN_DATA = (
+    "trained on the embedded data set {}; for your own pictures: --data FOLDER "
+    "(labeled/<class>/, unlabeled/, test/<class>/)"
+)
+
+MEMORY = (
+    "the GPU has too little memory for step {}; begin anew with a smaller --batch-size (and --set "
+    "optimizer.accumulate=2 or more for as many pictures a step), fewer or smaller views "
+    "(strong_views, unlabelled_ratio, --image-size) or --precision bf16; a GPU that others filled: "
+    "`ssl-toolkit resume {}`"
+)
+
+
+GRACE = 10.0
+"""Seconds that the test of a run that SIGTERM has stopped may take: what sends it may kill soon."""
+
+COLLAPSE = "a collapse of training (--on-collapse stop)"
+"""The reason to stop; what was seen stands among the alarms."""
+
+
+def finish(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
+) -> Outcome:
+    """Train what is left, test the best weights once, and write the results.
+
+    Args:
+        experiment: fresh, or as its last checkpoint left it.
+        folder: of the run; this process holds its lock.
+        console: where the course is shown.
+        interrupts: end the run early, with everything saved.
+
+    Raises:
+        TrainingError: something was not finite, or a file could not be written; the summary says
+            ``failed``, and the last checkpoint stands.
+    """
+    completed = False
+    try:
+        with _log(experiment, folder, console) as log:
+            outcome = _finish(experiment, folder, console, interrupts, log)
+        completed = outcome.summary["status"] == "completed"
+        return outcome
+    finally:
+        if not completed:
+            with contextlib.suppress(OSError):  # as in `_end`
+                write_table(folder.metrics, folder.table)
+
+
+def _log(experiment: Experiment, folder: RunFolder, console: Console) -> Log:
+    settings = experiment.config.settings
+    run = LoggedRun(
+        folder=folder.path,
+        name=folder.path.resolve().name,
+        algorithm=settings.algo,
+        seed=settings.seed,
+        config=experiment.config.tree(),
+        step=experiment.trainer.step,
+        group=settings.group,
+    )
+    try:
+        return Log(run, settings.loggers, console, folder.read_summary)
+    except UserError as error:
+        _end(folder, summary_of(experiment, "failed") | {"reason": str(error)})
+        raise
+
+
+def _finish(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
+) -> Outcome:
+    trainer = experiment.trainer
+    try:
+        try:
+            settings = experiment.config.settings
+            with plugin_faults(settings, TrainingError), trainer.ranks.together():
+                reason = _train(experiment, folder, console, interrupts, log)
+                predictions = None if reason else predict_best(experiment)
+            if predictions is not None:
+                return _conclude(experiment, folder, console, predictions)
+            summary = _so_far(experiment, folder, console, interrupts)
+        except KeyboardInterrupt:
+            reason = interrupts.signal or "SIGINT"
+            summary = _summary(experiment, folder, "interrupted")
+    except (TrainingError, DataError) as error:  # streamed pictures are read only now
+        _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
+        raise
+    except torch.OutOfMemoryError as error:
+        told = MEMORY.format(trainer.step + 1, shown(folder.path))
+        _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
+        raise TrainingError(told) from error
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        told = (
+            f"{place}{error.strerror or error}; put that right and go on with "
+            f"`ssl-toolkit resume {shown(folder.path)}`"
+        )
+        _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
+        raise TrainingError(told) from error
+    summary |= {"reason": reason}
+    _end(folder, summary)
+    if summary["validation"] is not None or summary["test"] is not None:
+        _show(console, summary)
+    console.say(
+        f"stopped by {reason} after step {trainer.saved}; go on with "
+        f"`ssl-toolkit resume {folder.path}`",
+        important=True,
+    )
+    return Outcome(folder.path, summary, interrupts.signal)
+
+
+def _so_far(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
+) -> dict[str, Any]:
+    """The summary of a run that was stopped after a step, with the scores of its best weights."""
+    if interrupts.signal == "SIGTERM":
+        count = len(experiment.trainer.validation[0]) + len(experiment.test[0])
+        expected = count * prediction_seconds(experiment) if count else 0.0
+        if expected > GRACE:
+            console.say(f"not tested: that takes about {roughly(expected)}, too long for SIGTERM")
+            return _summary(experiment, folder, "interrupted")
+    elif interrupts.signal:
+        console.say("testing the best weights so far; press Ctrl-C again to skip that")
+    return _scored(experiment, folder, "interrupted", predict_best(experiment, alone=True))
+
+
+def _train(
+    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
+) -> str:
+    """The reason to stop before the last step, empty for none."""
+    trainer = experiment.trainer
+    limit = experiment.config.settings.time_limit
+    started = time.monotonic()
+    if trainer.settings.compile and (told := compile_forwards(trainer)):
+        console.warn(told)
+    course = TrainingProgress(console, trainer.steps, metric_rows(folder.metrics))
+    stops = trainer.settings.on_collapse == "stop"
+    given = limit or folder.read_record().get("minutes") or trainer.settings.group
+    pace = Pace(experiment, console, warns=not given and not trainer.step)
+
+    def stepped(seconds: float) -> None:
+        interrupts.took(seconds)
+        pace.stepped()
+
+    with interrupts.patient(), course:
+        trainer.announce = lambda probe: console.say(_probe_line(experiment, probe), important=True)
+        trainer.observers += [folder.append_metrics, course.row, log.row]
+        trainer.save = lambda: _save(experiment, folder, interrupts)
+        trainer.stepped = stepped
+        trainer.stop = lambda: (
+            _reason(interrupts, limit, started) or (COLLAPSE if stops and course.collapsed else "")
+        )
+        if not kept_checkpoints(folder.last):
+            trainer.save()  # finds a full disk now, and from now on there is something to resume
+        return trainer.fit()
+
+
+def _probe_line(experiment: Experiment, probe: ProbeResult) -> str:
+    labels = experiment.trainer.validation[1].cpu()
+    hits = probe.validation.argmax(dim=-1) == labels
+    return probe_line(probe, hits.double().mean().item() if len(labels) else None)
+
+
+def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
+    """Predictions of the best weights, which the averaged model has from then on.
+
+    Args:
+        experiment: the run.
+        alone: whether this process does it without the others of the run.
+    """
+    trainer = experiment.trainer
+    if trainer.best is not None:
+        trainer.evaluated.load_state_dict(trainer.best.weights)
+    return predict_parts(experiment, alone=alone)
+
+
+def _conclude(
+    experiment: Experiment, folder: RunFolder, console: Console, predictions: Predictions
+) -> Outcome:
+    trainer = experiment.trainer
+    settings = experiment.config.settings
+    summary = _scored(experiment, folder, "completed", predictions)
+    exported = export_model(
+        trainer.evaluated,
+        folder.model,
+        backbone_name=needed(settings.backbone),
+        classes=experiment.classes,
+        image_size=needed(settings.image_size),
+        fit=settings.fit,
+    )
+    write_table(folder.metrics, folder.table)
+    write_text(folder.card, model_card(experiment, summary, folder.read_record(), exported))
+    folder.write_summary(summary)
+    if told := trainer.batches.images.pool.warning:
+        console.warn(told)
+    _show(console, summary)
+    if settings.data is None and settings.dataset in ("digits", "mnist5k"):
+        console.say(OWN_DATA.format(settings.dataset))
+    return Outcome(folder.path, summary)
+
+
+def _scored(
+    experiment: Experiment, folder: RunFolder, status: str, predictions: Predictions
+) -> dict[str, Any]:
+    """Write the predictions; the summary with their scores."""
+    trainer = experiment.trainer
+    mistakes = worst_mistakes(experiment, predictions)
+    _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
+    results = score_parts(predictions, experiment.classes)
+    summary = _summary(experiment, folder, status, results)
+    if trainer.probe is not None:
+        summary["probe"] = compare_with_probe(trainer.probe, predictions)
+    return summary
+
+
+def _show(console: Console, summary: dict[str, Any]) -> None:
+    show_results(console, summary)
+    if summary["probe"] is not None and (text := verdict(summary["probe"])):
+        console.say(text, important=True)
+
+
+def _summary(
+    experiment: Experiment, folder: RunFolder, status: str, results: Results | None = None
+) -> dict[str, Any]:
+    return summary_of(experiment, status, results, metric_rows(folder.metrics))
+
+
+def _end(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """Write how a run ended; a full disk, which may be why, must not hide the reason."""
+    with contextlib.suppress(OSError):
+        folder.write_summary(summary)
+
+
+def _save(experiment: Experiment, folder: RunFolder, interrupts: Interrupts) -> None:
+    interrupts.stop_waiting()
+    trainer = experiment.trainer
+    settings = experiment.config.settings
+    names = {
+        "algorithm": settings.algo,
+        "backbone": settings.backbone,
+        "classes": list(experiment.classes),
+        "image_size": settings.image_size,
+        "fit": settings.fit,
+        "config": experiment.config.tree(),
+    }
+    sync(folder.metrics)  # its rows must not be fewer than the checkpoint's steps
+    if trainer.best is not None and trainer.best.step > trainer.best_saved:
+        save_checkpoint(folder.best, {**names, **vars(trainer.best)})
+        trainer.best_saved = trainer.best.step
+    save_checkpoint(folder.last, {**names, **trainer.state_dict()}, keep=settings.keep)
+
+
+def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
+    if interrupts.signal:
+        return interrupts.signal
+    late = limit is not None and time.monotonic() - started >= 60 * limit
+    return "the time limit" if late else ""
+
+
+def _write_predictions(
+    path: Path,
+    predictions: Predictions,
+    classes: tuple[str, ...],
+    mistakes: dict[str, Any],
+) -> None:
+    arrays: dict[str, Any] = {"classes": np.array(classes), **mistakes}
+    for part, (probs, labels) in predictions.items():
+        arrays |= {f"{part}_probabilities": probs, f"{part}_labels": labels}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_atomically(path, lambda file: file.write(buffer.getvalue()))

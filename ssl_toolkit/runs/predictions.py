@@ -1,0 +1,103 @@
+"""Predict, score and keep the validation and test images of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from ssl_toolkit.engine.costs import seconds_each
+from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.metrics import confusion_matrix, scores
+from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.engine.trainer import needed
+
+Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
+"""By part of the data: (N, C) probabilities and (N,) labels."""
+
+
+def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions:
+    """Probabilities of the evaluated weights and labels of ``validation`` and ``test``.
+
+    Args:
+        experiment: the run.
+        alone: whether this process does it without the others of the run.
+    """
+    trainer = experiment.trainer
+    size = needed(trainer.settings.eval_batch_size)
+    ranks = None if alone else trainer.ranks
+    parts = {"validation": trainer.validation, "test": experiment.test}
+    return {
+        part: (
+            predict(trainer.evaluated, trainer.batches.images.plain, rows, size, ranks).numpy(),
+            labels.cpu().numpy(),
+        )
+        for part, (rows, labels) in parts.items()
+    }
+
+
+def prediction_seconds(experiment: Experiment) -> float:
+    """Estimate how long predicting an image takes in this process, from a few of them."""
+    trainer = experiment.trainer
+    images = trainer.batches.images
+    most = min(needed(trainer.settings.eval_batch_size), len(images.store))
+    rows = torch.arange(most, device=images.labels.device)
+    return seconds_each(
+        lambda count: predict(trainer.evaluated, images.plain, rows[:count], count),
+        experiment.device,
+        most,
+    )
+
+
+def score_parts(
+    predictions: Predictions, classes: Sequence[str]
+) -> dict[str, dict[str, Any] | None]:
+    """`scores` of each part, None for an empty one."""
+    return {
+        part: scores(probs, labels, classes) if len(labels) else None
+        for part, (probs, labels) in predictions.items()
+    }
+
+
+def worst_mistakes(
+    experiment: Experiment, predictions: Predictions, most: int = 24, size: int = 64
+) -> dict[str, NDArray[Any]]:
+    """The most confidently wrong test pictures, small, so that a report needs no data.
+
+    Args:
+        experiment: the run.
+        predictions: of `predict_parts`.
+        most: how many are kept.
+        size: the longest side that is kept, in pixels.
+
+    Returns:
+        ``mistakes`` (n,) places in the test arrays, the most confident first; ``mistakes_keys``
+        (n,) names; ``mistakes_pictures`` (n, H, W, 3) uint8. Nothing where the data are features.
+    """
+    if experiment.table.features is not None:
+        return {}
+    probs, labels = predictions["test"]
+    wrong = np.flatnonzero(probs.argmax(axis=1) != labels) if len(labels) else labels
+    places = (
+        wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most] if len(wrong) else wrong
+    )
+    rows = experiment.test[0][torch.from_numpy(places)]
+    pictures = experiment.trainer.batches.images.store.pixels(rows).cpu()
+    if len(places) and pictures.shape[-1] > size:
+        small = F.interpolate(pictures.float(), size=(size, size), mode="area")
+        pictures = small.round().to(torch.uint8)
+    keys = [experiment.table.keys[row] for row in experiment.split.test[places]]
+    return {
+        "mistakes": places,
+        "mistakes_keys": np.array(keys, dtype=np.str_),
+        "mistakes_pictures": pictures.permute(0, 2, 3, 1).numpy(),
+    }
+
+
+def confusions(predictions: Predictions) -> dict[str, NDArray[np.int64]]:
+    """`confusion_matrix` of each part."""
+    return {part: confusion_matrix(probs, labels) for part, (probs, labels) in predictions.items()}

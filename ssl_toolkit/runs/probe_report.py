@@ -1,0 +1,68 @@
+"""The linear probe of a pre-trained run: what it reaches, and whether training went beyond it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ssl_toolkit.engine.metrics import paired_interval
+from ssl_toolkit.engine.transfer import ProbeResult
+from ssl_toolkit.runs.predictions import Predictions
+
+Row = dict[str, Any]
+
+
+def probe_line(probe: ProbeResult, validation_accuracy: float | None) -> str:
+    """What the probe reaches before training, in one line."""
+    found = []
+    if validation_accuracy is not None:
+        found.append(f"{100 * validation_accuracy:.1f} % of the validation images")
+    if probe.cross_validation is not None:
+        found.append(f"{100 * probe.cross_validation:.1f} % of the labels in cross-validation")
+    reached = " and ".join(found) or "too few labels to say how well"
+    return f"linear probe (logistic regression on frozen features): {reached}"
+
+
+def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> Row:
+    """The probe's scores and the paired difference of the run to it, for ``summary.json``.
+
+    Args:
+        probe: of the run's first weights.
+        predictions: of the run.
+    """
+    row: Row = {"strength": probe.strength, "cross_validation": probe.cross_validation}
+    for split, own in (("validation", probe.validation), ("test", probe.test)):
+        probs, labels = predictions[split]
+        if not len(labels):
+            row[split] = None
+            continue
+        theirs = own.numpy().argmax(axis=1) == labels
+        difference, lower, upper = paired_interval(probs.argmax(axis=1) == labels, theirs)
+        row[split] = {
+            "accuracy": float(np.mean(theirs)),
+            "count": len(labels),
+            "difference": difference,
+            "interval": [lower, upper],
+        }
+    return row
+
+
+def verdict(row: Row) -> str:
+    """Whether training paid, in one sentence; empty where nothing can be said."""
+    split = "test" if row["test"] is not None else "validation"
+    found = row[split]
+    if found is None:
+        return ""
+    lower, upper = found["interval"]
+    if lower > 0:
+        answer = "training paid"
+    elif upper < 0:
+        answer = "training hurt: the linear probe is better (--algo linear_probe)"
+    else:
+        answer = "whether training paid can't be decided from these images"
+    return (
+        f"{answer}: {100 * found['difference']:+.1f} points over the linear probe's "
+        f"{100 * found['accuracy']:.1f} % on {found['count']} {split} images "
+        f"(95 % interval {100 * lower:+.1f} to {100 * upper:+.1f}, paired)"
+    )

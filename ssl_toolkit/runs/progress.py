@@ -1,0 +1,200 @@
+"""Show the course of training, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ssl_toolkit.console import Console
+from ssl_toolkit.errors import visible
+from ssl_toolkit.runs.health import alarms, collapse, is_evaluation
+from ssl_toolkit.text import duration
+
+Row = dict[str, Any]
+
+MOST_CLASSES = 20
+"""Up to so many classes each has a line in the final table; of more only some."""
+
+WORST_CLASSES = 10
+"""Lines for classes where there are more."""
+
+
+class TrainingProgress:
+    """The course of training: a context manager whose `row` takes rows of metrics.
+
+    Args:
+        console: shows it.
+        steps: of the whole run.
+        before: rows that a resumed run has already; their alarms are not reported again.
+    """
+
+    def __init__(self, console: Console, steps: int, before: Iterable[Row] = ()) -> None:
+        self._console = console
+        self._steps = steps
+        self._evaluations = [row for row in before if is_evaluation(row)]
+        self._alarms = alarms(self._evaluations, steps=steps)
+        self._before = collapse(self._evaluations, steps=steps)
+        self.collapsed = False
+        """Whether training has collapsed since then; never again for a run resumed after it."""
+        self._best: tuple[float, int] | None = None
+        self._progress = (
+            Progress(
+                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}", markup=False),
+                TimeRemainingColumn(compact=True),
+                console=console.rich,
+                transient=True,
+                refresh_per_second=4,
+            )
+            if console.live()
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+            self._task = self._progress.add_task("", total=self._steps)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def row(self, row: Row) -> None:
+        """Show one row of metrics."""
+        accuracy = row.get("validation.accuracy")
+        if accuracy is not None and (self._best is None or accuracy > self._best[0]):
+            self._best = (accuracy, row["step"])
+        if self._progress is not None:
+            self._progress.update(
+                self._task, completed=row["step"], description=visible(_brief(row, self._best))
+            )
+        if self._console.shows(row):
+            self._console.say(
+                f"step {row['step']}/{self._steps}  {_brief(row, self._best)}  {self._left(row)}"
+            )
+        if is_evaluation(row):
+            self._alarm(row)
+
+    def _alarm(self, row: Row) -> None:
+        """Tell what this evaluation shows to go wrong, once."""
+        self._evaluations.append(row)
+        found = alarms(self._evaluations, steps=self._steps)
+        for text in found:
+            if text not in self._alarms:
+                self._console.warn(text)
+        self._alarms = found
+        self.collapsed = collapse(self._evaluations, steps=self._steps) != self._before
+
+    def _left(self, row: Row) -> str:
+        step, seconds = row["step"], row["seconds"]
+        rest = seconds / step * (self._steps - step)
+        return f"{duration(seconds)}, {duration(rest)} left"
+
+
+def _brief(row: Row, best: tuple[float, int] | None) -> str:
+    parts = [f"loss {row['train.loss']:.4f}"] if "train.loss" in row else []
+    parts += [
+        f"{name.removeprefix('train.loss.')} {value:.4f}"
+        for name, value in row.items()
+        if name.startswith("train.loss.")
+    ]
+    named = {
+        "train.coverage": "coverage",
+        "train.pseudo_label_accuracy": "pseudo-label accuracy",
+        "validation.accuracy": "validation accuracy",
+        "train.labelled.accuracy": "accuracy on the labelled training pictures",
+    }
+    parts += [f"{text} {row[key]:.4f}" for key, text in named.items() if key in row]
+    if best is not None:
+        parts.append(f"best {best[0]:.4f} at {best[1]}")
+    return "  ".join(parts)
+
+
+def show_results(console: Console, summary: dict[str, Any]) -> None:
+    """Print the final table."""
+    rows = result_rows(summary)
+    if console.rich.is_terminal:
+        table = Table(show_header=False, title=Text(f"{summary['algorithm']}: results"))
+        for name, value in rows:
+            table.add_row(Text(visible(name)), Text(visible(value)))
+        console.rich.print(table)
+    for name, value in rows:
+        line = f"{name}: {value}"
+        if console.rich.is_terminal:
+            console.log(visible(line))
+        else:
+            console.say(line, important=True)
+
+
+def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the final table."""
+    rows = [("algorithm", f"{summary['algorithm']} (profile {summary['profile']})")]
+    rows.append(("backbone", str(summary["backbone"])))
+    rows.append(("pictures", ", ".join(f"{v} {k}" for k, v in summary["counts"].items())))
+    steps = f"{summary['steps']}"
+    if summary["best_step"] is not None:
+        steps += f", best validation at {summary['best_step']}"
+    rows.append(("steps", steps))
+    rows += score_rows({part: summary[part] for part in ("validation", "test")})
+    rows.append(("time", duration(summary["seconds"])))
+    return rows
+
+
+def score_rows(
+    results: dict[str, dict[str, Any] | None], *, all_in: str = "summary.json"
+) -> list[tuple[str, str]]:
+    """Names and values of the scores of parts; of ``validation`` the accuracy alone.
+
+    Args:
+        results: scores by part, None for an empty one.
+        all_in: what lists every class, when there are too many for the screen.
+    """
+    rows = []
+    for part, scores in results.items():
+        if part == "validation":
+            told = "none: the last weights are reported"
+            told = told if scores is None else f"{scores['accuracy']:.4f}"
+            rows.append(("validation" if scores is None else "validation accuracy", told))
+        elif scores is None:
+            rows.append((part, f"none: there are no {part} pictures"))
+        else:
+            rows += _part_rows(part, scores, all_in)
+    return rows
+
+
+def _part_rows(part: str, scores: dict[str, Any], all_in: str) -> list[tuple[str, str]]:
+    lower, upper = scores["interval"]
+    rows = [
+        (f"{part} accuracy", f"{scores['accuracy']:.4f} of {scores['count']} pictures"),
+        (f"{part} accuracy, 95 % interval", f"{lower:.4f} to {upper:.4f}"),
+        (f"{part} balanced accuracy", f"{scores['balanced_accuracy']:.4f}"),
+        (f"{part} macro F1", f"{scores['macro_f1']:.4f}"),
+        (f"{part} calibration error", f"{scores['ece']:.4f}"),
+        (f"{part} negative log-likelihood", f"{scores['nll']:.4f}"),
+    ]
+    if len(scores["per_class"]) > 5:
+        rows.insert(2, (f"{part} top-5 accuracy", f"{scores['top5']:.4f}"))
+    classes = [*scores["per_class"].items()]
+    if len(classes) > MOST_CLASSES:
+        scored = [item for item in classes if item[1]["accuracy"] is not None]
+        worst = sorted(scored, key=lambda item: item[1]["accuracy"])[:WORST_CLASSES]
+        told = f"the {len(worst)} least accurate of {len(classes):,} ({all_in} lists all)"
+        rows.append((f"{part} classes", told))
+        classes = worst
+    for name, own in classes:
+        accuracy = own["accuracy"]
+        told = "no pictures" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
+        rows.append((f"  {name}", told))
+    return rows

@@ -1,0 +1,271 @@
+"""Going on with a run that was stopped, or with one that shall become longer."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparability import flatten
+from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.console import Console
+from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
+from ssl_toolkit.engine.devices import describe
+from ssl_toolkit.engine.distributed import Ranks, joined, under_launcher
+from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.trainer import Trainer
+from ssl_toolkit.errors import ConfigError, ModelError
+from ssl_toolkit.files import at_home, drop_partial, write_json, write_text
+from ssl_toolkit.interrupts import Interrupts, handled
+from ssl_toolkit.locking import hold
+from ssl_toolkit.runs.data_check import check_data, find_data
+from ssl_toolkit.runs.execute import finish
+from ssl_toolkit.runs.folder import MAY_CHANGE, RunFolder, check_classes
+from ssl_toolkit.runs.spawn import launch
+from ssl_toolkit.runs.summary import Outcome, summary_of
+from ssl_toolkit.runs.workers import prepare_all, shared
+from ssl_toolkit.text import shown
+
+State = dict[str, Any]
+
+_MAY_BE_ASKED = ("steps", "devices")
+"""Keys that `resume` gives another value; other changes in a record are of the machine."""
+
+
+def resume(
+    path: Path,
+    *,
+    data: Path | None = None,
+    steps: int | None = None,
+    devices: int | None = None,
+    time_limit: float | None = None,
+    console: Console | None = None,
+) -> Outcome:
+    """Go on with a run that was stopped, from its last checkpoint to the very same result.
+
+    A finished run is left as it is, unless it shall have more steps.
+
+    Args:
+        path: folder of the run.
+        data: where its pictures are now, if they were moved; the same ones as before.
+        steps: steps in all, to train longer than was asked at first. The configuration and the
+            record say so from then on. Values that were chosen by the number of steps at the
+            start stay (decay of the average, BatchNorm's momentum, when is evaluated and saved);
+            schedules and ramps that are shares of the steps follow the new number from here on.
+        devices: processes that share each batch from now on; None for as many as before. The record
+            says so; another number of parts changes the order of sums, and what BatchNorm sees.
+        time_limit: minutes after which to save and stop this time; None for that of the
+            configuration, which stays as it is.
+        console: as for `train`.
+
+    Raises:
+        ModelError: the folder is not that of a run, another process uses it, or none of its
+            checkpoints can be used.
+        ConfigError: its configuration was changed, or it has done as many steps already.
+        UserError: its data is not there any more, or not the same.
+        TrainingError: as `train`.
+    """
+    console = console or Console(quiet=True)
+    path, data = at_home(path), None if data is None else at_home(data)
+    if under_launcher():
+        with joined() as ranks:
+            return shared(
+                ranks, lambda: lead_on(path, ranks, data, steps, time_limit, console=console)
+            )
+    folder = RunFolder(path)
+    if outcome := _over(folder, data, steps, console):
+        return outcome
+    count = devices or folder.read_config().settings.devices
+    if count > 1:
+        order = {"resume": str(path), "data": None if data is None else str(data)}
+        asked = {"steps": steps, "time_limit": time_limit}
+        return launch(order | asked | console.kind(), count, str(path))
+    return lead_on(path, Ranks(), data, steps, time_limit, console=console)
+
+
+def lead_on(
+    path: Path,
+    ranks: Ranks,
+    data: Path | None = None,
+    steps: int | None = None,
+    time_limit: float | None = None,
+    *,
+    console: Console,
+) -> Outcome:
+    """`resume` in the first process of a run; the arguments and errors are the same."""
+    folder = RunFolder(path)
+    with handled() as interrupts:
+        if outcome := _over(folder, data, steps, console):
+            return outcome
+        with hold(path):
+            # Another process may have ended it before this one had the lock.
+            if outcome := _over(folder, data, steps, console):
+                return outcome
+            drop_partial(path)
+            return _go_on(folder, ranks, data, steps, time_limit, console, interrupts)
+
+
+def _over(
+    folder: RunFolder, data: Path | None, steps: int | None, console: Console
+) -> Outcome | None:
+    """How the run ended, if nothing is left to do."""
+    summary, path = folder.read_summary(), folder.path
+    more = steps not in (None, summary["steps"]) and not summary.get("fitted")
+    if summary["status"] != "completed" or more:
+        return None
+    if data is not None:
+        check_data(folder, find_data(folder, data), data)
+    console.say(f"{path}: finished already; nothing to do", important=True)
+    return Outcome(path, summary)
+
+
+def _go_on(
+    folder: RunFolder,
+    ranks: Ranks,
+    data: Path | None,
+    steps: int | None,
+    time_limit: float | None,
+    console: Console,
+    interrupts: Interrupts,
+) -> Outcome:
+    summary, config = folder.read_summary(), folder.read_config()
+    state, used, warning = _newest(folder, summary)
+    asked = {} if steps is None else {"steps": steps}
+    if ranks.size != config.settings.devices:
+        asked["devices"] = ranks.size
+    config, changes = _checked(folder, config, state, asked)
+    reopened = folder.reopen(data)
+    reopened = replace(reopened, settings=reopened.settings.model_copy(update=asked))
+    # The folder keeps the configuration of its start, whatever the data was opened with.
+    experiment = replace(prepare_all(reopened, ranks, console), config=_limited(config, time_limit))
+    check_classes(experiment.classes, summary["classes"], folder.path, data or config.settings.data)
+    if state is not None:
+        _take_up(experiment.trainer, state, used)
+    if used != folder.last and state is not None:
+        os.replace(used, folder.last)  # else the damaged one would become the one before
+    folder.cut_back(experiment.trainer.step)
+    console.log_to(folder.log)
+    if warning:
+        console.warn(warning)
+    if moved := _moved(folder, experiment):
+        changes += moved
+        console.warn("this run computes otherwise from here on; its result will differ a little")
+    if changes:
+        _record(folder, config, changes)
+    for change in changes:
+        console.say(f"{change['key']}: {change['to']} instead of {change['from']}", important=True)
+    told = f"{experiment.trainer.step} of {config.settings.steps}"
+    console.say(f"going on after step {told}", important=True)
+    folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
+    folder.write_summary(summary_of(experiment, "running"))
+    ranks.say({"state": state})
+    return finish(experiment, folder, console, interrupts)
+
+
+def _limited(config: RunConfig, minutes: float | None) -> RunConfig:
+    """The configuration for this time, with another time limit if one was given."""
+    if minutes is None:
+        return config
+    return replace(config, settings=config.settings.model_copy(update={"time_limit": minutes}))
+
+
+def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, Path, str]:
+    """The state to go on from, its file and a warning; None for a run that has not begun."""
+    begun = summary["steps"] or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
+    again = (
+        f"to begin anew: `ssl-toolkit run --config {shown(folder.config)} --output "
+        f"{shown(folder.path)} --overwrite`"
+    )
+    if not kept_checkpoints(folder.last):
+        if begun:
+            raise ModelError(f"{shown(folder.last)}: its checkpoints are gone; {again}")
+        return None, folder.last, ""
+    try:
+        return load_newest(folder.last)
+    except ModelError as error:
+        raise ModelError(f"{error}; {again}") from error
+
+
+def _checked(
+    folder: RunFolder, config: RunConfig, state: State | None, asked: dict[str, int]
+) -> tuple[RunConfig, list[dict[str, Any]]]:
+    """The configuration to go on with, and the changes that were asked for.
+
+    Args:
+        folder: of the run.
+        config: that is in it.
+        state: of the last checkpoint.
+        asked: keys that shall have another value from now on.
+
+    Raises:
+        ConfigError: names the keys that were changed otherwise.
+    """
+    done = 0 if state is None else state["step"]
+    started = config.tree() if state is None else state.get("config", config.tree())
+    was = dict(flatten(started))
+    steps = asked.get("steps")
+    if steps is not None and steps < max(done, 1):
+        raise ConfigError(
+            f"--steps {steps}: {shown(folder.path)} has done {done} steps already; give more"
+        )
+    now = dict(flatten(config.tree()))
+    agreed = {
+        change["key"]: change["to"]
+        for change in folder.read_record().get("changes", ())
+        if change["key"] in _MAY_BE_ASKED
+    }
+    agreed |= {key: now[key] for key in asked}
+    changes = [
+        {"key": key, "from": now[key], "to": value, "after_step": done}
+        for key, value in asked.items()
+        if now[key] != value
+    ]
+    told = [
+        f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
+        for key in sorted(was.keys() | now.keys())
+        if key not in {*MAY_CHANGE, "data"}  # pictures may move; what they hold is checked
+        and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
+    ]
+    if told:
+        raise ConfigError(
+            f"{shown(folder.config)} was changed since the run began: {'; '.join(told)}; put that "
+            f"back, or begin a new run with `ssl-toolkit run --config {shown(folder.config)} "
+            "--output NEW` (more steps alone: resume --steps N)"
+        )
+    return replace(config, settings=config.settings.model_copy(update=asked)), changes
+
+
+def _moved(folder: RunFolder, experiment: Experiment) -> list[dict[str, Any]]:
+    """Changes of what the last digits depend on, since the run last began or was gone on with."""
+    made, step = folder.read_record(), experiment.trainer.step
+    was = made | {change["key"]: change["to"] for change in made.get("changes", ())}
+    now = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
+    return [
+        {"key": key, "from": was[key], "to": value, "after_step": step}
+        for key, value in now.items()
+        if _unnumbered(was.get(key, value)) != _unnumbered(value)
+    ]
+
+
+def _unnumbered(device: str) -> str:
+    """Another GPU of the same name is no change."""
+    return re.sub(r"^cuda:\d+", "cuda", device)
+
+
+def _record(folder: RunFolder, config: RunConfig, changes: list[dict[str, Any]]) -> None:
+    """Write changes down; killed in between, the same command does it again."""
+    made = folder.read_record()
+    write_text(folder.config, yaml.dump(config.tree()))
+    told = [*made.get("changes", ()), *changes]
+    write_json(folder.record, made | {"fingerprint": config.fingerprint(), "changes": told})
+
+
+def _take_up(trainer: Trainer, state: State, path: Path) -> None:
+    try:
+        trainer.load_state_dict(state)
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"{shown(path)}: does not fit this run ({reason})") from error

@@ -1,0 +1,77 @@
+"""A run in several processes: the first one leads, with the files, and the others follow it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from ssl_toolkit.config.loading import Layer, RunConfig, validate
+from ssl_toolkit.console import Console
+from ssl_toolkit.engine.compiling import compile_forwards
+from ssl_toolkit.engine.distributed import Message, Ranks
+from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.engine.plugin_faults import plugin_faults
+from ssl_toolkit.errors import TrainingError
+from ssl_toolkit.interrupts import handled
+from ssl_toolkit.runs.execute import predict_best
+from ssl_toolkit.runs.summary import Outcome
+
+
+def shared(ranks: Ranks, lead: Callable[[], Outcome]) -> Outcome:
+    """The outcome of a run that the first process carries out, and all others with it.
+
+    Args:
+        ranks: the processes, all of which call this.
+        lead: carries the run out in the first one, by `prepare_all` and `finish`.
+
+    Raises:
+        ToolkitError: of the first process, in all of them.
+    """
+    if not ranks.leads:
+        with ranks.watched():
+            return _follow(ranks)
+    with ranks.leading():
+        outcome = lead()
+        if ranks.waits:
+            ranks.say(
+                {
+                    "folder": str(outcome.folder),
+                    "summary": json.dumps(outcome.summary),
+                    "signal": outcome.signal,
+                }
+            )
+        return outcome
+
+
+def prepare_all(config: RunConfig, ranks: Ranks, console: Console) -> Experiment:
+    """`prepare` in all processes; called by the first one."""
+    ranks.say({"config": config.tree()})
+    return ranks.all_do(lambda: prepare(config, progress=console.reading, ranks=ranks))
+
+
+def _follow(ranks: Ranks) -> Outcome:
+    with handled() as interrupts:
+        message = ranks.hear()
+        if "folder" in message:  # nothing was left to do
+            return _outcome(message)
+        config = validate([Layer("configuration of the first process", message["config"])])
+        experiment = ranks.all_do(lambda: prepare(config, ranks=ranks))
+        trainer = experiment.trainer
+        if state := ranks.hear()["state"]:
+            trainer.load_state_dict(state)
+        if config.settings.compile:
+            compile_forwards(trainer)
+        trainer.stop = lambda: interrupts.signal
+        trainer.stepped = interrupts.took
+        if trainer.settings.compile:
+            compile_forwards(trainer)
+        faults = plugin_faults(config.settings, TrainingError)
+        with faults, interrupts.patient(), ranks.together():
+            if not trainer.fit():
+                predict_best(experiment)
+        return _outcome(ranks.hear())
+
+
+def _outcome(message: Message) -> Outcome:
+    return Outcome(Path(message["folder"]), json.loads(message["summary"]), message["signal"])

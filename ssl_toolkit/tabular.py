@@ -1,0 +1,134 @@
+"""What commands write: tables as CSV, TSV or JSON lines, always UTF-8; and pictures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Protocol
+
+from PIL import Image
+
+from ssl_toolkit.data.class_names import class_of, guarded
+from ssl_toolkit.errors import visible
+from ssl_toolkit.files import write_atomically
+from ssl_toolkit.stdio import lost, missed
+
+Row = Sequence[str | float | None]
+
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *JSON_LINES)
+"""What the name of a table may end in."""
+
+
+class _Stream(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+
+def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Write rows as they come; a file is there as a whole or not at all.
+
+    Printing ends early, without a word, when the reader of the output leaves.
+
+    Numbers have the digits that tell them apart from their neighbours in float32. None is an empty
+    cell in CSV and TSV and null in JSON. Texts are guarded (see `names.guarded`): in CSV and TSV
+    all, in JSON those under ``label`` that would not read back.
+
+    Args:
+        path: JSON lines for ``.jsonl`` and ``.ndjson``, TSV for ``.tsv``, else CSV; None prints
+            CSV.
+        columns: names, unique.
+        rows: a value for each column.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    if path is None:
+        # Data for the next program is UTF-8 in any locale; a terminal gets what it can show.
+        if sys.stdout.isatty():
+            _separated(_Terminal(), columns, rows, ",")
+            return
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(encoding="utf-8")
+        _separated(sys.stdout, columns, _while_read(rows), ",")
+        if error := missed(sys.stdout):
+            raise error
+        return
+    suffix = path.suffix.lower()
+
+    def write(binary: Any) -> None:
+        text = TextIOWrapper(binary, encoding="utf-8", newline="")
+        if suffix in JSON_LINES:
+            _json_lines(text, columns, rows)
+        else:
+            _separated(text, columns, rows, "\t" if suffix == ".tsv" else ",")
+        text.detach()
+
+    write_atomically(path, write)
+
+
+def write_picture(path: Path, picture: Image.Image) -> None:
+    """Write a picture as PNG, whole or not at all."""
+    write_atomically(path, lambda file: picture.save(file, "PNG"))
+
+
+def plain(value: Any) -> float:
+    """A float32 as the shortest decimal number that means it."""
+    return float(str(value))
+
+
+def _while_read(rows: Iterable[Row]) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        if lost(sys.stdout):
+            return
+
+
+class _Terminal:
+    """Shows a row a line, its controls escaped."""
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(visible(text.removesuffix("\n")) + "\n")
+
+
+def row_writer(
+    stream: _Stream, columns: Sequence[str], delimiter: str = ","
+) -> Callable[[Row], None]:
+    """Write the head of a CSV; what is returned writes a row, its texts guarded."""
+    labels = [name == "label" for name in columns]
+    minimal, quoted = (
+        csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
+
+    def write(row: Row) -> None:
+        cells = [
+            guarded(cell, as_label=is_label) if isinstance(cell, str) else cell
+            for cell, is_label in zip(row, labels, strict=True)
+        ]
+        # A bare carriage return, which the writer doesn't quote, ends a row for every reader.
+        broken = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+        (quoted if broken else minimal).writerow(cells)
+
+    write(columns)
+    return write
+
+
+def _separated(
+    stream: _Stream, columns: Sequence[str], rows: Iterable[Row], delimiter: str
+) -> None:
+    write = row_writer(stream, columns, delimiter)
+    for row in rows:
+        write(row)
+
+
+def _json_lines(stream: _Stream, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    for row in rows:
+        values = dict(zip(columns, row, strict=True))
+        label = values.get("label")
+        if isinstance(label, str) and class_of(label) != label:
+            values["label"] = guarded(label, as_label=True)
+        stream.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
