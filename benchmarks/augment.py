@@ -3,8 +3,8 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/augment.py [--rounds 20] [--threads 2]
 
 112 images of 32 px, 7 strong views of 16. `weak` is held against a bare gather: uint8 images of the
-store to normalised float images. `randaugment` is held against PIL's operations on PIL images,
-under the same draws (two operations with probability 0.5, then the grey square; neither side crops
+store to normalized float images. `randaugment` is held against PIL's operations on PIL images,
+under the same draws (two operations with probability 0.5, then the gray square; neither side crops
 or mirrors, and PIL's images aren't made into tensors). `fixed` is held against the pipeline of
 kornia, given the same draws. Each round runs every way five times, in a rotating order; ratios are
 medians over the rounds of the other's time divided by ours, by CPU time and by wall time.
@@ -34,12 +34,12 @@ from ssl_toolkit.interfaces import Draws
 COUNT, SIZE, REPEATS = 112, 32, 5
 
 PILOperation = Callable[[Image.Image, float], Image.Image]
-COLOURS: dict[str, PILOperation] = {
+COLORS: dict[str, PILOperation] = {
     "identity": lambda image, value: image,
     "autocontrast": lambda image, value: ImageOps.autocontrast(image),
     "equalize": lambda image, value: ImageOps.equalize(image),
     "brightness": lambda image, value: ImageEnhance.Brightness(image).enhance(value),
-    "colour": lambda image, value: ImageEnhance.Color(image).enhance(value),
+    "color": lambda image, value: ImageEnhance.Color(image).enhance(value),
     "contrast": lambda image, value: ImageEnhance.Contrast(image).enhance(value),
     "sharpness": lambda image, value: ImageEnhance.Sharpness(image).enhance(value),
     "posterize": lambda image, value: ImageOps.posterize(image, int(value)),
@@ -61,8 +61,8 @@ def pil_randaugment(images: list[Image.Image], draws: Draws) -> list[Image.Image
             name = FIXMATCH[index].name
             if index < 0:
                 continue
-            if name in COLOURS:
-                image = COLOURS[name](image, value)
+            if name in COLORS:
+                image = COLORS[name](image, value)
             elif name == "rotate":
                 image = image.rotate(value)
             else:

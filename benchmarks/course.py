@@ -1,4 +1,4 @@
-"""How runs went, over their steps, as one picture: SVG of the curves in ``metrics.jsonl``.
+"""How runs went, over their steps, as one image: SVG of the curves in ``metrics.jsonl``.
 
     python benchmarks/course.py OUTPUT.svg NAME=RUN [NAME=RUN ...]
 
@@ -25,7 +25,7 @@ PANELS = {
     "train.pair_similarity": "pairs similar",
     "train.pair_both": "pairs that count",
 }
-COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
+COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
 COLUMNS, WIDTH, HEIGHT, MARGIN, GAP = 4, 200, 120, 40, 44
 
 
@@ -38,7 +38,7 @@ def read(run: Path) -> list[dict[str, float]]:
 
 
 def draw(runs: dict[str, list[dict[str, float]]]) -> str:
-    """The picture."""
+    """The image."""
     rows = -(-len(PANELS) // COLUMNS)
     size = f"{MARGIN + COLUMNS * (WIDTH + GAP)} {MARGIN + rows * (HEIGHT + GAP)}"
     parts = [
@@ -46,21 +46,21 @@ def draw(runs: dict[str, list[dict[str, float]]]) -> str:
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for i, (name, colour) in enumerate(zip(runs, COLOURS, strict=False)):
-        parts.append(f'<text x="{MARGIN + 240 * i}" y="16" fill="{colour}">— {escape(name)}</text>')
+    for i, (name, color) in enumerate(zip(runs, COLORS, strict=False)):
+        parts.append(f'<text x="{MARGIN + 240 * i}" y="16" fill="{color}">— {escape(name)}</text>')
     last = max(row["step"] for rows_ in runs.values() for row in rows_)
     for i, (key, title) in enumerate(PANELS.items()):
         x = MARGIN + i % COLUMNS * (WIDTH + GAP)
         y = MARGIN + i // COLUMNS * (HEIGHT + GAP)
         parts += _frame(x, y, title, last)
-        for rows_, colour in zip(runs.values(), COLOURS, strict=False):
+        for rows_, color in zip(runs.values(), COLORS, strict=False):
             points = " ".join(
                 f"{x + WIDTH * row['step'] / last:.1f},{y + HEIGHT * (1 - row[key]):.1f}"
                 for row in rows_
                 if key in row
             )
             parts.append(
-                f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+                f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>'
             )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -82,7 +82,7 @@ def _frame(x: int, y: int, title: str, last: float) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the picture and its numbers."""
+    """Write the image and its numbers."""
     if len(arguments) < 2 or any("=" not in given for given in arguments[1:]):
         raise SystemExit("usage: course.py OUTPUT.svg NAME=RUN [NAME=RUN ...]")
     output = Path(arguments[0])

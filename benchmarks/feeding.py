@@ -1,6 +1,6 @@
-"""Pictures a second that reach a batch: from the cache, and from torchvision's ImageFolder.
+"""Images a second that reach a batch: from the cache, and from torchvision's ImageFolder.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/feeding.py [--pictures 2000] [--size 84] [--rounds 10]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/feeding.py [--images 2000] [--size 84] [--rounds 10]
 
 Makes JPEG files of 200 x 200 pixels in a temporary folder. A round reads the same 250 of them in
 every way: ImageFolder (PIL, Resize, ToTensor), the store on the mapped file of the cache, and the
@@ -32,7 +32,7 @@ from torchvision.transforms import Compose, Resize, ToTensor
 from ssl_toolkit.data.feed import image_store
 from ssl_toolkit.data.readers.folders import read_folder
 
-PICTURES, BATCH = 250, 50
+IMAGES, BATCH = 250, 50
 
 
 def make(folder: Path, count: int) -> None:
@@ -62,7 +62,7 @@ def spent(task: Callable[[], object]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=2000)
+    parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--size", type=int, default=84)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--workers", type=int, default=0)
@@ -72,20 +72,20 @@ def main() -> None:
     size = arguments.size
     with tempfile.TemporaryDirectory() as place:
         data = Path(place, "data")
-        make(data, arguments.pictures)
+        make(data, arguments.images)
         total = sum(file.stat().st_size for file in data.rglob("*.jpg"))
         print(
             f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch "
             f"{torch.__version__}, Pillow {PIL.__version__}, {arguments.threads} threads; "
-            f"{arguments.pictures} JPEG files of {total / arguments.pictures / 1024:.1f} KiB, "
-            f"{size} px, {arguments.rounds} rounds of {PICTURES}"
+            f"{arguments.images} JPEG files of {total / arguments.images / 1024:.1f} KiB, "
+            f"{size} px, {arguments.rounds} rounds of {IMAGES}"
         )
         files = ImageFolder(data, Compose([Resize((size, size)), ToTensor()]))
         ratios = []
         for number in range(5):
             os.environ["SSL_TOOLKIT_CACHE"] = str(Path(place, f"cache{number}"))
             build = spent(lambda: read_folder(data, size=size, workers=arguments.workers))
-            epoch = spent(lambda: [files[row] for row in range(arguments.pictures)])
+            epoch = spent(lambda: [files[row] for row in range(arguments.images)])
             ratios.append([one / other for one, other in zip(epoch, build, strict=True)])
         wall, cpu = (statistics.median(column) for column in zip(*ratios, strict=True))
         print(
@@ -95,9 +95,9 @@ def main() -> None:
         start = time.perf_counter()
         table = read_folder(data, size=size)
         seconds = time.perf_counter() - start
-        print(f"opening it: {seconds:.2f} s, {arguments.pictures / seconds:,.0f} pictures a second")
+        print(f"opening it: {seconds:.2f} s, {arguments.images / seconds:,.0f} images a second")
 
-        rows = np.arange(arguments.pictures)
+        rows = np.arange(arguments.images)
         in_memory = image_store.build_store(table, rows, size)
         image_store._COPIED_BYTES = 0
         mapped = image_store.build_store(table, rows, size)
@@ -113,7 +113,7 @@ def main() -> None:
         seconds_of: dict[str, list[float]] = {name: [] for name in ways}
         generator = np.random.default_rng(1)
         for number in range(arguments.rounds + 1):
-            picked = generator.permutation(arguments.pictures)[:PICTURES].tolist()
+            picked = generator.permutation(arguments.images)[:IMAGES].tolist()
             names = [*ways]
             for name in names[number % 3 :] + names[: number % 3]:
                 taken = timed(ways[name], picked)
@@ -121,10 +121,10 @@ def main() -> None:
                     seconds_of[name].append(taken)
         slow = seconds_of["ImageFolder"]
         for name, taken in seconds_of.items():
-            rates = sorted(PICTURES / one for one in taken)
+            rates = sorted(IMAGES / one for one in taken)
             ratio = statistics.median(a / b for a, b in zip(slow, taken, strict=True))
             print(
-                f"{name}: median {statistics.median(rates):,.0f} pictures a second "
+                f"{name}: median {statistics.median(rates):,.0f} images a second "
                 f"({rates[0]:,.0f} to {rates[-1]:,.0f}), {ratio:.1f} times ImageFolder's rate "
                 "(median of the rounds)"
             )

@@ -2,7 +2,7 @@
 
     python benchmarks/fuzz.py --count 10000
 
-Six kinds: configuration files, lists of pictures, pictures, shards, checkpoints, metadata of
+Six kinds: configuration files, lists of images, images, shards, checkpoints, metadata of
 plugins. An input is whole, cut, spliced, or made of the right words in a wrong order; hypothesis
 draws it, and shrinks one that breaks something. `fuzz_atheris.py` looks for more by coverage.
 """
@@ -31,7 +31,7 @@ Target = tuple[st.SearchStrategy[Any], targets.Use]
 
 WORDS = st.sampled_from(
     ["", "a", "b", "nan", "null", "-1", "1e999", "..", "../x.png", "/etc/passwd", "0.png", "1.png",
-     "p/0.png", "\u202e", "\x00", "\r", '"', "'", "path", "label", "split", "test", "labelled",
+     "p/0.png", "\u202e", "\x00", "\r", '"', "'", "path", "label", "split", "test", "labeled",
      "lr", "steps", "algo", "optimizer", "name", "ema", "decay", "augment", "simple", "*x", "&x",
      "!!python/object/apply:os.abort []", "{", "}", "[", "]", ":", "- ", ",", "\t", "\n", " ",
      "<<", "9" * 5000, "[" * 3000, "é", "\ud800"]
@@ -96,9 +96,9 @@ def _lists() -> st.SearchStrategy[Any]:
     )
 
 
-def _pictures() -> st.SearchStrategy[Any]:
-    kinds = st.sampled_from([*targets.PICTURES])
-    return st.tuples(kinds, EDITS).map(lambda d: edited(targets.PICTURES[d[0]], d[1])) | (
+def _images() -> st.SearchStrategy[Any]:
+    kinds = st.sampled_from([*targets.IMAGES])
+    return st.tuples(kinds, EDITS).map(lambda d: edited(targets.IMAGES[d[0]], d[1])) | (
         st.binary(max_size=80)
     )
 
@@ -133,8 +133,8 @@ def _load(folder: Path, drawn: Any) -> str:
 
 TARGETS: dict[str, Callable[[], Target]] = {
     "configuration files": lambda: (_configurations(), targets.configure),
-    "lists of pictures": lambda: (_lists(), targets.read_list),
-    "pictures": lambda: (_pictures(), targets.look),
+    "lists of images": lambda: (_lists(), targets.read_list),
+    "images": lambda: (_images(), targets.look),
     "shards": lambda: (_shards(), targets.read_shard),
     "checkpoints": lambda: (_checkpoints(), _load),
     "metadata of plugins": lambda: (fuzz_plugins.distributions(), fuzz_plugins.discover),

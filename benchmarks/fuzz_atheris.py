@@ -26,11 +26,11 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-KINDS = ("configuration files", "lists of pictures", "pictures", "shards", "checkpoints",
+KINDS = ("configuration files", "lists of images", "images", "shards", "checkpoints",
          "pickles in checkpoints")  # fmt: skip
 INSTRUMENTED = ["ssl_toolkit", "yaml", "tarfile", "PIL"]
 TOKENS = (
-    "path", "label", "split", "test", "labelled", "unlabelled", "nan", "null", "-1", "1e999", "../",
+    "path", "label", "split", "test", "labeled", "unlabeled", "nan", "null", "-1", "1e999", "../",
     "!!python/object/apply:os.abort []", "<<: *x", "&x", "ustar", "PaxHeader", "path=", "size=",
     "GNU.sparse.map=", "csystem\n", "cbuiltins\neval\n", "lr", "steps", "algo", "ema", "augment",
 )  # fmt: skip
@@ -96,13 +96,13 @@ def fed(kind: str, targets: Any, folder: Path) -> Fed:
     suffixes = [*targets.LISTS]
     if kind == "configuration files":
         return targets.configure, [targets.CONFIG_BYTES, json.dumps(targets.CONFIG).encode()]
-    if kind == "lists of pictures":
+    if kind == "lists of images":
         return (
             lambda folder, b: targets.read_list(folder, (suffixes[b[0] % 4], b[1:])),
             [bytes([place]) + targets.LISTS[s].encode() for place, s in enumerate(suffixes)],
         )
-    if kind == "pictures":
-        return targets.look, [*targets.PICTURES.values()]
+    if kind == "images":
+        return targets.look, [*targets.IMAGES.values()]
     if kind == "shards":  # with the right sums three times in four
         return (
             lambda folder, b: targets.read_shard(folder, (b[0] % 4 > 0, b[1:])),

@@ -17,7 +17,7 @@ from PIL import Image
 
 from ssl_toolkit import ToolkitError
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.examine import Examined, examine_pictures
+from ssl_toolkit.data.cache.examine import Examined, examine_images
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
 from ssl_toolkit.inference.model import load_model
@@ -59,10 +59,10 @@ def configure(folder: Path, content: bytes) -> str:
     return "accepted"
 
 
-# --- pictures -----------------------------------------------------------------------------------
+# --- images -----------------------------------------------------------------------------------
 
 
-def _pictures() -> dict[str, bytes]:
+def _images() -> dict[str, bytes]:
     pixels = np.random.default_rng(0).integers(0, 255, (20, 12, 3)).astype(np.uint8)
     made = {}
     for kind in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
@@ -72,13 +72,13 @@ def _pictures() -> dict[str, bytes]:
     return made
 
 
-PICTURES = _pictures()
+IMAGES = _images()
 
 
 def look(folder: Path, content: bytes) -> str:
-    path = folder / "picture.png"
+    path = folder / "image.png"
     path.write_bytes(content)
-    (answer,) = examine_pictures([path], 8)
+    (answer,) = examine_images([path], 8)
     if isinstance(answer, Examined):
         assert answer.pixels.shape == (8, 8, 3)
         return "read"
@@ -86,10 +86,10 @@ def look(folder: Path, content: bytes) -> str:
     return "refused with a reason"
 
 
-# --- lists of pictures --------------------------------------------------------------------------
+# --- lists of images --------------------------------------------------------------------------
 
 LISTS = {
-    ".csv": "path,label,split\np/0.png,a,\np/1.png,b,\np/2.png,,unlabelled\np/3.png,a,test\n",
+    ".csv": "path,label,split\np/0.png,a,\np/1.png,b,\np/2.png,,unlabeled\np/3.png,a,test\n",
     ".tsv": "path\tlabel\np/0.png\ta\np/1.png\tb\n",
     ".jsonl": '{"path": "p/0.png", "label": "a"}\n{"path": "p/1.png", "label": 3}\n',
     ".txt": "p/0.png a\np/1.png b\np/2.png -1\n",
@@ -98,11 +98,11 @@ LISTS = {
 
 def read_list(folder: Path, drawn: tuple[str, bytes]) -> str:
     suffix, content = drawn
-    pictures = folder / "p"
-    if not pictures.exists():
-        pictures.mkdir()
+    images = folder / "p"
+    if not images.exists():
+        images.mkdir()
         for place in range(4):
-            (pictures / f"{place}.png").write_bytes(PICTURES["PNG"])
+            (images / f"{place}.png").write_bytes(IMAGES["PNG"])
     path = folder / f"list{suffix}"
     path.write_bytes(content)
     _check_keys(read_data(path).keys)
@@ -122,9 +122,9 @@ _BLOCK = tarfile.BLOCKSIZE
 def _shard() -> bytes:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        members = [("a/0.png", PICTURES["PNG"]), ("a/0.cls", b"cat"), ("1.jpg", PICTURES["JPEG"]),
-                   ("1.json", b'{"label": 3}'), ("2.png", PICTURES["PNG"]), ("2.txt", b"dog"),
-                   ("ü.png", PICTURES["PNG"])]  # fmt: skip
+        members = [("a/0.png", IMAGES["PNG"]), ("a/0.cls", b"cat"), ("1.jpg", IMAGES["JPEG"]),
+                   ("1.json", b'{"label": 3}'), ("2.png", IMAGES["PNG"]), ("2.txt", b"dog"),
+                   ("ü.png", IMAGES["PNG"])]  # fmt: skip
         for name, content in members:
             member = tarfile.TarInfo(name)
             member.size = len(content)

@@ -1,19 +1,19 @@
-"""Pictures of letters and figures, A to Z and 0 to 9, in hundreds of typefaces of Debian's.
+"""Images of letters and figures, A to Z and 0 to 9, in hundreds of typefaces of Debian's.
 
     python benchmarks/glyphs.py OUTPUT [--cache DIR] [--size 16] [--classes ABC…]
 
 Needs ``apt-get``, ``dpkg-deb`` and a network the first time; no root. The packages named below are
 fetched by name into the cache and unpacked there. OUTPUT becomes a folder for ``--data``:
 
-    OUTPUT/{train,val,test}/<class>/<typeface>.png     grey, one glyph a picture
+    OUTPUT/{train,val,test}/<class>/<typeface>.png     gray, one glyph an image
     OUTPUT/typefaces.csv                               split, typeface, file, package, version
 
-Typefaces, not pictures, are split: 70 % train, 10 % validation, 20 % test, by the hash of their
+Typefaces, not images, are split: 70 % train, 10 % validation, 20 % test, by the hash of their
 name, so that a typeface stays where it is when others are added. Of a family one file is taken, its
 regular style where there is one. Families are told apart by the first word of their name, and one
 that looks the same as an earlier one (some are cuts of one design) is left out. So are fonts
-without all the glyphs, and symbols: those of which the mean pictures of the other typefaces name
-fewer than a quarter. Pictures depend on the packages' versions and on Pillow's FreeType alone.
+without all the glyphs, and symbols: those of which the mean images of the other typefaces name
+fewer than a quarter. Images depend on the packages' versions and on Pillow's FreeType alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PARTS = (("train", 0.7), ("val", 0.8), ("test", 1.0))
 SAME = 0.04
 """Mean difference of all pixels (0 to 1) below which two typefaces look the same."""
 READABLE = 0.25
-"""Share of a typeface's glyphs that the mean pictures of all must name."""
+"""Share of a typeface's glyphs that the mean images of all must name."""
 FACE = 96
 """Height in pixels at which a glyph is drawn before it is scaled down."""
 
@@ -49,14 +49,14 @@ PACKAGES = """
 adf-accanthis adf-baskervald adf-berenis adf-gillius adf-ikarius adf-irianis adf-libris adf-mekanus
 adf-oldania adf-romande adf-solothurn adf-switzera adf-tribun adf-universalis adf-verana aenigma
 agave allerta anonymous-pro apropal arapey averia-serif-gwf b612 babelstone-modern bajaderka
-bebas-neue beteckna blankenburg breip bwht cabin cabinsketch cantarell century-catalogue cherrybomb
+bebas-neue beteckna blankenburg breip bwht cabin cabinsketch cantarell century-catalog cherrybomb
 clear-sans comfortaa comic-neue compagnon courier-prime crosextra-caladea crosextra-carlito
 dancingscript dejavu-core dkg-handwriting dosis dustin ecolier-court elstob engadget essays1743
 eurofurence f500 fantasma fantasque-sans fanwood femkeklaver ferrite-core gamaliel georgewilliams
 gfs-artemisia gnutypewriter go goudybookletter hack havana hermit humor-sans inconsolata isabella
 jetbrains-mono joscelyn junction junicode jura karla kaushanscript klaudia-berenika kristi lato
 le-murmure league-mono leckerli-one levien-museum levien-typoscript liberation lindenhill linex
-linuxlibertine lmodern lobstertwo manrope millimetre monofur mononoki national-park ocr-a ocr-b
+linuxlibertine lmodern lobstertwo manrope millimeter monofur mononoki national-park ocr-a ocr-b
 okolaks oldstandard open-sans opendin opendyslexic osifont oxygen paratype play prociono
 quattrocento quicksand radisnoir roboto-slab routed-gothic rufscript sil-andika sil-charis
 sil-gentium-basic sjfonts sora staypuft stix summersby tiresias tomsontalks tuffy ubuntu-title
@@ -69,7 +69,7 @@ PLAIN_STYLES = ("regular", "normal", "roman", "book", "plain", "medium", "")
 
 @dataclass(frozen=True)
 class Typeface:
-    """One family, by one of its files, with its pictures."""
+    """One family, by one of its files, with its images."""
 
     name: str
     """Of the family, as a file name."""
@@ -103,15 +103,15 @@ def fetch(cache: Path, packages: Sequence[str]) -> list[tuple[str, str, Path]]:
 
 
 def draw(font: ImageFont.FreeTypeFont, character: str, size: int = SIZE) -> np.ndarray | None:
-    """A glyph scaled to fill the picture but for a margin of one pixel; None if it has no ink.
+    """A glyph scaled to fill the image but for a margin of one pixel; None if it has no ink.
 
     Args:
         font: at `FACE` pixels or so.
         character: to draw.
-        size: side of the picture.
+        size: side of the image.
 
     Returns:
-        (size, size) uint8, ink white on black, its shape kept and centred.
+        (size, size) uint8, ink white on black, its shape kept and centered.
     """
     left, top, right, bottom = (int(edge) for edge in font.getbbox(character))
     if not (0 < right - left < 20 * FACE and 0 < bottom - top < 20 * FACE):
@@ -125,9 +125,9 @@ def draw(font: ImageFont.FreeTypeFont, character: str, size: int = SIZE) -> np.n
     scale = (size - 2) / max(ink.size)
     width, height = (max(1, round(scale * side)) for side in ink.size)
     ink = ink.resize((width, height), Image.Resampling.BOX)
-    picture = Image.new("L", (size, size))
-    picture.paste(ink, ((size - width) // 2, (size - height) // 2))
-    return np.asarray(picture)
+    image = Image.new("L", (size, size))
+    image.paste(ink, ((size - width) // 2, (size - height) // 2))
+    return np.asarray(image)
 
 
 def glyphs(
@@ -136,19 +136,19 @@ def glyphs(
     """A glyph of each class, (classes, size, size) uint8; None if one is missing.
 
     A missing glyph is drawn as the font's box for unknown characters, the same for all, so two
-    equal pictures tell it. Letters and figures that are one shape by design (O and 0) may be equal.
+    equal images tell it. Letters and figures that are one shape by design (O and 0) may be equal.
     """
     drawn = [draw(font, character, size) for character in classes]
-    pictures = [picture for picture in drawn if picture is not None]
-    if len(pictures) < len(classes):
+    images = [image for image in drawn if image is not None]
+    if len(images) < len(classes):
         return None
-    distinct = {picture.tobytes() for picture in pictures}
+    distinct = {image.tobytes() for image in images}
     unknown = draw(font, "\U0010fffd", size)
     if len(distinct) < len(classes) - 2:
         return None
     if unknown is not None and unknown.tobytes() in distinct:
         return None
-    return np.stack(pictures)
+    return np.stack(images)
 
 
 def family(name: str) -> str:
@@ -187,9 +187,9 @@ def typefaces(
     """Those with all glyphs that are readable and look like none before."""
     complete = []
     for name, (path, package, version) in files.items():
-        pictures = glyphs(ImageFont.truetype(str(path), FACE), size, classes)
-        if pictures is not None:
-            complete.append(Typeface(name, path, package, version, pictures))
+        images = glyphs(ImageFont.truetype(str(path), FACE), size, classes)
+        if images is not None:
+            complete.append(Typeface(name, path, package, version, images))
     stack = np.stack([typeface.glyphs for typeface in complete]).astype(np.float32) / 255
     right = readable_share(stack)
     kept: list[int] = []
@@ -200,21 +200,21 @@ def typefaces(
 
 
 def readable_share(stack: np.ndarray) -> np.ndarray:
-    """(F, C, S, S) to (F,): share of each typeface's C glyphs most like their class's mean picture.
+    """(F, C, S, S) to (F,): share of each typeface's C glyphs most like their class's mean image.
 
     Likeness is correlation, so that thin strokes count as thick ones do; the mean is over the
     other typefaces.
     """
-    flat = _centred(stack.reshape(*stack.shape[:2], -1))
+    flat = _centered(stack.reshape(*stack.shape[:2], -1))
     total = flat.sum(axis=0)
     shares = []
     for own in flat:
-        likeness = own @ _centred(total - own).T
+        likeness = own @ _centered(total - own).T
         shares.append((likeness.argmax(axis=1) == np.arange(len(own))).mean())
     return np.array(shares)
 
 
-def _centred(rows: np.ndarray) -> np.ndarray:
+def _centered(rows: np.ndarray) -> np.ndarray:
     """Rows of mean 0 and length 1."""
     rows = rows - rows.mean(axis=-1, keepdims=True)
     return np.asarray(rows / (np.linalg.norm(rows, axis=-1, keepdims=True) + 1e-9))
@@ -227,12 +227,12 @@ def part(name: str) -> str:
 
 
 def write(found: Sequence[Typeface], output: Path, classes: str = CLASSES) -> None:
-    """The pictures in folders of classes, and the list of what they were made from."""
+    """The images in folders of classes, and the list of what they were made from."""
     for typeface in found:
-        for character, picture in zip(classes, typeface.glyphs, strict=True):
+        for character, image in zip(classes, typeface.glyphs, strict=True):
             folder = output / part(typeface.name) / character
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture).save(folder / f"{typeface.name}.png")
+            Image.fromarray(image).save(folder / f"{typeface.name}.png")
     with (output / "typefaces.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["split", "typeface", "file", "package", "version"])
@@ -242,11 +242,11 @@ def write(found: Sequence[Typeface], output: Path, classes: str = CLASSES) -> No
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the set."""
-    parser = argparse.ArgumentParser(description="pictures of letters in hundreds of typefaces")
-    parser.add_argument("output", type=Path, help="new folder for the pictures")
+    parser = argparse.ArgumentParser(description="images of letters in hundreds of typefaces")
+    parser.add_argument("output", type=Path, help="new folder for the images")
     default = Path.home() / ".cache" / "ssl-toolkit" / "fonts"
     parser.add_argument("--cache", type=Path, default=default, help="folder for the packages")
-    parser.add_argument("--size", type=int, default=SIZE, help="side of a picture in pixels")
+    parser.add_argument("--size", type=int, default=SIZE, help="side of an image in pixels")
     parser.add_argument("--classes", default=CLASSES, help="letters or figures to draw")
     given = parser.parse_args(arguments)
     if not given.classes.isalnum() or len(set(given.classes)) < len(given.classes):
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(found, given.output, given.classes)
     counts = {name: sum(part(t.name) == name for t in found) for name, _ in PARTS}
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{len(found)} typefaces ({told}), {len(found) * len(given.classes):,} pictures")
+    print(f"{len(found)} typefaces ({told}), {len(found) * len(given.classes):,} images")
     print(f"Pillow {PIL.__version__}, Python {sys.version.split()[0]}; see typefaces.csv")
 
 

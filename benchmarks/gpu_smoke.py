@@ -1,4 +1,4 @@
-"""What only a GPU can show, in a few minutes: precision, resuming, memory, synchronised BatchNorm.
+"""What only a GPU can show, in a few minutes: precision, resuming, memory, synchronized BatchNorm.
 
     python benchmarks/gpu_smoke.py [--device cuda] [--steps 50]
 
@@ -47,7 +47,7 @@ def main() -> int:
     common = {"steps": given.steps, "device": given.device, "dataset": "digits"}
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for check in (precisions, resuming, memory, synchronised):
+        for check in (precisions, resuming, memory, synchronized):
             for name, good, told in check(common, Path(folder)):
                 failed += not good
                 print(
@@ -112,7 +112,7 @@ def memory(common: dict[str, Any], folder: Path) -> Rows:
     yield "a batch that is too large", good, " / ".join(lines)[:200]
 
 
-def synchronised(common: dict[str, Any], folder: Path) -> Rows:
+def synchronized(common: dict[str, Any], folder: Path) -> Rows:
     """Two GPUs that share a batch, BatchNorm included."""
     if torch.cuda.device_count() < 2:
         return

@@ -2,7 +2,7 @@
 
     python benchmarks/kill_resume.py --kills 200
 
-Every registered algorithm takes part, on the embedded digits and on a folder of pictures that
+Every registered algorithm takes part, on the embedded digits and on a folder of images that
 threads read. What is compared bit for bit: the rows of metrics without their timings, all of the
 last checkpoint and of the best one, the predictions, and the summary.
 """
@@ -60,8 +60,8 @@ def algorithms() -> list[str]:
     return [n for n in names if not issubclass(registry.load("algorithms", n), FeatureAlgorithm)]
 
 
-def make_pictures(folder: Path) -> Path:
-    """Four classes of noisy colours: 16 labelled, 24 unlabelled, 12 test pictures."""
+def make_images(folder: Path) -> Path:
+    """Four classes of noisy colors: 16 labeled, 24 unlabeled, 12 test images."""
     drawn = np.random.default_rng(0)
     for place in range(52):
         label = place % 4
@@ -91,14 +91,14 @@ def _child(arguments: list[str], log: str, cache: str) -> None:
     main()
 
 
-def arguments_of(algo: str, pictures: Path | None, output: Path) -> list[str]:
+def arguments_of(algo: str, images: Path | None, output: Path) -> list[str]:
     data = ["--dataset", "digits"]
-    if pictures is not None:
-        data = ["--data", str(pictures), "--workers", "2", "--image-size", "16",
+    if images is not None:
+        data = ["--data", str(images), "--workers", "2", "--image-size", "16",
                 "--backbone", "wrn_10_1", "--val-fraction", "0.25"]  # fmt: skip
-    if algo == "fully_supervised" and pictures is not None:
-        # It needs labels of the unlabelled pictures: the labelled ones are a pool then.
-        data[1] = str(pictures / "labeled")
+    if algo == "fully_supervised" and images is not None:
+        # It needs labels of the unlabeled images: the labeled ones are a pool then.
+        data[1] = str(images / "labeled")
         data += ["--labels-per-class", "1", "--test-fraction", "0.25"]
     return ["run", "--algo", algo, *data, *LENGTH, "--continue", "--output", str(output)]
 
@@ -110,14 +110,14 @@ def finished(process: Any, log: Path) -> None:
 
 
 def kill_and_compare(
-    algo: str, pictures: Path | None, number: int, moments: random.Random, scratch: Path
+    algo: str, images: Path | None, number: int, moments: random.Random, scratch: Path
 ) -> Kills:
     """Run an algorithm through once, and once with a number of kills; compare the two."""
     kills = Kills()
     through, broken, log = (scratch / name for name in ("through", "broken", "log.txt"))
     caches = (scratch / "cache-1", scratch / "cache-2")
     began = time.monotonic()
-    finished(start(arguments_of(algo, pictures, through), log, caches[0]), log)
+    finished(start(arguments_of(algo, images, through), log, caches[0]), log)
     duration = time.monotonic() - began
     while kills.count < number:
         begun = (broken / "summary.json").exists()
@@ -128,7 +128,7 @@ def kill_and_compare(
             for folder in (broken, caches[1]):
                 shutil.rmtree(folder, ignore_errors=True)
             begun = False
-        arguments = again if begun else arguments_of(algo, pictures, broken)
+        arguments = again if begun else arguments_of(algo, images, broken)
         process = start(arguments, log, caches[1])
         process.join(moments.uniform(0, duration))
         if process.exitcode is None:
@@ -139,7 +139,7 @@ def kill_and_compare(
             _note(kills, broken)
         elif process.exitcode != 0:
             raise RuntimeError(f"exit status {process.exitcode}:\n{log.read_text()}")
-    finished(start(arguments_of(algo, pictures, broken), log, caches[1]), log)
+    finished(start(arguments_of(algo, images, broken), log, caches[1]), log)
     kills.differences += differences(through, broken)
     return kills
 
@@ -213,11 +213,11 @@ def main() -> None:
     given = parser.parse_args()
     total, moments, began = Kills(), random.Random(given.seed), time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        pictures = make_pictures(Path(scratch, "pictures"))
+        images = make_images(Path(scratch, "images"))
         turn = 0
         while total.count < given.kills and time.monotonic() - began < 60 * given.minutes:
             for algo in algorithms():
-                for data in (None, pictures):
+                for data in (None, images):
                     if total.count >= given.kills:
                         break
                     folder = Path(scratch, f"{turn}-{algo}-{'digits' if data is None else 'own'}")

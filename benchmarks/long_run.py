@@ -2,7 +2,7 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/long_run.py [--algo simple] [--steps 10000]
 
-Trains on the digits (wrn_10_1, 8 labelled pictures a step, evaluated and saved 20 times) in a
+Trains on the digits (wrn_10_1, 8 labeled images a step, evaluated and saved 20 times) in a
 process of its own, and looks twice a second at the memory that it has for itself, mapped files left
 out. Printed is the most that was seen in each tenth of the run. Linux only.
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/make_digits.py [PATH]
 
-Source and licence: ssl_toolkit/data/sets/DIGITS-LICENSE.md.
+Source and license: ssl_toolkit/data/sets/DIGITS-LICENSE.md.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main() -> None:
     digits = load_digits()
     images = digits.images.astype(np.uint8)
     if not (images == digits.images).all() or images.shape != (1797, 8, 8) or images.max() != 16:
-        raise SystemExit("scikit-learn's digits are not the 1,797 pictures with levels 0 to 16")
+        raise SystemExit("scikit-learn's digits are not the 1,797 images with levels 0 to 16")
     np.savez_compressed(path, images=images, labels=digits.target.astype(np.uint8))
     print(f"{path}: {path.stat().st_size:,} bytes")
 

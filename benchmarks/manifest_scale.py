@@ -1,4 +1,4 @@
-"""Start and memory of a run on a manifest of a million pictures.
+"""Start and memory of a run on a manifest of a million images.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/manifest_scale.py [--rows 1000000] [--steps 400]
 
@@ -31,7 +31,7 @@ SIZE, FILES, CLASSES = 8, 1000, 10
 
 
 def make(folder: Path, rows: int) -> Path:
-    """The manifest; a tenth of the rows is labelled, a hundredth test, the rest unlabelled."""
+    """The manifest; a tenth of the rows is labeled, a hundredth test, the rest unlabeled."""
     manifest = folder / f"rows{rows}.csv"
     if manifest.exists():
         return manifest
@@ -47,14 +47,14 @@ def make(folder: Path, rows: int) -> Path:
             Image.fromarray(levels.astype(np.uint8)).save(sources[-1])
     lines = ["path,label,split"]
     for number in range(rows):
-        name = f"pictures/{number // 1000:04}/{number:07}.png"
+        name = f"images/{number // 1000:04}/{number:07}.png"
         if number % 1000 == 0:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(sources[number % FILES], folder / name)
         label = f"class {number // 10 % CLASSES}"  # the same for all links to one file
-        split = "test" if number % 100 == 0 else "labelled" if number % 10 == 1 else "unlabelled"
-        lines.append(f"{name},{label if split != 'unlabelled' else ''},{split}")
+        split = "test" if number % 100 == 0 else "labeled" if number % 10 == 1 else "unlabeled"
+        lines.append(f"{name},{label if split != 'unlabeled' else ''},{split}")
     manifest.write_text("\n".join(lines) + "\n")
     return manifest
 
@@ -85,7 +85,7 @@ def build(manifest: Path) -> None:
     seconds = time.perf_counter() - start
     if told:
         rate = len(table.keys) / seconds
-        print(f"building the cache: {seconds:.1f} s, {rate:,.0f} pictures a second")
+        print(f"building the cache: {seconds:.1f} s, {rate:,.0f} images a second")
     else:
         print("building the cache: was there already")
 

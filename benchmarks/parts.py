@@ -5,9 +5,9 @@
 - the average (WRN-28-2, buffers included) against one `foreach` lerp and copy of the same tensors,
   and against a loop over both state dicts as they are taken at each update, the way of FixMatch's
   well-known port and of timm's ModelEmaV2;
-- evaluation of 128 pictures of 32 px (wrn_28_2, 64 a batch) against the bare forward of the same
+- evaluation of 128 images of 32 px (wrn_28_2, 64 a batch) against the bare forward of the same
   batches, ready as floats;
-- CPU time of a step of MixMatch (wrn_10_1) at 16 to 128 labelled images: the slope of log time over
+- CPU time of a step of MixMatch (wrn_10_1) at 16 to 128 labeled images: the slope of log time over
   log size, least squares through the medians.
 
 The ways of one comparison take turns in rounds, in a rotating order; ratios are medians over the

@@ -1,10 +1,10 @@
 """How the rate of `predict` compares with that of evaluation, where decoding is not the limit.
 
-Evaluation classifies decoded pictures that lie in memory, in the layout that the run trained
+Evaluation classifies decoded images that lie in memory, in the layout that the run trained
 with; `predict` opens the run's folder, decodes files ahead in threads, and yields row by row.
-Both take the same pictures in the same batches. They alternate, and the medians are compared.
+Both take the same images in the same batches. They alternate, and the medians are compared.
 
-    python benchmarks/predict_rate.py [--backbone NAME] [--size N] [--pictures N] [--repeats N]
+    python benchmarks/predict_rate.py [--backbone NAME] [--size N] [--images N] [--repeats N]
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.tabular import write_rows
 
 
-def make_pictures(folder: Path, count: int, size: int) -> None:
+def make_images(folder: Path, count: int, size: int) -> None:
     """Two classes of noisy PNGs, all in the test part but two a class."""
     generator = np.random.default_rng(0)
     for number in range(count):
@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backbone", default="wrn_28_2")
     parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--pictures", type=int, default=1024)
+    parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="auto")
@@ -51,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         data = folder / "data"
-        make_pictures(data, given.pictures + 4, given.size)
+        make_images(data, given.images + 4, given.size)
         run = train({
             "algo": "supervised", "backbone": given.backbone, "data": str(data), "steps": 1,
             "image_size": given.size, "batch_size": 4, "output": str(folder / "run"),
@@ -93,7 +93,7 @@ def main() -> None:
                 "torch": torch.__version__,
                 "backbone": given.backbone,
                 "size": given.size,
-                "pictures": len(paths),
+                "images": len(paths),
                 "batch_size": given.batch_size,
                 "repeats": given.repeats,
                 "images_per_second": {name: round(rate, 1) for name, rate in rates.items()},

@@ -46,9 +46,9 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with tempfile.TemporaryDirectory() as folder:
-        trained, picture = f"{folder}/trained", f"{folder}/picture.png"
+        trained, image = f"{folder}/trained", f"{folder}/image.png"
         subprocess.run([*RUN, trained], check=True, capture_output=True)
-        draw = f"from PIL import Image; Image.new('RGB', (8, 8)).save({picture!r})"
+        draw = f"from PIL import Image; Image.new('RGB', (8, 8)).save({image!r})"
         subprocess.run([*PYTHON, draw], check=True)
         commands = {
             "import click": [*PYTHON, "import click"],
@@ -57,7 +57,7 @@ def main() -> None:
             "--help": [*TOOL, "--help"],
             "list": [*TOOL, "list"],
             "run": [*RUN, f"{folder}/run"],
-            "predict": [*TOOL, "predict", trained, picture],
+            "predict": [*TOOL, "predict", trained, image],
         }
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for number in range(rounds + 1):

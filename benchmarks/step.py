@@ -45,7 +45,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_toolkit.config.loading import Layer, parse_set, validate
 from ssl_toolkit.data.feed.image_store import ImageStore
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.engine import trainer as trainers
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.context import EngineContext
@@ -58,7 +58,7 @@ from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.registry import register_dataset
 
 LOG_EVERY = 10
-PICTURES = 1000
+IMAGES = 1000
 
 
 @register_dataset("random_pixels")
@@ -67,8 +67,8 @@ class RandomPixels(Dataset):
 
     def load(self, root: Any, *, download: bool = False) -> ImageTable:
         generator = np.random.default_rng(0)
-        pixels = generator.integers(0, 256, (PICTURES, 32, 32, 3), dtype=np.uint8)
-        group = Pictures("", "pool", pixels, np.arange(PICTURES) % 10)
+        pixels = generator.integers(0, 256, (IMAGES, 32, 32, 3), dtype=np.uint8)
+        group = ImageArray("", "pool", pixels, np.arange(IMAGES) % 10)
         return array_table([str(c) for c in range(10)], [group])
 
 

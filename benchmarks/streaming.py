@@ -1,9 +1,9 @@
-"""Memory and rate of unlabelled pictures that are streamed from shards.
+"""Memory and rate of unlabeled images that are streamed from shards.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/streaming.py [--pictures 20000] [--buffer 1000]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/streaming.py [--images 20000] [--buffer 1000]
 
 Makes tar shards of 1,000 JPEG files of 200 x 200 pixels each (500 different ones) in a temporary
-folder, prepares a run with --stream-buffer, and takes one epoch of unlabelled pictures at 84 px in
+folder, prepares a run with --stream-buffer, and takes one epoch of unlabeled images at 84 px in
 batches of 64. Prints the resident set before and during the epoch, how often each block of the
 shards was read, and the rate; then that of decoding the same files in the same order one by one.
 """
@@ -27,9 +27,9 @@ import torch
 from PIL import Image
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import FilePictures
-from ssl_toolkit.data.feed.streaming import BLOCK_BYTES, StreamedPictures
-from ssl_toolkit.data.images.files import read_pictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.feed.streaming import BLOCK_BYTES, StreamedImages
+from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.engine.experiment import prepare
 
 SIZE, BATCH, A_SHARD, DIFFERENT = 84, 64, 1000, 500
@@ -63,7 +63,7 @@ def resident() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--buffer", type=int, default=1000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -71,11 +71,11 @@ def main() -> None:
         os.environ["SSL_TOOLKIT_CACHE"] = str(Path(place, "cache"))
         data = Path(place, "data")
         data.mkdir()
-        make(data, arguments.pictures)
+        make(data, arguments.images)
         total = sum(shard.stat().st_size for shard in data.iterdir())
         print(
             f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Pillow "
-            f"{PIL.__version__}; {arguments.pictures} pictures in shards of {total / 1e6:.0f} MB, "
+            f"{PIL.__version__}; {arguments.images} images in shards of {total / 1e6:.0f} MB, "
             f"buffer {arguments.buffer}"
         )
         keys = {
@@ -86,9 +86,9 @@ def main() -> None:
         experiment = prepare(validate([Layer("benchmark", keys)]))
         images = experiment.trainer.batches.images
         streamed, files = images.pool.images, experiment.table.read
-        assert isinstance(streamed, StreamedPictures)
-        assert isinstance(files, FilePictures)
-        order = images.stream(0).take(0, len(images.unlabelled))
+        assert isinstance(streamed, StreamedImages)
+        assert isinstance(files, ImageFiles)
+        order = images.stream(0).take(0, len(images.unlabeled))
         before, highest = resident(), 0.0
         streamed.blocks.reads = 0
         start = time.perf_counter()
@@ -103,14 +103,14 @@ def main() -> None:
             f"{held:.0f} MB of blocks are held); {streamed.blocks.reads} reads of {blocks} blocks"
         )
         first = order[:2000].tolist()
-        rows = experiment.split.unlabelled[first]
+        rows = experiment.split.unlabeled[first]
         paths = [Path(files.paths[files.places[row]]) for row in rows.tolist()]
         start = time.perf_counter()
         for one in range(0, len(paths), BATCH):
-            read_pictures(paths[one : one + BATCH], SIZE)
+            read_images(paths[one : one + BATCH], SIZE)
         alone = (time.perf_counter() - start) / len(paths)
         print(
-            f"streamed: {len(order) / seconds:,.0f} pictures a second; decoded one by one: "
+            f"streamed: {len(order) / seconds:,.0f} images a second; decoded one by one: "
             f"{1 / alone:,.0f}"
         )
 

@@ -61,7 +61,7 @@ class Console:
         self.say(f"warning: {text}", important=True)
 
     def reading(self, done: int, total: int) -> None:
-        """How far the reading of pictures is: a line for a large set, then one for each tenth.
+        """How far the reading of images is: a line for a large set, then one for each tenth.
 
         Tenths that take under ten seconds are not told.
         """
@@ -70,11 +70,11 @@ class Console:
             self._reading = (done, now)
             self._reading_began = now
             if total >= 2000:
-                self.say(f"reading {total} pictures …")
+                self.say(f"reading {total} images …")
         elif done - self._reading[0] >= total / 10 and now - self._reading[1] >= 10:
             self._reading = (done, now)
             left = (now - self._reading_began) / done * (total - done)
-            self.say(f"read {done} of {total} pictures, {duration(left)} left")
+            self.say(f"read {done} of {total} images, {duration(left)} left")
 
     def kind(self) -> dict[str, bool]:
         """The arguments that make another one of its kind."""

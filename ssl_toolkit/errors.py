@@ -4,7 +4,7 @@ ToolkitError                  exit status 1
 ├── UserError                 exit status 2: something the user can put right
 │   ├── ConfigError           a key, flag or value of the configuration
 │   ├── PluginError           an algorithm, augmenter, backbone or data set that can't be used
-│   ├── DataError             pictures, labels, splits
+│   ├── DataError             images, labels, splits
 │   └── ModelError            weights, checkpoints, run folders, devices
 └── TrainingError             training failed while running (for example a non-finite loss)
 
@@ -51,7 +51,7 @@ class PluginError(UserError):
 
 
 class DataError(UserError):
-    """Pictures, labels or splits are missing or wrong."""
+    """Images, labels or splits are missing or wrong."""
 
 
 class ModelError(UserError):

@@ -116,7 +116,7 @@ def exit_status(error: KeyboardInterrupt) -> int:
 def end_soon(status: int) -> None:
     """Make sure that the program, which is ending, ends in any case.
 
-    Python waits at its exit for threads, such as those that read a picture from a dead disk.
+    Python waits at its exit for threads, such as those that read an image from a dead disk.
     """
     ignore()
     last = threading.Timer(EXIT_PATIENCE, os._exit, [status])

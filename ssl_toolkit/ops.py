@@ -32,14 +32,14 @@ __all__ = [
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
-    """Raise probabilities to the power 1 / temperature and normalise each row.
+    """Raise probabilities to the power 1 / temperature and normalize each row.
 
     Works on logarithms, so that no row underflows to 0 / 0 at a low temperature. Zeros stay
     exactly 0 and receive gradient 0; everything else is differentiable.
 
     Args:
         probs: (..., C).
-        temperature: above 0; 1 changes nothing, towards 0 the rows become one-hot.
+        temperature: above 0; 1 changes nothing, toward 0 the rows become one-hot.
 
     Returns:
         (..., C).
@@ -91,7 +91,7 @@ def guess_labels(logits: Tensor, temperature: float) -> Tensor:
 
 
 def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: float) -> Tensor:
-    """Move predictions towards expected class shares; no gradient.
+    """Move predictions toward expected class shares; no gradient.
 
     p_c · (shares_c / mean_c)^exponent, each row normalized: what is predicted more often than it
     should be becomes less likely. Zeros stay 0.

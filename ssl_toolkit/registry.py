@@ -90,7 +90,7 @@ def _declared() -> Iterator[tuple[str, str, Any]]:
             # The raw text first: parsing the metadata of every distribution takes 0.1 s.
             if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
                 continue
-            name = _normalised(distribution.metadata["Name"])
+            name = _normalized(distribution.metadata["Name"])
             if name in seen:
                 continue
             found = name, distribution.version, distribution.entry_points
@@ -139,7 +139,7 @@ def has(group: str, name: str) -> bool:
 def _means(name: str, entry: Entry) -> bool:
     distribution = name.removesuffix(f":{entry.name}")
     return name == entry.name or (
-        distribution != name and _normalised(distribution) == entry.distribution
+        distribution != name and _normalized(distribution) == entry.distribution
     )
 
 
@@ -263,7 +263,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).lower()
 
 
-def _normalised(distribution: str) -> str:
+def _normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 

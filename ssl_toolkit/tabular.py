@@ -1,4 +1,4 @@
-"""What commands write: tables as CSV, TSV or JSON lines, always UTF-8; and pictures."""
+"""What commands write: tables as CSV, TSV or JSON lines, always UTF-8; and images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -
 
     Printing ends early, without a word, when the reader of the output leaves.
 
-    Numbers have the digits that tell them apart from their neighbours in float32. None is an empty
+    Numbers have the digits that tell them apart from their neighbors in float32. None is an empty
     cell in CSV and TSV and null in JSON. Texts are guarded (see `names.guarded`): in CSV and TSV
     all, in JSON those under ``label`` that would not read back.
 
@@ -70,9 +70,9 @@ def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -
     write_atomically(path, write)
 
 
-def write_picture(path: Path, picture: Image.Image) -> None:
-    """Write a picture as PNG, whole or not at all."""
-    write_atomically(path, lambda file: picture.save(file, "PNG"))
+def write_image(path: Path, image: Image.Image) -> None:
+    """Write an image as PNG, whole or not at all."""
+    write_atomically(path, lambda file: image.save(file, "PNG"))
 
 
 def plain(value: Any) -> float:

@@ -18,8 +18,8 @@ from in_process import Command
 
 
 @pytest.fixture(autouse=True, scope="session")
-def picture_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep decoded pictures out of the home folder; the commands in processes of their own too."""
+def image_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep decoded images out of the home folder; the commands in processes of their own too."""
     os.environ["SSL_TOOLKIT_CACHE"] = str(tmp_path_factory.mktemp("caches"))
 
 

@@ -92,7 +92,7 @@ class Spare(Net):
 
 
 @breaks("eval_mode_is_deterministic")
-class Centred(Net):
+class Centered(Net):
     """It takes the mean over the batch away."""
 
     def forward(self, images: Tensor) -> Tensor:

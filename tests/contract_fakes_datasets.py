@@ -23,10 +23,10 @@ LEVELS = np.random.default_rng(0).integers(0, 256, (30, 3)).astype(np.uint8)
 
 
 def read(rows: Any, size: int) -> Any:
-    """Pictures of two halves."""
-    pictures = np.broadcast_to(LEVELS[rows][:, None, None], (len(rows), size, size, 3)).copy()
-    pictures[:, size // 2 :] //= 2
-    return pictures
+    """Images of two halves."""
+    images = np.broadcast_to(LEVELS[rows][:, None, None], (len(rows), size, size, 3)).copy()
+    images[:, size // 2 :] //= 2
+    return images
 
 
 TABLE = ImageTable(
@@ -39,19 +39,19 @@ TABLE = ImageTable(
 )
 
 
-class Pictures(Dataset):
-    """Thirty pictures."""
+class ImageArray(Dataset):
+    """Thirty images."""
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         if root is not None:
-            raise DataError(f"{root}: no pictures here")
+            raise DataError(f"{root}: no images here")
         return self.table()
 
     @abstractmethod
     def table(self) -> ImageTable: ...
 
 
-class Thirty(Pictures):
+class Thirty(ImageArray):
     """It breaks no rule."""
 
     def table(self) -> ImageTable:
@@ -59,7 +59,7 @@ class Thirty(Pictures):
 
 
 @breaks("classes_are_named")
-class Twins(Pictures):
+class Twins(ImageArray):
     """Two classes have one name."""
 
     def table(self) -> ImageTable:
@@ -67,7 +67,7 @@ class Twins(Pictures):
 
 
 @breaks("keys_are_stable")
-class AbsoluteKeys(Pictures):
+class AbsoluteKeys(ImageArray):
     """Its keys are paths of this machine."""
 
     def table(self) -> ImageTable:
@@ -75,15 +75,15 @@ class AbsoluteKeys(Pictures):
 
 
 @breaks("keys_are_stable")
-class DoubleKeys(Pictures):
-    """Two pictures have one key."""
+class DoubleKeys(ImageArray):
+    """Two images have one key."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, keys=["1.png", *TABLE.keys[1:]])
 
 
 @breaks("labels_are_indices")
-class NarrowLabels(Pictures):
+class NarrowLabels(ImageArray):
     """Its labels are int32."""
 
     def table(self) -> ImageTable:
@@ -91,15 +91,15 @@ class NarrowLabels(Pictures):
 
 
 @breaks("every_class_has_labels")
-class EmptyClass(Pictures):
-    """A class has no pictures."""
+class EmptyClass(ImageArray):
+    """A class has no images."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, classes=("a", "b", "c", "d"))
 
 
 @breaks("parts_are_known")
-class ValPart(Pictures):
+class ValPart(ImageArray):
     """It calls a part val."""
 
     def table(self) -> ImageTable:
@@ -108,24 +108,24 @@ class ValPart(Pictures):
         return replace(TABLE, parts=parts)
 
 
-@breaks("pictures_are_read_by_row")
-class Sorting(Pictures):
+@breaks("images_are_read_by_row")
+class Sorting(ImageArray):
     """It reads in the order of the disk."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, read=lambda rows, size: read(np.sort(rows), size))
 
 
-@breaks("pictures_differ")
-class OnePicture(Pictures):
-    """All its pictures are one."""
+@breaks("images_differ")
+class OneImage(ImageArray):
+    """All its images are one."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, read=lambda rows, size: read(0 * rows, size))
 
 
 @breaks("loading_is_repeatable")
-class Shuffled(Pictures):
+class Shuffled(ImageArray):
     """It shuffles when it is loaded."""
 
     def table(self) -> ImageTable:
@@ -134,8 +134,8 @@ class Shuffled(Pictures):
         return replace(TABLE, keys=keys)
 
 
-@breaks("digests_tell_pictures_apart")
-class OneDigest(Pictures):
+@breaks("digests_tell_images_apart")
+class OneDigest(ImageArray):
     """It has one digest for all."""
 
     def table(self) -> ImageTable:
@@ -148,12 +148,12 @@ class Unprepared(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         if root is not None:
-            (root / "pictures.npz").read_bytes()
+            (root / "images.npz").read_bytes()
         return TABLE
 
 
 @breaks("defaults_are_plausible")
-class InPercent(Pictures):
+class InPercent(ImageArray):
     """It wants 10 percent for validation."""
 
     defaults = DatasetDefaults(val_fraction=10)

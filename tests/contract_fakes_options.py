@@ -25,27 +25,27 @@ class Method(Algorithm):
 
         confidence: float = an_option(0.8, ge=0, le=1, help="a guess counts from here on")
         unsupervised_weight: float = an_option(0.5, ge=0, help="weight of the guesses")
-        unlabelled_ratio: int = an_option(2, ge=1, help="unlabelled images for a labelled one")
+        unlabeled_ratio: int = an_option(2, ge=1, help="unlabeled images for a labeled one")
 
     config: Config
 
     def views(self) -> Views:
-        return Views(unlabelled_weak=2, unlabelled_ratio=self.config.unlabelled_ratio)
+        return Views(unlabeled_weak=2, unlabeled_ratio=self.config.unlabeled_ratio)
 
     @abstractmethod
     def step(self, batch: Batch, ctx: Context) -> StepOutput: ...
 
     def plain(self, batch: Batch, ctx: Context) -> StepOutput:
         """A step that breaks no rule."""
-        first, second = batch.unlabelled_weak
+        first, second = batch.unlabeled_weak
         guess = ctx.teacher(first)
-        logits = ctx.model(torch.cat([batch.labelled_weak[0], second])).float()
-        labelled, unlabelled = logits[: len(batch.labels)], logits[len(batch.labels) :]
+        logits = ctx.model(torch.cat([batch.labeled_weak[0], second])).float()
+        labeled, unlabeled = logits[: len(batch.labels)], logits[len(batch.labels) :]
         used = guess.amax(dim=-1) >= self.config.confidence
-        losses = F.cross_entropy(unlabelled, guess.argmax(dim=-1), reduction="none")
+        losses = F.cross_entropy(unlabeled, guess.argmax(dim=-1), reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labelled, batch.labels)),
+                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
                 "unsupervised": Loss((losses * used).mean(), self.config.unsupervised_weight),
             },
             guess=Guess(guess, used),
@@ -129,7 +129,7 @@ class Demanding(Method):
     class Config(Method.Config):
         """Options."""
 
-        colour: str = an_option(..., help="has to be given")
+        color: str = an_option(..., help="has to be given")
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
@@ -212,7 +212,7 @@ class Growing(Method):
 
     def views(self) -> Views:
         self.asked += 1
-        return Views(unlabelled_weak=1 + self.asked, unlabelled_ratio=self.config.unlabelled_ratio)
+        return Views(unlabeled_weak=1 + self.asked, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
@@ -238,7 +238,7 @@ class Rough(Method):
     """A loss is in half precision."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         return self.with_loss(batch, ctx, value.to(torch.bfloat16), 0.01)
 
 
@@ -247,7 +247,7 @@ class Repelling(Method):
     """A weight is below 0 late in the run."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         late = 41 < ctx.step < 48
         return self.with_loss(batch, ctx, value, -0.01 if late else 0.01)
 
@@ -257,7 +257,7 @@ class Ending(Method):
     """It divides by the steps that are left."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         return self.with_loss(batch, ctx, value, 0.01 / (ctx.max_steps - 1 - ctx.step))
 
 
@@ -277,19 +277,19 @@ class Clustering(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        logits = ctx.model(batch.labelled_weak[0]).float()
-        # As good as labels on these pictures, which are sorted by class.
-        labels = batch.labelled_indices % self.task.num_classes
+        logits = ctx.model(batch.labeled_weak[0]).float()
+        # As good as labels on these images, which are sorted by class.
+        labels = batch.labeled_indices % self.task.num_classes
         losses = {**output.losses, "supervised": Loss(F.cross_entropy(logits, labels))}
         return replace(output, losses=losses)
 
 
-@breaks("unlabelled_images_matter")
+@breaks("unlabeled_images_matter")
 class Forgetful(Method):
-    """It asks for unlabelled images and leaves them out."""
+    """It asks for unlabeled images and leaves them out."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        logits = ctx.model(batch.labelled_weak[0]).float()
+        logits = ctx.model(batch.labeled_weak[0]).float()
         losses = {
             "supervised": Loss(F.cross_entropy(logits, batch.labels)),
             "unsupervised": Loss(logits.square().mean(), 0.01 * self.config.unsupervised_weight),

@@ -21,7 +21,7 @@ class Noisy(Method):
     """Its first step is left to chance."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         chance = secrets.randbelow(2**30) / 2**30
         return self.with_loss(batch, ctx, value, 0.001 * chance if ctx.step == 0 else 0.001)
 
@@ -31,7 +31,7 @@ class Tossing(Method):
     """It draws with Python's global generator."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         return self.with_loss(batch, ctx, value, 0.001 * random.random())
 
 
@@ -52,7 +52,7 @@ class Counting(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         self.seen += 1
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         weight = 0.0 if self.seen < 3 else 0.001 * self.seen
         return self.with_loss(batch, ctx, value, weight)
 
@@ -123,20 +123,20 @@ class TenClasses(Method):
 
 @breaks("batch_of_two_works")
 class InFours(Method):
-    """It deals with labelled images four at a time."""
+    """It deals with labeled images four at a time."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         return replace(output, metrics={"fours": batch.labels.view(4, -1).float().mean()})
 
 
-@breaks("unlabelled_ratios_work")
+@breaks("unlabeled_ratios_work")
 class InPairs(Method):
-    """It takes unlabelled images for pairs, two pairs for each labelled one."""
+    """It takes unlabeled images for pairs, two pairs for each labeled one."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        pairs = batch.unlabelled_indices.view(2, len(batch.labels))
+        pairs = batch.unlabeled_indices.view(2, len(batch.labels))
         return replace(output, metrics={"pairs": pairs.float().mean()})
 
 
@@ -146,7 +146,7 @@ class Transposing(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        images = batch.unlabelled_weak[0]
+        images = batch.unlabeled_weak[0]
         return replace(output, metrics={"even": (images + images.transpose(2, 3)).mean()})
 
 
@@ -155,7 +155,7 @@ class Cancelling(Method):
     """It takes a small difference of large numbers before it raises the precision."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        large = ctx.model(batch.labelled_weak[0]) + 10_000
+        large = ctx.model(batch.labeled_weak[0]) + 10_000
         return self.with_loss(batch, ctx, (large - 10_000).float().square().mean(), 0.001)
 
 
@@ -164,7 +164,7 @@ class Unguarded(Method):
     """It takes the logarithm of what is left of a certain answer."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        rest = 1 - ctx.teacher(batch.unlabelled_weak[0]).amax(dim=-1)
+        rest = 1 - ctx.teacher(batch.unlabeled_weak[0]).amax(dim=-1)
         return self.with_loss(batch, ctx, -0.001 * rest.log().mean())
 
 
@@ -173,7 +173,7 @@ class Dividing(Method):
     """It divides by the spread of the answers."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        probs = ctx.teacher(batch.unlabelled_weak[0])
+        probs = ctx.teacher(batch.unlabeled_weak[0])
         return self.with_loss(batch, ctx, 0.001 / (probs.amax() - probs.amin()))
 
 
@@ -184,7 +184,7 @@ class Timid(Method):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         losses = {name: Loss(v, 1e-6 * w) for name, (v, w) in output.losses.items()}
-        flat = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        flat = ctx.model(batch.labeled_weak[0]).float().square().mean()
         return replace(output, losses={**losses, "flat": Loss(flat)})
 
 

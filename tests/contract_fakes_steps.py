@@ -22,8 +22,8 @@ class HeadOnly(Method):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         head = ctx._classifier.head  # type: ignore[attr-defined]
-        logits = head(ctx.features(batch.labelled_weak[0]).detach()).float()
-        more = head(ctx.features(batch.unlabelled_weak[1]).detach()).float()
+        logits = head(ctx.features(batch.labeled_weak[0]).detach()).float()
+        more = head(ctx.features(batch.unlabeled_weak[1]).detach()).float()
         losses = {
             "supervised": Loss(F.cross_entropy(logits, batch.labels)),
             "unsupervised": Loss(more.square().mean(), 0.01 * self.config.unsupervised_weight),
@@ -49,7 +49,7 @@ class TwoStudents(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         teacher = ctx._teacher.requires_grad_()  # type: ignore[attr-defined]
-        value = teacher(batch.unlabelled_weak[0]).logits.float().square().mean()
+        value = teacher(batch.unlabeled_weak[0]).logits.float().square().mean()
         return self.with_loss(batch, ctx, value, 0.01)
 
 
@@ -68,7 +68,7 @@ class Scribbling(Method):
     """It writes into the batch."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        batch.unlabelled_weak.clamp_(0.01, 0.99)
+        batch.unlabeled_weak.clamp_(0.01, 0.99)
         return self.plain(batch, ctx)
 
 
@@ -76,8 +76,8 @@ class Scribbling(Method):
 
 
 @breaks("guess_is_a_distribution")
-class Unnormalised(Method):
-    """It sharpens and forgets to normalise."""
+class Unnormalized(Method):
+    """It sharpens and forgets to normalize."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -92,7 +92,7 @@ class Trailing(Method):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         assert output.guess is not None
-        probs = ctx.model(batch.unlabelled_weak[0]).float().softmax(dim=-1)
+        probs = ctx.model(batch.unlabeled_weak[0]).float().softmax(dim=-1)
         return replace(output, guess=Guess(probs, output.guess.used))
 
 

@@ -42,9 +42,9 @@ def metrics(
 
 
 def predictions(
-    path: Path, classes: Sequence[str], seed: int, *, pictures: int = 24, side: int = 16
+    path: Path, classes: Sequence[str], seed: int, *, images: int = 24, side: int = 16
 ) -> dict[str, Any]:
-    """Write test predictions, and mistakes where there are to be pictures; their accuracy."""
+    """Write test predictions, and mistakes where there are to be images; their accuracy."""
     draw = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(classes)), 20)
     logits = draw.normal(size=(len(labels), len(classes)))
@@ -52,17 +52,17 @@ def predictions(
     probabilities = np.exp(3 * logits)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
-    worst = wrong[np.argsort(-probabilities[wrong].max(axis=1))][:pictures]
+    worst = wrong[np.argsort(-probabilities[wrong].max(axis=1))][:images]
     arrays: dict[str, Any] = {
         "classes": np.array(classes),
         "test_probabilities": probabilities.astype(np.float32),
         "test_labels": labels,
     }
-    if pictures:
+    if images:
         arrays |= {
             "mistakes": worst,
             "mistakes_keys": np.array([f"test/{classes[labels[k]]}/{k}.png" for k in worst]),
-            "mistakes_pictures": draw.integers(0, 256, (len(worst), side, side, 3), np.uint8),
+            "mistakes_images": draw.integers(0, 256, (len(worst), side, side, 3), np.uint8),
         }
     np.savez_compressed(path, **arrays)
     return {"accuracy": 1 - len(wrong) / len(labels), "count": len(labels)}
@@ -83,7 +83,7 @@ def run_folder(
     lines = (json.dumps(row) for row in metrics(0.1 * seed, logged, evaluated, old=old))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     test = predictions(
-        folder / "predictions.npz", classes, seed, pictures=0 if old else 24, side=side
+        folder / "predictions.npz", classes, seed, images=0 if old else 24, side=side
     )
     summary: dict[str, Any] = {
         "status": "completed",
@@ -95,7 +95,7 @@ def run_folder(
     }
     if not old:
         summary["health"] = {
-            "labelled": dict.fromkeys(classes, 4),
+            "labeled": dict.fromkeys(classes, 4),
             "pseudo_labels": {name: 10 + k for k, name in enumerate(classes)},
         }
     return summary

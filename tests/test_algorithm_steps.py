@@ -21,12 +21,12 @@ from ssl_toolkit import Algorithm
 
 def test_simple_counts_confident_guesses() -> None:
     ctx = FakeContext()
-    output, batch = run(SimPLE, ctx, unlabelled_ratio=7)
+    output, batch = run(SimPLE, ctx, unlabeled_ratio=7)
     guess = output.guess
     assert guess is not None
     assert 0 < guess.used.sum() < len(guess.used)
     assert torch.equal(guess.used, guess.probs.amax(dim=-1) > 0.95)
-    views = batch.unlabelled_weak
+    views = batch.unlabeled_weak
     mean = torch.stack([ctx.averaged(view).logits.softmax(dim=-1) for view in views]).mean(dim=0)
     expected = mean.square() / mean.square().sum(dim=-1, keepdim=True)
     torch.testing.assert_close(guess.probs, expected)
@@ -38,11 +38,11 @@ def test_simple_matches_a_plain_loop() -> None:
     output, batch = run(SimPLE, ctx, strong_views=3, pair_weight=50)
     assert output.guess is not None
     guess = output.guess.probs
-    images = torch.cat([batch.labelled_weak[0], batch.unlabelled_strong.flatten(0, 1)])
+    images = torch.cat([batch.labeled_weak[0], batch.unlabeled_strong.flatten(0, 1)])
     probs = ctx.live(images).logits.softmax(dim=-1)
-    labelled, unlabelled = probs[:4], probs[4:].reshape(3, 4, CLASSES)
-    supervised = -labelled[range(4), batch.labels].log().mean()
-    rows = [(guess[b], unlabelled[k, b]) for k in range(3) for b in range(4)]
+    labeled, unlabeled = probs[:4], probs[4:].reshape(3, 4, CLASSES)
+    supervised = -labeled[range(4), batch.labels].log().mean()
+    rows = [(guess[b], unlabeled[k, b]) for k in range(3) for b in range(4)]
     unsupervised = sum(((q - p) ** 2).sum() for q, p in rows if q.max() > 0.95) / (12 * CLASSES)
     pair = torch.tensor(0.0)
     for i, (q, _) in enumerate(rows):
@@ -102,7 +102,7 @@ def test_simple_passes_its_pair_options_on() -> None:
 def test_one_view_is_enough(kind: type[Algorithm]) -> None:
     strong = {} if kind is MixMatch else {"strong_views": 1}
     output, batch = run(kind, FakeContext(), weak_views=1, **strong)
-    assert batch.unlabelled_weak.shape[0] == 1
+    assert batch.unlabeled_weak.shape[0] == 1
     assert objective(output).isfinite()
 
 
@@ -123,10 +123,10 @@ def test_mixmatch_trains_on_the_views_it_says() -> None:
 
 @pytest.mark.parametrize("lambda_per", ["sample", "batch"])
 def test_mixmatch_matches_a_plain_loop(lambda_per: str) -> None:
-    ctx = FakeContext(normalised=False)
+    ctx = FakeContext(normalized=False)
     output, batch = run(MixMatch, ctx, lambda_per=lambda_per)
     assert output.guess is not None
-    images = [*batch.labelled_weak[0], *batch.unlabelled_weak[0], *batch.unlabelled_weak[1]]
+    images = [*batch.labeled_weak[0], *batch.unlabeled_weak[0], *batch.unlabeled_weak[1]]
     targets = [*torch.eye(CLASSES)[batch.labels], *output.guess.probs, *output.guess.probs]
     generator = torch.Generator().manual_seed(3)
     draws = _beta(0.75, 12 if lambda_per == "sample" else 1, generator).tolist()
@@ -155,9 +155,9 @@ def test_shares_of_a_mixture_follow_their_beta_distribution(alpha: float) -> Non
     # Second and fourth central moments of Beta(alpha, alpha).
     second = 1 / (4 * (2 * alpha + 1))
     fourth = 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3))
-    centred = draws - 0.5
-    assert centred.pow(2).mean().item() == pytest.approx(second, rel=0.02)
-    assert centred.pow(4).mean().item() == pytest.approx(fourth, rel=0.03)
+    centered = draws - 0.5
+    assert centered.pow(2).mean().item() == pytest.approx(second, rel=0.02)
+    assert centered.pow(4).mean().item() == pytest.approx(fourth, rel=0.03)
 
 
 def test_smallest_alpha_gives_no_nan() -> None:
@@ -173,7 +173,7 @@ def test_fixmatch_guesses_in_the_joint_forward() -> None:
     batch = make_batch(algorithm)
     output = algorithm.step(batch, ctx)
     assert ctx.calls == [("forward", 4 + 2 * 28, True)]
-    parts = batch.labelled_weak[0], batch.unlabelled_weak[0], batch.unlabelled_strong[0]
+    parts = batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]
     logits = ctx.live(torch.cat(parts)).logits
     probs = logits[4:32].softmax(dim=-1)
     assert output.guess is not None
@@ -188,13 +188,13 @@ def test_fixmatch_guesses_in_the_joint_forward() -> None:
 def test_fixmatch_sends_no_gradient_into_weak_views() -> None:
     algorithm = build(FixMatch, confidence_threshold=0.0)
     batch = make_batch(algorithm)
-    for views in (batch.unlabelled_weak, batch.unlabelled_strong):
+    for views in (batch.unlabeled_weak, batch.unlabeled_strong):
         views.requires_grad_()
-    ctx = FakeContext(normalised=False)  # batch statistics would carry some from view to view
+    ctx = FakeContext(normalized=False)  # batch statistics would carry some from view to view
     objective(algorithm.step(batch, ctx)).backward()
-    assert batch.unlabelled_weak.grad is None or batch.unlabelled_weak.grad.count_nonzero() == 0
-    assert batch.unlabelled_strong.grad is not None
-    assert batch.unlabelled_strong.grad.count_nonzero() > 0
+    assert batch.unlabeled_weak.grad is None or batch.unlabeled_weak.grad.count_nonzero() == 0
+    assert batch.unlabeled_strong.grad is not None
+    assert batch.unlabeled_strong.grad.count_nonzero() > 0
 
 
 # --- bounds -------------------------------------------------------------------------------------
@@ -202,20 +202,20 @@ def test_fixmatch_sends_no_gradient_into_weak_views() -> None:
 
 def test_fully_supervised_estimates_the_mean_over_all_images() -> None:
     ctx = FakeContext()
-    output, batch = run(FullySupervised, ctx, unlabelled_ratio=3)
-    assert batch.unlabelled_labels is not None
-    images = torch.cat([batch.labelled_weak[0], batch.unlabelled_weak[0]])
-    labels = torch.cat([batch.labels, batch.unlabelled_labels])
+    output, batch = run(FullySupervised, ctx, unlabeled_ratio=3)
+    assert batch.unlabeled_labels is not None
+    images = torch.cat([batch.labeled_weak[0], batch.unlabeled_weak[0]])
+    labels = torch.cat([batch.labels, batch.unlabeled_labels])
     losses = -ctx.live(images).logits.log_softmax(dim=-1)[range(16), labels]
-    labelled, pool = 2 * CLASSES, 40  # the sizes that the toy task tells
-    expected = (labelled * losses[:4].mean() + pool * losses[4:].mean()) / (labelled + pool)
+    labeled, pool = 2 * CLASSES, 40  # the sizes that the toy task tells
+    expected = (labeled * losses[:4].mean() + pool * losses[4:].mean()) / (labeled + pool)
     torch.testing.assert_close(output.losses["supervised"].value, expected)
 
 
 def test_fully_supervised_needs_the_hidden_labels() -> None:
     algorithm = build(FullySupervised)
     batch = make_batch(build(SimPLE))
-    with pytest.raises(ValueError, match="unlabelled_labels"):
+    with pytest.raises(ValueError, match="unlabeled_labels"):
         algorithm.step(batch, FakeContext())
 
 
@@ -227,10 +227,10 @@ def test_fixmatch_may_guess_in_a_forward_of_its_own() -> None:
     assert ctx.calls == [("forward", 28, False), ("forward", 32, True)]
     norm = FakeContext().live.norm
     live = FakeContext().live.train()
-    weak = live(batch.unlabelled_weak[0]).logits.detach()
-    together = live(torch.cat([batch.labelled_weak[0], batch.unlabelled_strong[0]])).logits
-    labelled, strong = together.split([4, 28])
-    expected = F.cross_entropy(labelled, batch.labels)
+    weak = live(batch.unlabeled_weak[0]).logits.detach()
+    together = live(torch.cat([batch.labeled_weak[0], batch.unlabeled_strong[0]])).logits
+    labeled, strong = together.split([4, 28])
+    expected = F.cross_entropy(labeled, batch.labels)
     expected = expected + fixmatch_loss(weak, strong, 0.34)[0]
     torch.testing.assert_close(objective(output), expected)
     assert int(ctx.live.norm.num_batches_tracked) == int(norm.num_batches_tracked) + 1
@@ -241,7 +241,7 @@ def test_fixmatch_may_guess_in_a_forward_of_its_own() -> None:
 def test_fixmatch_s_two_ways_are_one_without_batchnorm() -> None:
     values, gradients = [], []
     for weak_in_graph in (True, False):
-        ctx = FakeContext(normalised=False)
+        ctx = FakeContext(normalized=False)
         output, _ = run(FixMatch, ctx, confidence_threshold=0.0, weak_in_graph=weak_in_graph)
         objective(output).backward()
         values.append(objective(output).detach())

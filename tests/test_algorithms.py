@@ -86,9 +86,9 @@ def test_labels_matter(kind: type[Algorithm]) -> None:
 
 @every_semi_supervised
 @pytest.mark.parametrize("ratio", [1, 3, 7])
-def test_guess_has_a_row_for_each_unlabelled_image(kind: type[Algorithm], ratio: int) -> None:
-    output, batch = run(kind, FakeContext(), unlabelled_ratio=ratio)
-    assert batch.unlabelled_weak.shape[1] == 4 * ratio
+def test_guess_has_a_row_for_each_unlabeled_image(kind: type[Algorithm], ratio: int) -> None:
+    output, batch = run(kind, FakeContext(), unlabeled_ratio=ratio)
+    assert batch.unlabeled_weak.shape[1] == 4 * ratio
     guess = output.guess
     assert guess is not None
     assert guess.probs.shape == (4 * ratio, CLASSES)
@@ -136,8 +136,8 @@ def test_interleaving_changes_nothing_without_batch_statistics(
     kind: type[Algorithm], ratio: int
 ) -> None:
     def losses(interleaved: bool) -> dict[str, Tensor]:
-        ctx = FakeContext(normalised=False)
-        output, _ = run(kind, ctx, interleaved=interleaved, unlabelled_ratio=ratio)
+        ctx = FakeContext(normalized=False)
+        output, _ = run(kind, ctx, interleaved=interleaved, unlabeled_ratio=ratio)
         separate = {size for name, size, _ in ctx.calls if name == "forward"}
         assert (separate == {4}) is (interleaved and kind is not FixMatch)
         return {name: loss.value for name, loss in output.losses.items()}
@@ -150,7 +150,7 @@ def test_interleaving_changes_nothing_without_batch_statistics(
 def test_interleaving_changes_batch_statistics() -> None:
     values = {}
     for interleaved in (False, True):
-        ctx = FakeContext(normalised=True)
+        ctx = FakeContext(normalized=True)
         values[interleaved] = run(MixMatch, ctx, interleaved=interleaved)[0].losses["supervised"]
     assert values[True].value != values[False].value
 
@@ -169,7 +169,7 @@ def test_the_live_model_can_guess(kind: type[Algorithm]) -> None:
     objective(output).backward()
     for parameter in ctx.live.parameters():
         assert parameter.grad is not None
-    probs = [ctx.live(view).logits.softmax(dim=-1) for view in batch.unlabelled_weak]
+    probs = [ctx.live(view).logits.softmax(dim=-1) for view in batch.unlabeled_weak]
     sharpened = torch.stack(probs).mean(dim=0).square()
     expected = sharpened / sharpened.sum(dim=-1, keepdim=True)
     assert output.guess is not None
@@ -193,4 +193,4 @@ def test_rampup(kind: type[Algorithm]) -> None:
 
 def test_only_the_upper_bound_sees_hidden_labels() -> None:
     assert [kind for kind in ALGORITHMS if kind.oracle] == [FullySupervised]
-    assert not build(Supervised).views().needs_unlabelled
+    assert not build(Supervised).views().needs_unlabeled

@@ -39,7 +39,7 @@ class Algo(Algorithm):
         return Views()
 
     def step(self, batch, ctx):
-        return StepOutput({{"supervised": Loss(ctx.model(batch.labelled_weak[0]).sum())}})
+        return StepOutput({{"supervised": Loss(ctx.model(batch.labeled_weak[0]).sum())}})
 """
 
 
@@ -191,7 +191,7 @@ def test_the_surface_shows_what_plugins_rely_on() -> None:
     lines = list(surface())
     for line in (
         "ssl_toolkit.Algorithm.step(self, batch: Batch, ctx: Context) -> StepOutput",
-        "ssl_toolkit.Views.unlabelled_ratio: int = 1",
+        "ssl_toolkit.Views.unlabeled_ratio: int = 1",
         "ssl_toolkit.Algorithm.scan_every: property -> int",
         f"ssl_toolkit.API_VERSION = {API_VERSION}",
         "ssl_toolkit.ops.sharpen(probs: Tensor, temperature: float) -> Tensor",

@@ -68,14 +68,14 @@ def test_white_stays_in_range(name):
 
 @each
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions_give_the_same_picture(name, dtype):
+def test_other_precisions_give_the_same_image(name, dtype):
     augmenter = build(name)
     # Multiples of 1/4 are exact in bfloat16, so that no 8-bit level is rounded differently.
     images = (textures(16) * 4).round() / 4
     draws = augmenter.draw(16, 32, 32, seeded())
     out = augmenter.transform(images.to(dtype), draws)
     assert out.dtype == dtype
-    # float64 may take a neighbouring pixel at a tie, or a posterized level's neighbour.
+    # float64 may take a neighboring pixel at a tie, or a posterized level's neighbor.
     error = (out.float() - augmenter.transform(images, draws)).abs()
     assert (error > 1 / 128).float().mean() < 0.002
 
@@ -148,7 +148,7 @@ def test_without_a_generator_torch_s_global_state_decides():
 
 
 @pytest.mark.parametrize("name", STRONG)
-def test_copies_of_one_texture_become_different_pictures(name):
+def test_copies_of_one_texture_become_different_images(name):
     for seed in range(5):
         out = build(name)(textures(1).repeat(8, 1, 1, 1), seeded(seed))
         assert len(out.flatten(1).unique(dim=0)) >= 7
@@ -191,14 +191,14 @@ def test_no_augmentation_returns_the_images_themselves():
     assert NoAugmentation()(images) is images
 
 
-def test_weak_view_i_comes_from_picture_i():
-    colours = textures(8, 1, 1).expand(8, 3, 32, 32)
-    assert torch.equal(Weak()(colours, seeded()), colours)
+def test_weak_view_i_comes_from_image_i():
+    colors = textures(8, 1, 1).expand(8, 3, 32, 32)
+    assert torch.equal(Weak()(colors, seeded()), colors)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 40), (8, 8), (2, 9), (1, 1)])
 @pytest.mark.parametrize("fraction", [0.0, 0.125, 0.5])
-def test_weak_crops_from_the_padded_picture(size, fraction):
+def test_weak_crops_from_the_padded_image(size, fraction):
     height, width = size
     images = textures(32, height, width)
     vertical, horizontal = int(fraction * height), int(fraction * width)

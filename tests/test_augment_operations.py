@@ -37,11 +37,11 @@ def enhance(enhancer):
     return lambda image, level: enhancer(image).enhance(0.9 * level / 10 + 0.05)
 
 
-PIL_COLOUR = {
+PIL_COLOR = {
     "autocontrast": lambda image, level: ImageOps.autocontrast(image),
     "equalize": lambda image, level: ImageOps.equalize(image),
     "brightness": enhance(ImageEnhance.Brightness),
-    "colour": enhance(ImageEnhance.Color),
+    "color": enhance(ImageEnhance.Color),
     "contrast": enhance(ImageEnhance.Contrast),
     "sharpness": enhance(ImageEnhance.Sharpness),
     "posterize": lambda image, level: ImageOps.posterize(image, int(0.4 * level) + 4),
@@ -50,15 +50,15 @@ PIL_COLOUR = {
 
 
 @pytest.mark.parametrize("size", [*SIZES, (84, 84), (224, 224)])
-@pytest.mark.parametrize("name", PIL_COLOUR)
+@pytest.mark.parametrize("name", PIL_COLOR)
 @pytest.mark.parametrize("prepare", [lambda image: image, flat], ids=["photo", "flat"])
-def test_colours_are_within_two_levels_of_pil(name, size, prepare):
+def test_colors_are_within_two_levels_of_pil(name, size, prepare):
     image = prepare(photo(*size))
     entry = ENTRIES[name]
     images = to_tensor(image).repeat(len(LEVELS), 1, 1, 1)
     original = images.clone()
     ours = entry.operation(images, torch.tensor([entry.value(k) for k in LEVELS]))
-    pil = torch.stack([to_tensor(PIL_COLOUR[name](image, k)) for k in LEVELS])
+    pil = torch.stack([to_tensor(PIL_COLOR[name](image, k)) for k in LEVELS])
     assert torch.equal(images, original)
     tolerance = 1e-6 if name in ("equalize", "posterize", "solarize") else 2 / 255
     assert (ours - pil).abs().max() <= tolerance
@@ -80,7 +80,7 @@ def test_a_constant_channel_stays_as_in_pil(operation):
     assert not torch.allclose(out[:, 0], images[:, 0], atol=0.1)
 
 
-def test_equalize_leaves_a_picture_that_is_too_small_for_a_table():
+def test_equalize_leaves_a_image_that_is_too_small_for_a_table():
     image = photo(8, 8)
     assert ImageOps.equalize(image).tobytes() == image.tobytes()
     images = to_tensor(image)[None]
@@ -182,7 +182,7 @@ def test_geometry_moves_a_dot_where_it_should_and_fills_with_black(name, value, 
 
 @pytest.mark.parametrize("entry", FIXMATCH, ids=lambda entry: entry.name)
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (3, 5)])
-def test_tiny_pictures_are_possible(entry, size):
+def test_tiny_images_are_possible(entry, size):
     images = torch.rand(2, 3, *size)
     value = torch.full((2,), entry.value(5))
     if entry.geometry is not None:
@@ -214,7 +214,7 @@ def test_the_authors_operations_follow_kornia():
     torch.testing.assert_close(out[0, 0, 0], torch.tensor([0.8, 0.5, 0.7]))
 
 
-def test_cutout_is_grey_inside_the_box_only():
+def test_cutout_is_gray_inside_the_box_only():
     images = torch.zeros(2, 3, 6, 8)
     out = ops.cutout_(images, torch.tensor([[1, 2, 4, 5], [-2, 6, 2, 10]]))
     expected = torch.zeros(2, 3, 6, 8)

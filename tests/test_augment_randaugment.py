@@ -24,7 +24,7 @@ def values(draws, name):
 def test_the_pool_is_fixmatch_s():
     assert set(NAMES) == {
         *("autocontrast", "equalize", "identity", "posterize", "solarize"),
-        *("brightness", "colour", "contrast", "sharpness"),
+        *("brightness", "color", "contrast", "sharpness"),
         *("rotate", "shear_x", "shear_y", "translate_x", "translate_y"),
     }
     assert len(NAMES) == 14
@@ -51,7 +51,7 @@ def spread(found):
 
 def test_magnitudes_are_levels_one_to_nine_of_the_table():
     draws = draw(60000)
-    for name in ("brightness", "colour", "contrast", "sharpness"):
+    for name in ("brightness", "color", "contrast", "sharpness"):
         levels, share = spread(values(draws, name))
         assert levels == [0.14, 0.23, 0.32, 0.41, 0.5, 0.59, 0.68, 0.77, 0.86]
         assert (share - 1 / 9).abs().max() < 0.02
@@ -113,7 +113,7 @@ def test_probability_zero_and_one():
     assert (draw(100, probability=1)["operation"] >= 0).all()
 
 
-def test_the_square_has_its_centre_anywhere_and_is_clipped():
+def test_the_square_has_its_center_anywhere_and_is_clipped():
     top, left, bottom, right = draw(5000)["box"].unbind(1)
     for low, high in ((top, bottom), (left, right)):
         assert (high - low == 16).all()

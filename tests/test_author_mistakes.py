@@ -44,14 +44,14 @@ def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def labels(batch: Batch, ctx: Context) -> Tensor:
-    return F.cross_entropy(ctx.model(batch.labelled_weak[0]).float(), batch.labels)
+    return F.cross_entropy(ctx.model(batch.labeled_weak[0]).float(), batch.labels)
 
 
 class Method(Algorithm):
     """The parent of all methods here."""
 
     def views(self) -> Views:
-        return Views(unlabelled_weak=1)
+        return Views(unlabeled_weak=1)
 
 
 def register(step: Any, **members: Any) -> type[Algorithm]:
@@ -71,8 +71,8 @@ def train(output: Path, **keys: Any) -> list[dict[str, Any]]:
 # --- what a step returns ------------------------------------------------------------------------
 
 
-def unlabelled(batch: Batch, ctx: Context) -> Tensor:
-    return ctx.teacher(batch.unlabelled_weak[0])
+def unlabeled(batch: Batch, ctx: Context) -> Tensor:
+    return ctx.teacher(batch.unlabeled_weak[0])
 
 
 WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
@@ -155,20 +155,20 @@ WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
     "a guess of two views": (
         lambda self, b, c: StepOutput(
             {"supervised": Loss(labels(b, c))},
-            guess=Guess(unlabelled(b, c).repeat(2, 1), torch.ones(16, dtype=torch.bool)),
+            guess=Guess(unlabeled(b, c).repeat(2, 1), torch.ones(16, dtype=torch.bool)),
         ),
         "returned guess.probs with the shape (16, 10) instead of (8, 10): a row for each unlabeled",
     ),
     "a mask of floats": (
         lambda self, b, c: StepOutput(
-            {"supervised": Loss(labels(b, c))}, guess=Guess(unlabelled(b, c), torch.ones(8))
+            {"supervised": Loss(labels(b, c))}, guess=Guess(unlabeled(b, c), torch.ones(8))
         ),
         "returned guess.used as torch.float32 instead of torch.bool",
     ),
     "a tuple for a guess": (
         lambda self, b, c: StepOutput(
             {"supervised": Loss(labels(b, c))},
-            guess=(unlabelled(b, c), torch.ones(8)),  # type: ignore[arg-type]
+            guess=(unlabeled(b, c), torch.ones(8)),  # type: ignore[arg-type]
         ),
         "returned guess.probs as a NoneType instead of a tensor",
     ),
@@ -220,20 +220,20 @@ def test_a_wrong_answer_of_a_step_is_told_in_one_line(mistake: str, tmp_path: Pa
 
 
 def no_index(self: Any, batch: Batch, ctx: Context) -> StepOutput:
-    return StepOutput({"supervised": Loss(F.cross_entropy(ctx.model(batch.labelled_weak), None))})
+    return StepOutput({"supervised": Loss(F.cross_entropy(ctx.model(batch.labeled_weak), None))})
 
 
 def other_view(self: Any, batch: Batch, ctx: Context) -> StepOutput:
-    return StepOutput({"supervised": Loss(ctx.model(batch.labelled_strong[0]).mean())})
+    return StepOutput({"supervised": Loss(ctx.model(batch.labeled_strong[0]).mean())})
 
 
 def two_views(self: Any, batch: Batch, ctx: Context) -> StepOutput:
-    first, second = batch.unlabelled_weak
+    first, second = batch.unlabeled_weak
     return StepOutput({"supervised": Loss(ctx.model(first + second).mean())})
 
 
 def all_views(self: Any, batch: Batch, ctx: Context) -> StepOutput:
-    return StepOutput({"supervised": Loss(ctx.model(batch.unlabelled_strong.flatten(0, 1)).mean())})
+    return StepOutput({"supervised": Loss(ctx.model(batch.unlabeled_strong.flatten(0, 1)).mean())})
 
 
 def helper(value: Tensor) -> float:
@@ -250,8 +250,8 @@ def by_a_dict(self: Any, batch: Batch, ctx: Context) -> StepOutput:
 
 RAISED = {
     no_index: ("ValueError", 1, r"images must be \(N, 3, H, W\), got \(1, 8, 3, 8, 8\); a view is"),
-    other_view: ("IndexError", 1, r"index 0 is out .* \(views\(\) asks for .*labelled_strong=0, "),
-    two_views: ("ValueError", 1, r"not enough values .* \(views\(\) asks for .*unlabelled_weak=1"),
+    other_view: ("IndexError", 1, r"index 0 is out .* \(views\(\) asks for .*labeled_strong=0, "),
+    two_views: ("ValueError", 1, r"not enough values .* \(views\(\) asks for .*unlabeled_weak=1"),
     all_views: ("ValueError", 1, r"there are no images; a view that views\(\) doesn't ask for"),
     by_a_helper: ("AttributeError", -3, "'Tensor' object has no attribute 'no_such_thing'"),
     by_a_dict: ("KeyError", 1, r"'two\\nlines'"),
@@ -301,8 +301,8 @@ def right(self: Any, batch: Batch, ctx: Context) -> StepOutput:
     return StepOutput({"supervised": Loss(labels(batch, ctx))})
 
 
-def scan(self: Any, labelled: Any, unlabelled: Any, ctx: Context) -> None:
-    next(labelled)[5]
+def scan(self: Any, labeled: Any, unlabeled: Any, ctx: Context) -> None:
+    next(labeled)[5]
 
 
 def without_super(self: Any, config: Any, task: Task) -> None:
@@ -329,14 +329,14 @@ BEFORE: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         r"views of algorithm 'mistaken' returned None; it must return Views\(\.\.\.\)",
     ),
     "views below 0": (
-        {"views": lambda self: Views(unlabelled_weak=-1)},
+        {"views": lambda self: Views(unlabeled_weak=-1)},
         PluginError,
-        r"views of algorithm 'mistaken' returned Views\(labelled_weak=1, .*=-1, ",
+        r"views of algorithm 'mistaken' returned Views\(labeled_weak=1, .*=-1, ",
     ),
     "views of another name": (
-        {"views": lambda self: Views(unlabelled_medium=1)},  # type: ignore[call-arg]
+        {"views": lambda self: Views(unlabeled_medium=1)},  # type: ignore[call-arg]
         PluginError,
-        r"TypeError in <lambda> of algorithm 'mistaken' \(.*\): .*'unlabelled_medium'; ",
+        r"TypeError in <lambda> of algorithm 'mistaken' \(.*\): .*'unlabeled_medium'; ",
     ),
     "no super": (
         {"__init__": without_super},
@@ -426,7 +426,7 @@ def late(self: Any, batch: Batch, ctx: Context) -> StepOutput:
     value = labels(batch, ctx)
     if ctx.step < 3:
         return StepOutput({"supervised": Loss(value), "early": Loss(0 * value + 1)})
-    probs = ctx.teacher(batch.unlabelled_weak[0])
+    probs = ctx.teacher(batch.unlabeled_weak[0])
     return StepOutput(
         {"supervised": Loss(value), "late": Loss(0 * value + 100, 0.5)},
         guess=Guess(probs, probs[:, 0] >= 0),

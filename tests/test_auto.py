@@ -110,9 +110,9 @@ def test_what_a_fold_predicts_is_what_a_run_without_the_labels_predicts(folder: 
     experiment = prepare(auto.with_candidate(given, probe))
     (kept, held_out), *_ = auto._folds(experiment)
     split = experiment.split
-    labelled = split.labelled[kept]
-    pool = np.unique(np.concatenate([split.unlabelled, split.labelled[held_out]]))
-    part = type(split)(labelled, pool, split.labelled[held_out], split.test[:0])
+    labeled = split.labeled[kept]
+    pool = np.unique(np.concatenate([split.unlabeled, split.labeled[held_out]]))
+    part = type(split)(labeled, pool, split.labeled[held_out], split.test[:0])
     run = prepare(experiment.config, table=experiment.table, split=part)
     run.trainer.fit()
     trial = next(t for t in choice.trials if t.name == "linear_probe")

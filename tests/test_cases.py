@@ -62,16 +62,16 @@ def base(cases: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(cases / "c00_base", tmp_path / "data"))
 
 
-def test_30_supervised_needs_no_unlabelled_pictures(base: Path, tmp_path: Path) -> None:
+def test_30_supervised_needs_no_unlabeled_pictures(base: Path, tmp_path: Path) -> None:
     arguments = (*RUN, "--algo", "supervised", "--data", base, "--output")
     told = call(*arguments, tmp_path / "with")
     assert told.returncode == 0
-    assert "supervised does not use the 12 unlabelled pictures" in told.stdout
+    assert "supervised does not use the 12 unlabeled images" in told.stdout
     shutil.rmtree(base / "unlabeled")
     told = call(*arguments, tmp_path / "without")
     assert told.returncode == 0, told.stderr
     summary = json.loads((tmp_path / "without" / "summary.json").read_text("utf-8"))
-    assert summary["counts"]["unlabelled"] == 0
+    assert summary["counts"]["unlabeled"] == 0
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -194,7 +194,7 @@ def test_41_a_log_is_plain_lines(cases: Path, command: Command, tmp_path: Path) 
     assert len(lines) < 100
     evaluations = [line for line in lines if re.search(r"loss \d.*validation accuracy \d", line)]
     assert [re.match(r"step (\d)/6 ", line)[1] for line in evaluations] == list("246")  # type: ignore[index]
-    assert any(re.fullmatch(r"test accuracy: [01]\.\d{4} of 12 pictures", line) for line in lines)
+    assert any(re.fullmatch(r"test accuracy: [01]\.\d{4} of 12 images", line) for line in lines)
     assert any(len(line) > 60 for line in lines)  # nothing is cut or folded at 20 columns
 
 
@@ -218,7 +218,7 @@ def test_41_a_terminal_that_can_do_little(env: dict[str, str], cases: Path, tmp_
     assert process.returncode == 0, text
     if env.get("TERM") == "dumb":
         assert "\x1b" not in text
-    assert not re.search(r"\x1b\[[\d;]*[3479]\d(;\d+)*m", text)  # no colour
+    assert not re.search(r"\x1b\[[\d;]*[3479]\d(;\d+)*m", text)  # no color
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
     assert "test accuracy" in re.sub(r"\s+", " ", plain) or "accuracy" in plain
     assert "Traceback" not in plain

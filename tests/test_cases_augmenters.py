@@ -74,15 +74,15 @@ def test_every_floating_type_comes_back_as_it_was(name: str, dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("name", AUGMENTERS)
-def test_view_i_comes_from_picture_i(name: str) -> None:
+def test_view_i_comes_from_image_i(name: str) -> None:
     corners = [[r, g, b] for r in (0.2, 0.8) for g in (0.2, 0.8) for b in (0.2, 0.8)]
-    colours = torch.tensor(corners)
-    images = colours[:, :, None, None].expand(-1, -1, 32, 32).contiguous()
+    colors = torch.tensor(corners)
+    images = colors[:, :, None, None].expand(-1, -1, 32, 32).contiguous()
     views = build(name)(images, seeded(3))
     if name == "weak":
         assert torch.allclose(views, images)
         return
-    # The strong ones change colours: a view still depends on its own picture alone.
+    # The strong ones change colors: a view still depends on its own image alone.
     for i in range(len(images)):
         changed = images.clone()
         changed[i] = texture(32, 32)

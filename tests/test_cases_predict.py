@@ -32,9 +32,9 @@ def run(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def colours(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that tells plain colours apart."""
-    folder = tmp_path_factory.mktemp("colours") / "run"
+def colors(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that tells plain colors apart."""
+    folder = tmp_path_factory.mktemp("colors") / "run"
     result = call(*RUN, "--steps", "60", "--data", cases / "c11_numeric_names", "--output", folder)
     assert result.returncode == 0, result.stderr
     return folder
@@ -64,7 +64,7 @@ def facts(folder: Path) -> dict[str, object]:
     return found
 
 
-# --- 4, 5, 6: forms of pictures -----------------------------------------------------------------
+# --- 4, 5, 6: forms of images -----------------------------------------------------------------
 
 
 def test_04_turned_pictures(run: Path, cases: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_04_turned_pictures(run: Path, cases: Path, tmp_path: Path) -> None:
     pairs = facts(cases / "c04_exif")["same_prediction"]
     assert len(pairs) == 8  # type: ignore[arg-type]
     assert_twins(rows, pairs)  # type: ignore[arg-type]
-    # The model can tell a picture from itself lying on its side: the test could fail.
+    # The model can tell an image from itself lying on its side: the test could fail.
     with Image.open(cases / "c04_exif" / "predict" / "o6.jpg") as image:
         Image.fromarray(np.asarray(image)).save(tmp_path / "lying.png")
     lying = predicted(run, tmp_path / "lying.png")["lying.png"]
@@ -80,7 +80,7 @@ def test_04_turned_pictures(run: Path, cases: Path, tmp_path: Path) -> None:
     assert np.abs(gap).max() > 1e-4
 
 
-def test_05_colour_modes(run: Path, cases: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_05_color_modes(run: Path, cases: Path, recwarn: pytest.WarningsRecorder) -> None:
     folder = cases / "c05_modes" / "predict"
     expected = facts(cases / "c05_modes")
     rows = predicted(run, folder)
@@ -103,28 +103,26 @@ def test_06_odd_sizes(run: Path, cases: Path) -> None:
 # --- 11: class order ----------------------------------------------------------------------------
 
 
-def test_11_names_not_numbers(colours: Path, cases: Path, tmp_path: Path) -> None:
-    summary = json.loads((colours / "summary.json").read_text("utf-8"))
+def test_11_names_not_numbers(colors: Path, cases: Path, tmp_path: Path) -> None:
+    summary = json.loads((colors / "summary.json").read_text("utf-8"))
     expected = facts(cases / "c11_numeric_names")
     assert summary["classes"] == expected["classes_sorted_as_text"]
     assert summary["test"]["accuracy"] == 1
     assert [*summary["test"]["per_class"]] == summary["classes"]
     # Neither the data nor its folder's name is there for the model.
-    alone = shutil.copytree(colours / "model", tmp_path / "alone")
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    colour_of = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255),
+    alone = shutil.copytree(colors / "model", tmp_path / "alone")
+    images = tmp_path / "images"
+    images.mkdir()
+    color_of = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255),
                  "yellow": (255, 255, 0)}  # fmt: skip
-    for name, colour in colour_of.items():
-        shutil.copy(next((cases / "c11_numeric_names" / "test").glob("*/*.png")), pictures)
-        Image.new("RGB", (32, 32), tuple(int(0.8 * c) for c in colour)).save(
-            pictures / f"{name}.png"
-        )
-    names = expected["colour_of"]
-    rows = predicted(alone, *(pictures / f"{colour}.png" for colour in colour_of))
-    for number, colour in names.items():  # type: ignore[attr-defined]
-        assert rows[f"{colour}.png"]["class"] == number
-    shown = predicted(colours, cases / "c11_numeric_names" / "test" / "10")
+    for name, color in color_of.items():
+        shutil.copy(next((cases / "c11_numeric_names" / "test").glob("*/*.png")), images)
+        Image.new("RGB", (32, 32), tuple(int(0.8 * c) for c in color)).save(images / f"{name}.png")
+    names = expected["color_of"]
+    rows = predicted(alone, *(images / f"{color}.png" for color in color_of))
+    for number, color in names.items():  # type: ignore[attr-defined]
+        assert rows[f"{color}.png"]["class"] == number
+    shown = predicted(colors, cases / "c11_numeric_names" / "test" / "10")
     assert {row["class"] for row in shown.values()} == {"10"}
     assert [name for name in shown["t_0.png"] if name.startswith("p_")] == [
         "p_1", "p_10", "p_2", "p_20"
@@ -180,18 +178,18 @@ def test_13_names_in_an_ascii_locale(cases: Path, command: Command, tmp_path: Pa
     assert f"{data}/unlabeled/über été (1).png" in manifest.stdout
 
 
-# --- 19: a single picture -----------------------------------------------------------------------
+# --- 19: a single image -----------------------------------------------------------------------
 
 
 def test_19_a_batch_of_one(run: Path, cases: Path) -> None:
-    pictures = cases / "c19_last_batch_one" / "unlabeled"
-    together = predicted(run, pictures)
+    images = cases / "c19_last_batch_one" / "unlabeled"
+    together = predicted(run, images)
     assert len(together) == 9
     for batch_size in (1, 4, 8):
-        rows = predicted(run, pictures, "--batch-size", batch_size)
+        rows = predicted(run, images, "--batch-size", batch_size)
         assert_twins({**together, **{f"_{name}": row for name, row in rows.items()}},
                      [[name, f"_{name}"] for name in rows])  # fmt: skip
-    assert len(predicted(run, pictures / "u_000.png")) == 1
+    assert len(predicted(run, images / "u_000.png")) == 1
 
 
 # --- 35: checkpoint and data do not match -------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from in_process import call, refusal
-from test_cases_pictures import AlwaysFirst
+from test_cases_images import AlwaysFirst
 from test_kill_resume import kill_resume
 from torch import Tensor
 
@@ -39,7 +39,7 @@ ALGORITHMS = [
 ]
 
 
-# --- 19: the last batch of a pass holds one picture ---------------------------------------------
+# --- 19: the last batch of a pass holds one image ---------------------------------------------
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -48,7 +48,7 @@ def test_19_a_last_batch_of_one_picture(algo: str, cases: Path, tmp_path: Path) 
     result = call(*RUN, "--algo", algo, "--steps", "8", *data)
     assert result.returncode == 0, result.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
-    assert summary["counts"] == {"labelled": 5, "unlabelled": 9, "validation": 0, "test": 5}
+    assert summary["counts"] == {"labeled": 5, "unlabeled": 9, "validation": 0, "test": 5}
     assert summary["test"]["count"] == 5
 
 
@@ -113,7 +113,7 @@ def test_43_an_output_that_can_not_be_written(cases: Path) -> None:
 
 
 def test_48_two_runs_of_two_processes_at_once(cases: Path, tmp_path: Path) -> None:
-    """Five labelled pictures, nothing that passes the mask, and each run finds its own port."""
+    """Five labeled images, nothing that passes the mask, and each run finds its own port."""
     runs = [tmp_path / name / "run" for name in ("one", "two")]
     logs = [tmp_path / "one.txt", tmp_path / "two.txt"]
     arguments = [*RUN, "--algo", "fixmatch", "--set", "fixmatch.confidence_threshold=1.0",
@@ -130,5 +130,5 @@ def test_48_two_runs_of_two_processes_at_once(cases: Path, tmp_path: Path) -> No
         lines = (run / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["train.coverage"] for line in lines] == [0.0] * 4
         summary = json.loads((run / "summary.json").read_text())
-        assert summary["counts"]["labelled"] == summary["test"]["count"] == 5
+        assert summary["counts"]["labeled"] == summary["test"]["count"] == 5
     assert kill_resume.differences(*runs) == []

@@ -249,7 +249,7 @@ def evaluations(recorder: StepRecorder, counts: Tensor) -> list[dict[str, float]
     rows = []
     for step in range(50, 1001, 50):
         recorder.add(step, torch.tensor(0.1), output, torch.full_like(classes, -1))
-        rows.append({"step": step, "train.labelled.accuracy": 1.0, **recorder.flush()})
+        rows.append({"step": step, "train.labeled.accuracy": 1.0, **recorder.flush()})
     return rows
 
 

@@ -186,10 +186,10 @@ def test_show_of_one_option() -> None:
     assert "paper" in option["source"]
     (option,) = [o for o in one["options"] if o["name"] == "interleaved"]
     assert (option["default"], option["reference"]) == (False, True)
-    (option,) = [o for o in one["options"] if o["name"] == "unlabelled_ratio"]
+    (option,) = [o for o in one["options"] if o["name"] == "unlabeled_ratio"]
     assert (option["default"], option["for_pretrained"]) == (7, 1)
     assert (
-        "  unlabelled_ratio = 7  (integer, >= 1, pre-trained: 1)" in call("show", "fixmatch").stdout
+        "  unlabeled_ratio = 7  (integer, >= 1, pre-trained: 1)" in call("show", "fixmatch").stdout
     )
 
 

@@ -191,13 +191,13 @@ def test_what_can_be_known_is_told_before_training(tmp_path: Path) -> None:
     out = tmp_path / "none"
     unknown = refusal("compare", "--algos", "supervised,simpel", *SHARED, "--output", out)
     assert "did you mean 'simple'" in unknown
-    pictures = tmp_path / "pictures"
+    images = tmp_path / "images"
     for folder in ("labeled/a", "labeled/b", "unlabeled"):
-        (pictures / folder).mkdir(parents=True)
+        (images / folder).mkdir(parents=True)
         for number in range(4):
-            save_picture(pictures / folder / f"{number}.png", number + len(folder))
+            save_image(images / folder / f"{number}.png", number + len(folder))
     hidden = refusal(
-        "compare", "--algos", "supervised,fully_supervised", "--data", pictures, "--output", out
+        "compare", "--algos", "supervised,fully_supervised", "--data", images, "--output", out
     )
     assert "fully_supervised" in hidden
     assert "8 carry" in hidden or "4 of 4 carry none" in hidden
@@ -209,7 +209,7 @@ def test_what_can_be_known_is_told_before_training(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def save_picture(path: Path, value: int) -> None:
+def save_image(path: Path, value: int) -> None:
     from PIL import Image
 
     Image.new("RGB", (32, 32), (value * 9 % 256, value * 5 % 256, 40)).save(path)
@@ -228,7 +228,7 @@ def test_a_budget_of_images_gives_each_row_its_steps(tmp_path: Path) -> None:
     result = call("compare", "--algos", "fixmatch,supervised", *budget, "--output", out)
     assert result.returncode == 0, result.stderr
     plan = {row["name"]: row["steps"] for row in read(out / "plan.json")["rows"]}
-    # 32 labelled pictures a step; FixMatch draws 7 unlabelled ones for each of them.
+    # 32 labeled images a step; FixMatch draws 7 unlabeled ones for each of them.
     assert plan == {"fixmatch": 1200 // (32 * 8), "supervised": 1200 // 32}
     rows = {row["name"]: row for row in read(out / "comparison.json")["rows"]}
     assert rows["fixmatch"]["different"]["steps"] == "4"

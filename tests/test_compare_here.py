@@ -43,7 +43,7 @@ class Local(Algorithm):
             raise ZeroDivisionError("a fault of its own")
         if fault:
             signal.raise_signal(getattr(signal, fault))
-        logits = ctx.model(batch.labelled_weak[0]).float()
+        logits = ctx.model(batch.labeled_weak[0]).float()
         return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
 
 
@@ -82,16 +82,14 @@ class InTurn(Augmenter):
 def test_an_augmenter_that_draws_otherwise_for_more_images_is_refused_before_training(
     tmp_path: Path, ratio: int
 ) -> None:
-    own = {"augment": {"strong": "in_turn"}, "fixmatch": {"unlabelled_ratio": ratio}}
+    own = {"augment": {"strong": "in_turn"}, "fixmatch": {"unlabeled_ratio": ratio}}
     given = comparison(tmp_path / "made", **own) | {"algos": ["simple", "fixmatch"], "steps": 1}
     ssl_toolkit.register_augmenter("in_turn")(InTurn)
     try:
         if ratio == 1:
             assert ssl_toolkit.compare(given).status == 0
             return
-        with pytest.raises(
-            UserError, match="draws of unlabelled_strong of seed 0 must be the"
-        ) as e:
+        with pytest.raises(UserError, match="draws of unlabeled_strong of seed 0 must be the") as e:
             ssl_toolkit.compare(given)
     finally:
         del registry._registered["augmenters", "in_turn"]

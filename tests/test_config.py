@@ -45,7 +45,7 @@ def faults(*layers: Layer) -> str:
 
 def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -> None:
     first = write("algo: fixmatch\nlerning_rate: 0.1\nsteps: many\nema: {decay: 2}\n")
-    second = write("fixmatch: {treshold: 0.9, unlabelled_ratio: 0}\nmixmatch: {alpha: 0.5}\n")
+    second = write("fixmatch: {treshold: 0.9, unlabeled_ratio: 0}\nmixmatch: {alpha: 0.5}\n")
     message = refusal(
         "run", "--config", first, "--config", second, "--batch-size", "0",
         "--set", "optimizer.name=adam", "--data", "/not/there",
@@ -56,7 +56,7 @@ def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -
         (first, "steps", "given 'many'"),
         (first, "ema.decay", "given '2'"),
         (second, "fixmatch.treshold", "did you mean 'fixmatch.confidence_threshold'?"),
-        (second, "fixmatch.unlabelled_ratio", "given '0'"),
+        (second, "fixmatch.unlabeled_ratio", "given '0'"),
         (second, "mixmatch.alpha", "this run uses 'fixmatch'"),
         ("--set optimizer.name=adam", "optimizer.name", "given 'adam'"),
     ]:
@@ -68,7 +68,7 @@ def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -
 
 
 def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> None:
-    files = [write("algo: fixmatch\nlr: 0.1\nfixmatch: {unlabelled_ratio: 3}\n"), write("lr: -1\n")]
+    files = [write("algo: fixmatch\nlr: 0.1\nfixmatch: {unlabeled_ratio: 3}\n"), write("lr: -1\n")]
     assert f"error: {files[1]}: lr: " in refusal(
         "run", "--config", files[0], "--config", files[1], "--dry-run"
     )
@@ -95,7 +95,7 @@ def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> 
         ("optimzer", "optimizer"),
         ("optimizer.wieght_decay", "optimizer.weight_decay"),
         ("ema.warm_up", "ema.warmup"),
-        ("fixmatch.mu", "fixmatch.unlabelled_ratio"),
+        ("fixmatch.mu", "fixmatch.unlabeled_ratio"),
         ("fixmatch.p_cutoff", "fixmatch.confidence_threshold"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_malformed_set_is_told(text: str) -> None:
 def test_later_layers_win(write: Write) -> None:
     files = [
         write("algo: fixmatch\nlr: 0.1\nsteps: 10\nbatch_size: 3\nseed: 1\n"
-              "optimizer: {momentum: 0.5, weight_decay: 0.1}\nfixmatch: {unlabelled_ratio: 2}\n"),
+              "optimizer: {momentum: 0.5, weight_decay: 0.1}\nfixmatch: {unlabeled_ratio: 2}\n"),
         write("lr: 0.2\nsteps: 20\nbatch_size: 4\noptimizer: {momentum: 0.6}\n"),
     ]  # fmt: skip
     flags = {"lr": "0.3", "steps": "30", "batch_size": None}
@@ -185,7 +185,7 @@ def test_later_layers_win(write: Write) -> None:
     assert (s.seed, s.batch_size, s.steps, s.lr) == (1, 4, 30, 0.4)
     assert (s.optimizer.momentum, s.optimizer.weight_decay, s.optimizer.clip_norm) == (0.6, 0.1, 3)
     assert s.optimizer.nesterov is Settings().optimizer.nesterov
-    assert config.algorithm.model_dump()["unlabelled_ratio"] == 2
+    assert config.algorithm.model_dump()["unlabeled_ratio"] == 2
     assert config.algorithm.model_dump()["confidence_threshold"] == 0.95
 
 
@@ -201,16 +201,16 @@ def test_algorithm_means_the_one_that_runs(write: Write) -> None:
     assert (options["alpha"], options["temperature"]) == (0.6, 0.4)
     assert config.tree()["mixmatch"]["alpha"] == 0.6
     # The algorithm may be named in a later layer than its options.
-    late = load_config([write("algorithm: {unlabelled_ratio: 3}\n")], {"algo": "fixmatch"})
-    assert late.tree()["fixmatch"]["unlabelled_ratio"] == 3
+    late = load_config([write("algorithm: {unlabeled_ratio: 3}\n")], {"algo": "fixmatch"})
+    assert late.tree()["fixmatch"]["unlabeled_ratio"] == 3
     bad = write("algo: fixmatch\nalgorithm: {alpha: 0.5}\n")
     assert f"error: {bad}: fixmatch.alpha: unknown key" in refusal("run", "--config", bad)
 
 
 @pytest.mark.parametrize("name", ["fixmatch", "ssl-toolkit:fixmatch"])
 def test_a_prefix_does_not_change_the_section(name: str) -> None:
-    config = validate([Layer("f", {"algo": name, "fixmatch": {"unlabelled_ratio": "2"}})])
-    assert config.tree()["fixmatch"]["unlabelled_ratio"] == 2
+    config = validate([Layer("f", {"algo": name, "fixmatch": {"unlabeled_ratio": "2"}})])
+    assert config.tree()["fixmatch"]["unlabeled_ratio"] == 2
 
 
 # --- the resolved configuration -----------------------------------------------------------------
@@ -221,7 +221,7 @@ ROUND_TRIPS = [
     ("--algo", "mixmatch", "--profile", "reference", "--set", "optimizer.name=sgd"),
     ("--algo", "mixmatch_enhanced", "--set", "schedule.name=cosine", "--seed", "9007199254740993"),
     ("--algo", "supervised", "--set", "classes=[no, 'null', '001', 'a: b', '']", "--data", "x y"),
-    ("--algo", "fully_supervised", "--set", "augment.strong=fixed", "--no-labelled-in-pool"),
+    ("--algo", "fully_supervised", "--set", "augment.strong=fixed", "--no-labeled-in-pool"),
     ("--pretrained", "--backbone", "test_resnet", "--data", "x", "--image-size", "32"),
 ]
 
@@ -286,7 +286,7 @@ def test_the_fingerprint_is_that_of_what_a_comparison_holds_equal() -> None:
     base = check(algo="fixmatch", seed="0").fingerprint()
     assert re.fullmatch(r"[0-9a-f]{16}", base)
     assert check(algo="mixmatch", seed="5", output="o").fingerprint() == base
-    assert check(algo="fixmatch", fixmatch={"unlabelled_ratio": "2"}).fingerprint() == base
+    assert check(algo="fixmatch", fixmatch={"unlabeled_ratio": "2"}).fingerprint() == base
     for other in ({"lr": "0.1"}, {"steps": "5"}, {"backbone": "x"}, {"ema": "off"},
                   {"augment": {"flip": "no"}}, {"labels_per_class": "3"}):  # fmt: skip
         assert check(algo="fixmatch", **other).fingerprint() != base, other

@@ -78,8 +78,8 @@ def test_a_key_that_stands_twice(write: Write) -> None:
     message = refusal("run", "--config", file)
     assert str(file) in message
     assert re.search(r"line 4: 'lr' .*line 2", message)
-    nested = write("fixmatch:\n  unlabelled_ratio: 1\n  unlabelled_ratio: 2\n")
-    assert "line 3: 'unlabelled_ratio'" in refusal("run", "--config", nested)
+    nested = write("fixmatch:\n  unlabeled_ratio: 1\n  unlabeled_ratio: 2\n")
+    assert "line 3: 'unlabeled_ratio'" in refusal("run", "--config", nested)
 
 
 @pytest.mark.parametrize(

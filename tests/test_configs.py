@@ -60,7 +60,7 @@ def test_a_file_validates_and_resolves(path: Path) -> None:
     }
     unset = {key for key, value in config.settings.model_dump().items() if value is None}
     assert unset <= left_open | {
-        "labelled_in_pool",
+        "labeled_in_pool",
         "time_limit",
         "minutes",
         "output",
@@ -124,7 +124,7 @@ def test_a_row_of_simple(name: str) -> None:
     assert (options["confidence_threshold"], options["similarity_threshold"]) == (0.95, 0.9)
     assert options["temperature"] == 0.5
     assert options["rampup_steps"] == 0
-    assert options["unlabelled_ratio"] == 1
+    assert options["unlabeled_ratio"] == 1
     optimizer = settings.optimizer.model_dump()
     assert optimizer["weight_decay"] == row["weight_decay"]
     assert (optimizer["weight_decay_on"], optimizer["clip_norm"]) == ("all", 5)
@@ -140,7 +140,7 @@ def test_a_row_of_simple(name: str) -> None:
         assert (settings.schedule.cycles, settings.schedule.warmup_steps) == (7 / 16, 0)
     assert settings.augment.flip is True  # as published, on SVHN too
     assert settings.augment.strong == "randaugment"
-    assert settings.labelled_in_pool is False
+    assert settings.labeled_in_pool is False
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_row_of_fixmatch(name: str, weight_decay: float) -> None:
     config = load(name)
     options, settings = config.algorithm.model_dump(), config.settings
     assert (options["confidence_threshold"], options["unsupervised_weight"]) == (0.95, 1)
-    assert options["unlabelled_ratio"] == 7
+    assert options["unlabeled_ratio"] == 7
     optimizer = settings.optimizer.model_dump()
     assert SGD.items() <= optimizer.items()
     assert (optimizer["weight_decay"], optimizer["weight_decay_on"]) == (weight_decay, "kernels")
@@ -191,7 +191,7 @@ def test_a_row_of_fixmatch(name: str, weight_decay: float) -> None:
         "cosine",
         7 / 16,
     )
-    assert settings.labelled_in_pool is True
+    assert settings.labeled_in_pool is True
     assert settings.augment.flip is (settings.dataset != "svhn")
 
 

@@ -18,7 +18,7 @@ from ssl_toolkit.data.cache.build import format, open_cache
 from ssl_toolkit.data.cache.image_files import FileNames
 from ssl_toolkit.data.feed import image_store
 from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
-from ssl_toolkit.data.images.files import read_pictures
+from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.errors import DataError
 
@@ -27,7 +27,7 @@ from ssl_toolkit.errors import DataError
 def root(tmp_path, monkeypatch):
     """The folder of the caches, of this test alone."""
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "pictures"
+    return tmp_path / "cache" / "images"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def paths(tmp_path):
 
 
 def opened(paths, size=8, **options):
-    """The cache, and how many pictures were decoded for it."""
+    """The cache, and how many images were decoded for it."""
     calls = []
     cache, warning = open_cache(paths, size, progress=lambda *call: calls.append(call), **options)
     assert warning == ""
@@ -56,7 +56,7 @@ def folders(root):
 def test_first_use_decodes_and_the_next_does_not(paths, root):
     cache, decoded = opened(paths)
     assert decoded == 6
-    expected = read_pictures([Path(path) for path in paths], 8).transpose(0, 3, 1, 2)
+    expected = read_images([Path(path) for path in paths], 8).transpose(0, 3, 1, 2)
     assert (cache.pixels == expected).all()
     assert not cache.in_memory
     assert cache.shapes.tolist() == [[30, 20]] * 6
@@ -105,7 +105,7 @@ def test_a_change_of_the_files_is_seen(paths, change):
     assert set(cache.faults) == ({2} if change == "gone" else set())
 
 
-def test_a_picture_inside_an_archive_changes_with_the_archive(tmp_path):
+def test_a_image_inside_an_archive_changes_with_the_archive(tmp_path):
     archive = tmp_path / "a.tar"
     Image.new("RGB", (4, 4), "red").save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
@@ -152,7 +152,7 @@ def test_a_large_cache_is_checked_in_places(paths, root, monkeypatch):
     opened(paths)
     pixels = folders(root)[0] / "pixels"
     content = bytearray(pixels.read_bytes())
-    content[1 * 192] ^= 1  # in the second picture of six; the first and the fourth are looked at
+    content[1 * 192] ^= 1  # in the second image of six; the first and the fourth are looked at
     pixels.write_bytes(content)
     assert opened(paths)[1] == 0
     content[3 * 192] ^= 1
@@ -202,7 +202,7 @@ def test_of_two_that_start_at_once_one_builds(paths, root, tmp_path):
     both = [build(tmp_path / f"mark{number}", 0.2, paths) for number in range(2)]
     answers = [process.communicate(timeout=60)[0].split() for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    # One told of each picture; the other of the start at most, before it waited.
+    # One told of each image; the other of the start at most, before it waited.
     assert sorted(int(told) > 2 for told, _ in answers) == [False, True]
     assert len({total for _, total in answers}) == 1
     assert len(folders(root)) == 1
@@ -228,7 +228,7 @@ def test_without_locks_the_first_one_wins(paths, root, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["a file", "read-only", "no space", "written in vain"])
-def test_where_nothing_can_be_kept_pictures_are_in_memory(paths, root, kind, monkeypatch):
+def test_where_nothing_can_be_kept_images_are_in_memory(paths, root, kind, monkeypatch):
     if kind == "a file":
         root.parent.write_text("")
     elif kind == "read-only":
@@ -247,7 +247,7 @@ def test_where_nothing_can_be_kept_pictures_are_in_memory(paths, root, kind, mon
         monkeypatch.setattr(os, "fsync", full)
     cache, warning = open_cache(paths, 8)
     assert cache.in_memory
-    expected = read_pictures([Path(path) for path in paths], 8).transpose(0, 3, 1, 2)
+    expected = read_images([Path(path) for path in paths], 8).transpose(0, 3, 1, 2)
     assert (cache.take(np.arange(6)) == expected).all()
     assert "SSL_TOOLKIT_CACHE=DIR" in warning
     assert str(root.parent) in warning
@@ -276,7 +276,7 @@ def test_faults_are_tried_again(paths, monkeypatch):
     Path(paths[1]).write_bytes(bytes(len(good)))
     os.utime(paths[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     cache, _ = opened(paths)
-    assert cache.faults == {1: "not a picture"}
+    assert cache.faults == {1: "not an image"}
     assert not cache.pixels[1].any()
     assert opened(paths)[1] == 0
     Path(paths[1]).write_bytes(good)  # as when only permissions were changed
@@ -304,8 +304,8 @@ def test_a_folder_is_decoded_once(folder, monkeypatch):
     def decode(*arguments):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("ssl_toolkit.data.cache.format.examine_pictures", lambda bad, size: [])
-    monkeypatch.setattr("ssl_toolkit.data.cache.image_files.read_pictures", decode)
+    monkeypatch.setattr("ssl_toolkit.data.cache.format.examine_images", lambda bad, size: [])
+    monkeypatch.setattr("ssl_toolkit.data.cache.image_files.read_images", decode)
     again = read_folder(folder, size=8)
     assert (table.read(np.array([5, 0]), 8) == expected[[5, 0]]).all()
     assert (again.read(np.arange(6), 8) == expected).all()
@@ -314,7 +314,7 @@ def test_a_folder_is_decoded_once(folder, monkeypatch):
         table.read(np.arange(6), 9)
 
 
-def test_bad_pictures_are_told_from_the_cache_too(folder, root):
+def test_bad_images_are_told_from_the_cache_too(folder, root):
     bad = folder / "train/a/2.png"
     bad.write_bytes(bad.read_bytes()[:100])
     for _ in range(2):
@@ -396,8 +396,8 @@ def test_a_large_set_is_told_of_while_it_is_read(capsys, monkeypatch):
         console.reading(done, 10000)
         now[0] += 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "reading 10000 pictures …"
-    assert lines[1] == "read 1000 of 10000 pictures, 3 min 0 s left"
+    assert lines[0] == "reading 10000 images …"
+    assert lines[1] == "read 1000 of 10000 images, 3 min 0 s left"
     assert 9 <= len(lines) <= 11
     console = Console()
     for done in range(0, 10001, 100):  # and at once
@@ -454,7 +454,7 @@ def test_a_cache_in_use_stays_however_old(paths, root):
 
 def test_doctor_says_how_large_the_caches_are(paths, root):
     opened(paths, 300)
-    line = next(one for one in call("doctor").stdout.splitlines() if one.startswith("pictures:"))
+    line = next(one for one in call("doctor").stdout.splitlines() if one.startswith("images:"))
     assert f"{root} (there), 2 MiB" in line
     assert "not used for 90 days is removed" in line
     assert "SSL_TOOLKIT_CACHE=DIR" in line

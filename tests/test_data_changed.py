@@ -17,7 +17,7 @@ from PIL import Image
 from test_data_webdataset import samples, shard
 
 from ssl_toolkit.data.cache.build import image_files
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.splits.contents import compare_contents, content_of
 from ssl_toolkit.data.splits.draw import draw_split
@@ -111,8 +111,8 @@ def again(data: Path, comparison: Path, *more: object) -> tuple[object, ...]:
         (lambda top: draw(top / "labeled/a/2.png", 99), "1 of 8 labeled images differ"),
         (lambda top: draw(top / "unlabeled/3.png", 99), "some of the 6 unlabeled images differ"),
         (reencode, "4 of 8 test images differ"),
-        (lambda top: (top / "unlabeled/3.png").unlink(), "1 of 6 unlabelled pictures that the"),
-        (lambda top: (top / "test/a/0.png").rename(top / "test/a/x.png"), "1 of 8 test pictures"),
+        (lambda top: (top / "unlabeled/3.png").unlink(), "1 of 6 unlabeled images that the"),
+        (lambda top: (top / "test/a/0.png").rename(top / "test/a/x.png"), "1 of 8 test images"),
     ],
 )
 def test_changed_data_is_refused(change: Change, told: str, data: Path, comparison: Path) -> None:
@@ -205,7 +205,7 @@ def told(table: Any, other: Any) -> str:
     """What has changed from one table to another, of the same names, in the split of the first."""
     split = draw_split(table, seed=0, labels_per_class=1)
     found = compare_contents(
-        content_of(table, split), content_of(other, split), len(split.unlabelled)
+        content_of(table, split), content_of(other, split), len(split.unlabeled)
     ).told
     assert (split_hash(table, split) == split_hash(other, split)) == (not found)
     return found
@@ -230,11 +230,11 @@ def test_images_in_arrays(tmp_path: Path) -> None:
         pixels = images.copy()
         if changed is not None:
             pixels[changed, 0, 0] ^= 1
-        return array_table("ab", [Pictures("x/", parts, pixels, np.arange(12) % 2)])
+        return array_table("ab", [ImageArray("x/", parts, pixels, np.arange(12) % 2)])
 
     assert told(table(None), table(9)) == "1 of 4 test images differ"
-    unlabelled = draw_split(table(None), seed=0, labels_per_class=1).unlabelled
-    assert told(table(None), table(unlabelled[0])) == "some of the 6 unlabeled images differ"
+    unlabeled = draw_split(table(None), seed=0, labels_per_class=1).unlabeled
+    assert told(table(None), table(unlabeled[0])) == "some of the 6 unlabeled images differ"
     # A data set of somebody else may know no digests.
     bare = [replace(table(changed), digest=None) for changed in (None, 9)]
     assert told(*bare) == "1 of 4 test images differ"
@@ -244,8 +244,8 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     def made(name: str, pool: int) -> Path:
         shard(tmp_path / name / "labeled.tar", samples(4))
         shard(tmp_path / name / "test.tar", samples(2, start=10))
-        pictures = [content for _, content in samples(3, start=pool, labelled=False)]
-        members = [(f"{n}.png", content) for n, content in enumerate(pictures)]
+        images = [content for _, content in samples(3, start=pool, labeled=False)]
+        members = [(f"{n}.png", content) for n, content in enumerate(images)]
         shard(tmp_path / name / "unlabeled.tar", members)
         return tmp_path / name
 
@@ -256,16 +256,16 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     tables = [read_data(path, lazily=True) for path in (one, two)]
     split = draw_split(tables[0], seed=0)
     for table in tables:
-        table.read.keep(np.concatenate([split.labelled, split.test]))  # type: ignore[attr-defined]
+        table.read.keep(np.concatenate([split.labeled, split.test]))  # type: ignore[attr-defined]
     streamed = [content_of(table, split) for table in tables]
     read = content_of(read_data(one, size=8), split)
     # Streamed images are known by where they lie and how long they are, not by their bytes.
     assert compare_contents(streamed[0], streamed[1], 3).told == ""
     assert compare_contents(streamed[0], read, 3).told == ""
-    assert streamed[0].unlabelled != read.unlabelled
+    assert streamed[0].unlabeled != read.unlabeled
     shard(two / "unlabeled.tar", [(f"{n}.png", b"longer" * 40) for n in range(3)])
     tables[1] = read_data(two, lazily=True)
-    tables[1].read.keep(split.labelled)  # type: ignore[attr-defined]
+    tables[1].read.keep(split.labeled)  # type: ignore[attr-defined]
     changed = compare_contents(streamed[0], content_of(tables[1], split), 3)
     assert changed.told == "some of the 3 unlabeled images differ"
 
@@ -309,8 +309,8 @@ def test_split_files_tell_what_differs_without_the_data(tmp_path: Path) -> None:
     [
         lambda s: s["test_content"].reverse(),
         lambda s: s["test_content"].pop(),
-        lambda s: s["unlabelled_content"].append("x"),
-        lambda s: s["labelled_content"].__setitem__(0, "no digest"),
+        lambda s: s["unlabeled_content"].append("x"),
+        lambda s: s["labeled_content"].__setitem__(0, "no digest"),
     ],
 )
 def test_digests_changed_by_hand(change: Callable[[Any], object], tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from picture_files import put, rows_of
+from tiny_images import put, rows_of
 
 from ssl_toolkit.data.cache.verify import verify
 from ssl_toolkit.data.sets.domainnet import DomainNetReal
@@ -41,7 +41,7 @@ def test_the_lists_and_the_papers_numbers(root):
         labels_per_class=defaults.labels_per_class,
         val_fraction=defaults.val_fraction,
     )
-    assert len(split.labelled) == 3795
+    assert len(split.labeled) == 3795
     assert not any("not whole" in note for note in table.notes)
     assert table.read(np.array([0]), 84).shape == (1, 84, 84, 3)
 
@@ -87,5 +87,5 @@ def test_missing_files_are_told(tmp_path):
     for word in ("real_train.txt, real_test.txt, real missing", "--root DIR", "can't be fetched"):
         assert word in caught.value.messages[0]
     small(tmp_path, "real/x/1.jpg 0\nreal/y/1.jpg 1\n", "real/x/2.jpg 0\n")
-    with pytest.raises(DataError, match=r"none of the 3 pictures .* unpack real\.zip"):
+    with pytest.raises(DataError, match=r"none of the 3 images .* unpack real\.zip"):
         DomainNetReal().load(tmp_path)

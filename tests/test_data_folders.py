@@ -14,9 +14,9 @@ from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.errors import DataError
 
 
-def picture(path: Path, grey: int = 100) -> Path:
+def image(path: Path, gray: int = 100) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (4, 4), grey).save(path)
+    Image.new("L", (4, 4), gray).save(path)
     return path
 
 
@@ -29,7 +29,7 @@ def noted(table, word: str) -> str:
     return line
 
 
-BASE = {"labelled": 16, "unlabelled": 12, "test": 12}
+BASE = {"labeled": 16, "unlabeled": 12, "test": 12}
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ BASE = {"labelled": 16, "unlabelled": 12, "test": 12}
     [
         ("c00_base", BASE),
         ("c02_side_files", BASE),
-        ("c05_modes", {"labelled": 18, "unlabelled": 13, "test": 12}),
-        ("c06_ext_sizes", {"labelled": 24, "unlabelled": 16, "test": 12}),
+        ("c05_modes", {"labeled": 18, "unlabeled": 13, "test": 12}),
+        ("c06_ext_sizes", {"labeled": 24, "unlabeled": 16, "test": 12}),
         ("c09_tool_folders", BASE),
         ("c12_unlabeled_flat", BASE),
         ("c12b_unlabeled_nested", BASE),
-        ("c16_labeled_in_unlabeled", {"labelled": 16, "unlabelled": 28, "test": 12}),
+        ("c16_labeled_in_unlabeled", {"labeled": 16, "unlabeled": 28, "test": 12}),
     ],
 )
 def test_counts_of_the_cases(cases, case, expected):
@@ -54,14 +54,14 @@ def test_counts_of_the_cases(cases, case, expected):
     )
 
 
-def test_rows_of_the_labelled_layout(cases):
+def test_rows_of_the_labeled_layout(cases):
     table = read_folder(cases / "c00_base")
     assert len(set(table.keys)) == 40
     assert table.keys[:2] == ("labeled/a/img_0.png", "labeled/a/img_1.png")
     for key, label, part in zip(table.keys, table.labels, table.parts, strict=True):
         folder, *inner = key.split("/")
-        assert part == {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test"}[folder]
-        assert label == (-1 if part == "unlabelled" else "abcd".index(inner[0]))
+        assert part == {"labeled": "labeled", "unlabeled": "unlabeled", "test": "test"}[folder]
+        assert label == (-1 if part == "unlabeled" else "abcd".index(inner[0]))
     assert table.read(table.labels[:3] * 0, 16).shape == (3, 16, 16, 3)
     assert noted(table, "files not used").endswith("EXPECT.json")
 
@@ -76,10 +76,10 @@ def test_side_files_are_named_in_one_line(cases):
     assert "labeled/a/noext" in line
 
 
-def test_nested_unlabelled_folders_are_no_labels(cases):
+def test_nested_unlabeled_folders_are_no_labels(cases):
     table = read_folder(cases / "c12b_unlabeled_nested")
     assert any(key.startswith("unlabeled/zz/deep/") for key in table.keys)
-    assert set(table.labels[table.parts == "unlabelled"].tolist()) == {-1}
+    assert set(table.labels[table.parts == "unlabeled"].tolist()) == {-1}
 
 
 def test_classes_are_sorted_as_text(cases):
@@ -100,11 +100,11 @@ def test_names_whatever_the_locale(cases):
     assert "unlabeled/über été (1).png" in table.keys
     code = (  # what a folder is read with, without torch, whose import takes seconds
         "import json, sys; from pathlib import Path\n"
-        "from ssl_toolkit.data.images.files import picture_faults\n"
+        "from ssl_toolkit.data.images.files import image_faults\n"
         "from ssl_toolkit.data.readers.file_tree import walk\n"
         "top = Path(sys.argv[1])\n"
-        "found = walk(top, 'c13', root=top).pictures\n"
-        "faults = set(picture_faults(list(found.values())))\n"
+        "found = walk(top, 'c13', root=top).images\n"
+        "faults = set(image_faults(list(found.values())))\n"
         "print(json.dumps([list(found), list(faults), sys.getfilesystemencoding()]))"
     )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -134,7 +134,7 @@ def test_spellings(cases, tmp_path, layout):
 def make(root: Path, *folders: str) -> Path:
     for folder in folders:
         for kind in ("cat", "dog"):
-            picture(root / folder / kind / "1.png")
+            image(root / folder / kind / "1.png")
     return root
 
 
@@ -147,8 +147,8 @@ def make(root: Path, *folders: str) -> Path:
         (("train", "validation", "test"), {"pool": 2, "validation": 2, "test": 2}),
         (("train", "validation", "val"), {"pool": 2, "validation": 2, "test": 2}),
         (("train",), {"pool": 2}),
-        (("labeled", "validation"), {"labelled": 2, "validation": 2}),
-        (("labeled", "val", "test"), {"labelled": 2, "validation": 2, "test": 2}),
+        (("labeled", "validation"), {"labeled": 2, "validation": 2}),
+        (("labeled", "val", "test"), {"labeled": 2, "validation": 2, "test": 2}),
     ],
 )
 def test_layouts_with_a_folder_a_split(tmp_path, folders, expected):
@@ -169,27 +169,27 @@ def test_other_folders_are_ignored_and_named(tmp_path):
     assert noted(table, "ignored folders") == "ignored folders: docs"
 
 
-def test_unlabelled_beside_train_is_told(tmp_path):
+def test_unlabeled_beside_train_is_told(tmp_path):
     make(tmp_path, "train", "unlabeled")
     assert "rename train/ to labeled/" in noted(read_folder(tmp_path), "is not used beside train/")
 
 
-def test_missing_and_empty_unlabelled_folder_are_told(tmp_path):
+def test_missing_and_empty_unlabeled_folder_are_told(tmp_path):
     make(tmp_path, "labeled")
-    line = noted(read_folder(tmp_path), "no unlabelled pictures")
+    line = noted(read_folder(tmp_path), "no unlabeled images")
     assert line.endswith(f"there is no folder {tmp_path}/unlabeled")
     (tmp_path / "unlabelled").mkdir()
-    line = noted(read_folder(tmp_path), "no unlabelled pictures")
-    assert line.endswith(f"the folder {tmp_path}/unlabelled holds none")
+    line = noted(read_folder(tmp_path), "no unlabeled images")
+    assert line.endswith(f"the folder {tmp_path}/unlabeled holds none")
 
 
 def test_layouts_that_cannot_be_read(tmp_path):
     flat = tmp_path / "flat"
-    picture(flat / "1.png")
+    image(flat / "1.png")
     empty = tmp_path / "empty"
     empty.mkdir()
     one = tmp_path / "one"
-    picture(one / "only" / "1.png")
+    image(one / "only" / "1.png")
     for folder in (flat, empty, one, make(tmp_path / "half", "test", "unlabeled")):
         with pytest.raises(DataError, match="labeled/<class>/") as caught:
             read_folder(folder)
@@ -198,16 +198,16 @@ def test_layouts_that_cannot_be_read(tmp_path):
         read_folder(tmp_path / "nowhere")
     with pytest.raises(DataError, match="is a file, not a folder"):
         read_folder(flat / "1.png")
-    with pytest.raises(DataError, match="both labeled/ and labelled/"):
-        read_folder(make(tmp_path / "both", "labeled", "labelled"))
+    with pytest.raises(DataError, match="both labeled/ and labeled/"):
+        read_folder(make(tmp_path / "both", "labeled", "labeled"))
     with pytest.raises(DataError, match="both validation/ and val/"):
         read_folder(make(tmp_path / "three", "train", "validation", "val", "test"))
 
 
 def test_classes_that_do_not_agree(tmp_path):
     make(tmp_path, "labeled", "test", "validation")
-    picture(tmp_path / "test" / "cow" / "1.png")
-    picture(tmp_path / "validation" / "yak" / "1.png")
+    image(tmp_path / "test" / "cow" / "1.png")
+    image(tmp_path / "validation" / "yak" / "1.png")
     with pytest.raises(DataError) as caught:
         read_folder(tmp_path)
     assert len(caught.value.messages) == 2
@@ -215,14 +215,14 @@ def test_classes_that_do_not_agree(tmp_path):
     assert "validation/yak" in str(caught.value)
 
 
-def test_a_class_without_pictures(tmp_path):
+def test_a_class_without_images(tmp_path):
     make(tmp_path, "train")
     (tmp_path / "train" / "cow").mkdir()
-    with pytest.raises(DataError, match="train/cow holds no readable picture"):
+    with pytest.raises(DataError, match="train/cow holds no readable image"):
         read_folder(tmp_path)
 
 
-def test_bad_pictures_of_all_splits_are_named_at_once(cases, tmp_path):
+def test_bad_images_of_all_splits_are_named_at_once(cases, tmp_path):
     shutil.copytree(cases / "c00_base", tmp_path / "data")
     bad = [
         tmp_path / "data" / name
@@ -236,7 +236,7 @@ def test_bad_pictures_of_all_splits_are_named_at_once(cases, tmp_path):
         assert len(caught.value.messages) == 4
         assert all(str(path) in str(caught.value) for path in bad)
     table = read_folder(tmp_path / "data", on_bad_image="skip")
-    assert counts(table) == {"labelled": 15, "unlabelled": 11, "test": 11}
+    assert counts(table) == {"labeled": 15, "unlabeled": 11, "test": 11}
     assert sum(note.startswith("skipped ") for note in table.notes) == 3
     assert not any(key.endswith("u_003.png") for key in table.keys)
 

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from picture_files import encoded, put, rows_of
+from tiny_images import encoded, put, rows_of
 
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.errors import DataError
@@ -34,7 +34,7 @@ def test_metadata_in_folders_of_splits(image_folder):
     assert table.classes == ("ant", "zebra")
     rows = rows_of(table)
     assert rows["train/images/0.png"] == ("pool", "zebra")
-    assert rows["train/images/7.png"] == ("unlabelled", "")
+    assert rows["train/images/7.png"] == ("unlabeled", "")
     assert rows["test/1.png"] == ("test", "ant")
     assert len(rows) == 10
 
@@ -107,8 +107,8 @@ def test_parquet_files(data):
     assert table.classes == ("ant", "zebra")
     rows = rows_of(table)
     assert rows["data/train-00000-of-00002.parquet/1"] == ("pool", "ant")
-    assert rows["data/train-00000-of-00002.parquet/6"] == ("unlabelled", "")
-    assert rows["data/train-00001-of-00002.parquet/2"] == ("unlabelled", "")
+    assert rows["data/train-00000-of-00002.parquet/6"] == ("unlabeled", "")
+    assert rows["data/train-00001-of-00002.parquet/2"] == ("unlabeled", "")
     assert rows["data/test-00000-of-00001.parquet/0"] == ("test", "zebra")
     keys = [f"data/train-00000-of-00002.parquet/{n}" for n in (5, 0, 4)]
     order = np.array([table.keys.index(key) for key in keys])
@@ -128,8 +128,8 @@ def test_parquet_without_names_of_classes(tmp_path):
     assert rows_of(read_data(path)) == {
         "x.parquet/0": ("pool", "b"),
         "x.parquet/1": ("pool", "a"),
-        "x.parquet/2": ("unlabelled", ""),
-        "x.parquet/3": ("unlabelled", ""),
+        "x.parquet/2": ("unlabeled", ""),
+        "x.parquet/3": ("unlabeled", ""),
     }
 
 
@@ -146,7 +146,7 @@ def test_parquet_files_that_are_wrong(tmp_path):
     with pytest.raises(DataError, match=r"can't read .*bad\.parquet"):
         read_data(tmp_path / "bad.parquet")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "no.parquet")
-    with pytest.raises(DataError, match=r"no column of pictures.*its columns are x"):
+    with pytest.raises(DataError, match=r"no column of images.*its columns are x"):
         read_data(tmp_path / "no.parquet")
 
 
@@ -157,7 +157,7 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table({"label": rows["label"], "image": pa.array(rows["image"], kind)})
     pq.write_table(table, path)
-    with pytest.raises(DataError, match="the row holds no picture"):
+    with pytest.raises(DataError, match="the row holds no image"):
         read_data(path)
     assert len(read_data(path, on_bad_image="skip").keys) == 3
 
@@ -171,9 +171,9 @@ def test_missing_pyarrow_tells_the_extra(data, monkeypatch):
         return real(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    from ssl_toolkit.data.images.archives import parquet_pictures
+    from ssl_toolkit.data.images.archives import parquet_images
 
-    parquet_pictures.cache_clear()
+    parquet_images.cache_clear()
     with pytest.raises(DataError, match=r'pip install "ssl-toolkit\[hf\]"'):
         read_data(data)
 

@@ -11,17 +11,17 @@ from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import (
     drop_leaks,
     find_leaks,
-    same_pictures,
+    same_images,
     split_parts,
 )
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 
-PARTS = {"l": "labelled", "u": "unlabelled", "v": "validation", "t": "test", "-": ""}
+PARTS = {"l": "labeled", "u": "unlabeled", "v": "validation", "t": "test", "-": ""}
 
 
 def table_of(text: str) -> ImageTable:
-    """A table of pictures such as ``l0x``: labelled, class 0 (or ``-``), of bytes x."""
+    """A table of images such as ``l0x``: labeled, class 0 (or ``-``), of bytes x."""
     rows = text.split()
     return ImageTable(
         classes=("cat", "dog"),
@@ -37,7 +37,7 @@ def split_of(table: ImageTable) -> Split:
     return Split(
         *(
             np.flatnonzero(table.parts == part)
-            for part in ("labelled", "unlabelled", "validation", "test")
+            for part in ("labeled", "unlabeled", "validation", "test")
         )
     )
 
@@ -93,35 +93,33 @@ def test_what_is_dropped(text, dropped):
     assert leaks.offenders.tolist() == dropped
     kept, told = drop_leaks(table, split, leaks)
     assert told.dropped == bool(dropped)
-    left = np.concatenate([kept.labelled, kept.unlabelled, kept.validation, kept.test])
+    left = np.concatenate([kept.labeled, kept.unlabeled, kept.validation, kept.test])
     assert sorted(left.tolist()) == [row for row in range(len(table.keys)) if row not in dropped]
     assert kept.test.tolist() == split.test.tolist()
-    assert [
-        note for note in kept.notes if f"removed {len(dropped)} pictures" in note
-    ] or not dropped
+    assert [note for note in kept.notes if f"removed {len(dropped)} images" in note] or not dropped
     assert not find_leaks(table, split_parts(table, kept)) or not dropped
 
 
-def test_a_labelled_picture_of_the_pool_leaves_both():
+def test_a_labeled_image_of_the_pool_leaves_both():
     table = table_of("l0x t0x l0y l1z")
-    split = replace(split_of(table), unlabelled=np.array([0, 2]))
+    split = replace(split_of(table), unlabeled=np.array([0, 2]))
     kept, _ = drop_leaks(table, split, find_leaks(table, split_parts(table, split)))
-    assert kept.labelled.tolist() == [2, 3]
-    assert kept.unlabelled.tolist() == [2]
+    assert kept.labeled.tolist() == [2, 3]
+    assert kept.unlabeled.tolist() == [2]
 
 
 def test_a_class_that_would_be_empty_is_named():
     table = table_of("l0x l1y t0x")
     split = split_of(table)
-    with pytest.raises(DataError, match="no labelled picture of cat"):
+    with pytest.raises(DataError, match="no labeled image of cat"):
         drop_leaks(table, split, find_leaks(table, split_parts(table, split)))
 
 
 def test_the_warning_counts():
     table = table_of("l0x t0x u-y u-y v1y t1y v0z l0z l0a l1a l0b")
     warning = find_leaks(table, table.parts).warning()
-    assert "1 labelled and 2 unlabelled and 1 validation pictures are test pictures too" in warning
-    assert "1 pictures stand under two labels (2 files)" in warning
+    assert "1 labeled and 2 unlabeled and 1 validation images are test images too" in warning
+    assert "1 images stand under two labels (2 files)" in warning
     assert "--drop-leaks" in warning
     assert "\n" not in warning
 
@@ -131,14 +129,14 @@ def test_the_list_says_what_offends():
     content = find_leaks(table, table.parts).content(table)
     assert content["dropped"] is False
     (group,) = content["groups"]
-    assert group[0] == {"path": "0.png", "part": "unlabelled", "class": None, "offends": True}
-    assert [picture["offends"] for picture in group] == [True, True, False]
+    assert group[0] == {"path": "0.png", "part": "unlabeled", "class": None, "offends": True}
+    assert [image["offends"] for image in group] == [True, True, False]
     assert group[2]["class"] == "dog"
 
 
 def test_without_digests_nothing_is_known():
     table = replace(table_of("l0x t0x"), digest=None)
-    assert same_pictures(table, np.arange(2)) == []
+    assert same_images(table, np.arange(2)) == []
     assert not find_leaks(table, table.parts)
 
 
@@ -148,8 +146,8 @@ def test_equal_starts_of_digests_are_no_equality(cases):
     cache.digests = cache.digests.copy()
     cache.digests[:3, :8] = 7
     cache.digests[2:4] = 5
-    assert [group.tolist() for group in same_pictures(table, np.arange(40))] == [[2, 3]]
-    assert same_pictures(table, np.array([0, 1, 2])) == []
+    assert [group.tolist() for group in same_images(table, np.arange(40))] == [[2, 3]]
+    assert same_images(table, np.array([0, 1, 2])) == []
 
 
 # --- on the command line ------------------------------------------------------------------------
@@ -173,23 +171,23 @@ def test_a_run_warns_lists_and_drops(leaky, tmp_path):
     first = call(*RUN, "--data", leaky, "--output", tmp_path / "run")
     assert first.returncode == 0, first.stderr
     (warning,) = [line for line in first.stdout.splitlines() if line.startswith("warning: byte")]
-    assert "1 labelled and 1 unlabelled pictures are test pictures too" in warning
-    assert "1 pictures stand under two labels" in warning
+    assert "1 labeled and 1 unlabeled images are test images too" in warning
+    assert "1 images stand under two labels" in warning
     assert "leaks.json" in warning
     content = json.loads((tmp_path / "run/leaks.json").read_text("utf-8"))
-    paths = [{picture["path"] for picture in group} for group in content["groups"]]
+    paths = [{image["path"] for image in group} for group in content["groups"]]
     assert {"labeled/a/again.png", "test/a/t_0.png"} in paths
     assert {"unlabeled/again.png", "test/b/t_0.png"} in paths
     assert {"labeled/c/img_0.png", "labeled/d/again.png"} in paths
     counts = json.loads((tmp_path / "run/summary.json").read_text())["counts"]
-    assert counts == {"labelled": 18, "unlabelled": 13, "validation": 0, "test": 12}
+    assert counts == {"labeled": 18, "unlabeled": 13, "validation": 0, "test": 12}
 
     again = call(*RUN, "--data", leaky, "--drop-leaks", "--output", tmp_path / "dropped")
     assert again.returncode == 0, again.stderr
-    assert "--drop-leaks removed 4 pictures: 3 labelled, 1 unlabelled" in again.stdout
+    assert "--drop-leaks removed 4 images: 3 labeled, 1 unlabeled" in again.stdout
     assert json.loads((tmp_path / "dropped/leaks.json").read_text("utf-8"))["dropped"] is True
     summary = json.loads((tmp_path / "dropped/summary.json").read_text())
-    assert summary["counts"] == {"labelled": 15, "unlabelled": 12, "validation": 0, "test": 12}
+    assert summary["counts"] == {"labeled": 15, "unlabeled": 12, "validation": 0, "test": 12}
     scored = call("evaluate", tmp_path / "dropped")
     assert scored.returncode == 0, scored.stderr
 
@@ -206,5 +204,5 @@ def test_dropping_a_whole_class_is_refused(cases, tmp_path):
     for path in (data / "labeled/a").iterdir():
         shutil.copy(path, data / "test/a" / f"again_{path.name}")
     told = refusal(*RUN, "--data", data, "--drop-leaks", "--output", tmp_path / "run")
-    assert "no labelled picture of a" in told
+    assert "no labeled image of a" in told
     assert not (tmp_path / "run").exists()

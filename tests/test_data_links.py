@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_folders import case_folders  # noqa: F401
-from picture_files import put
-from test_data_folders import counts, noted, picture
+from test_data_folders import counts, image, noted
+from tiny_images import put
 
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.folders import read_folder
-from ssl_toolkit.data.readers.listing import list_pictures
+from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.data.sets.domainnet import DomainNetReal
 from ssl_toolkit.data.sets.mini_imagenet import MiniImageNet
 from ssl_toolkit.errors import DataError
@@ -29,18 +29,18 @@ def test_links_of_case_14(cases):
     assert "--on-bad-image skip" in caught.value.messages[1]
     table = read_folder(cases / "c14_links", on_bad_image="skip")
     assert time.monotonic() - start < 10
-    assert counts(table) == {"labelled": 17, "unlabelled": 12, "test": 12}
+    assert counts(table) == {"labeled": 17, "unlabeled": 12, "test": 12}
     assert noted(table, "gone.png") == "skipped unlabeled/gone.png: broken link"
-    assert noted(table, "unreadable pictures skipped").endswith("1 of 42")
+    assert noted(table, "unreadable images skipped").endswith("1 of 42")
     assert noted(table, "links not followed").endswith("unlabeled/loop")
 
 
 def test_linked_folders(tmp_path):
     root = tmp_path / "data"
     for name in ("labeled/a/1.png", "labeled/b/1.png", "test/a/1.png", "unlabeled/z/1.png"):
-        picture(root / name)
-    picture(tmp_path / "elsewhere" / "deep" / "2.png")
-    picture(tmp_path / "beside" / "3.png")  # only reached through the folder above the data
+        image(root / name)
+    image(tmp_path / "elsewhere" / "deep" / "2.png")
+    image(tmp_path / "beside" / "3.png")  # only reached through the folder above the data
     (tmp_path / "elsewhere" / "round").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "back").symlink_to(root)
     pool = root / "unlabeled"
@@ -58,7 +58,7 @@ def test_linked_folders(tmp_path):
         "unlabeled/a_more/deep/2.png",
         "unlabeled/z/1.png",
     ]
-    assert counts(table) == {"labelled": 2, "unlabelled": 2, "test": 1}
+    assert counts(table) == {"labeled": 2, "unlabeled": 2, "test": 1}
     line = noted(table, "links not followed")
     for link in ("a_more/back", "a_more/round", "more_again", "a_same", "leak", "leak.png", "up"):
         assert f"unlabeled/{link}" in line
@@ -69,29 +69,29 @@ def test_linked_folders(tmp_path):
 def test_a_split_may_be_a_link_but_not_to_another(tmp_path):
     root = tmp_path / "data"
     for name in ("labeled/a/1.png", "labeled/b/1.png"):
-        picture(root / name)
-    picture(tmp_path / "pool" / "1.png")
+        image(root / name)
+    image(tmp_path / "pool" / "1.png")
     (root / "unlabeled").symlink_to(tmp_path / "pool")
-    assert counts(read_folder(root)) == {"labelled": 2, "unlabelled": 1}
+    assert counts(read_folder(root)) == {"labeled": 2, "unlabeled": 1}
     (root / "test").symlink_to("labeled")
-    with pytest.raises(DataError, match="lead to the same pictures"):
+    with pytest.raises(DataError, match="lead to the same images"):
         read_folder(root)
 
 
 def test_a_test_split_elsewhere_stays_out_of_the_pool(tmp_path):
     root = tmp_path / "data"
     for name in ("data/labeled/a/1.png", "data/labeled/b/1.png", "tests/a/1.png"):
-        picture(tmp_path / name)
+        image(tmp_path / name)
     (root / "test").symlink_to(tmp_path / "tests")
     (root / "unlabeled").mkdir()
     (root / "unlabeled" / "more").symlink_to(tmp_path / "tests" / "a")
     table = read_folder(root)
-    assert counts(table) == {"labelled": 2, "test": 1}
+    assert counts(table) == {"labeled": 2, "test": 1}
     assert "unlabeled/more" in noted(table, "links not followed")
 
 
 def listed(path, folder):
-    """A manifest of any kind that names two pictures of its own and one at `path`."""
+    """A manifest of any kind that names two images of its own and one at `path`."""
     labels = {"0.png": "x", "1.png": "y", path: "x"}
     for number, name in enumerate(("0.png", "1.png")):
         put(folder / name, number)
@@ -197,7 +197,7 @@ def test_pseudo_labels_of_a_linked_pool_read_back(tmp_path):
     for number, name in enumerate(("sub/1.png", "2.png")):
         (tmp_path / "farm" / f"{number}.png").symlink_to(tmp_path / "store" / name)
     for pool in (tmp_path / "m" / "pool", tmp_path / "farm", tmp_path / "store"):
-        files = [*list_pictures([str(pool)]).paths]
+        files = [*list_images([str(pool)]).paths]
         first = np.array([[0, 1], [1, 0]])
         sure = np.full((2, 2), 0.9, np.float32)
         guesses = Guesses([str(file) for file in files], files, first, sure, [])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from picture_files import put, rows_of
+from tiny_images import put, rows_of
 
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.manifests import part_of, read_manifest
@@ -15,20 +15,20 @@ from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.errors import DataError
 
 SPLIT = {
-    "a.png": ("labelled", "cat"),
-    "b.png": ("labelled", "dog"),
-    "c.png": ("unlabelled", ""),
-    "d.png": ("unlabelled", "cat"),
+    "a.png": ("labeled", "cat"),
+    "b.png": ("labeled", "dog"),
+    "c.png": ("unlabeled", ""),
+    "d.png": ("unlabeled", "cat"),
     "e.png": ("validation", "dog"),
     "f.png": ("test", "cat"),
     "deep er/g.png": ("pool", "dog"),
-    "h.png": ("unlabelled", ""),
+    "h.png": ("unlabeled", ""),
 }
 CSV = """ label ,Split,note,path
 cat,labeled,x,a.png
-dog,labelled,"x, y",b.png
+dog,labeled,"x, y",b.png
 ,unlabeled,,c.png
-cat,unlabelled,,d.png
+cat,unlabeled,,d.png
 dog,val,,e.png
 cat,TEST,,f.png
 dog,,,deep er/g.png
@@ -79,24 +79,24 @@ def test_every_form_says_the_same(folder, name, text):
     assert table.classes == ("cat", "dog")
     assert rows_of(table) == SPLIT
     assert table.read(np.array([3]), 4)[0, 0, 0].tolist() == [30, 30, 30]
-    assert any("pool 1, labelled 2, unlabelled 3, validation 1, test 1" in n for n in table.notes)
+    assert any("pool 1, labeled 2, unlabeled 3, validation 1, test 1" in n for n in table.notes)
     assert any("not used: note" in note for note in table.notes) == (name != "list.jsonl")
 
 
-def test_without_a_column_split_the_labelled_are_the_pool(folder):
+def test_without_a_column_split_the_labeled_are_the_pool(folder):
     table = read_data(manifest(folder, "path,label\na.png,1\nb.png,2\nc.png,Unlabeled\nd.png,\n"))
     assert rows_of(table) == {
         "a.png": ("pool", "1"),
         "b.png": ("pool", "2"),
-        "c.png": ("unlabelled", ""),
-        "d.png": ("unlabelled", ""),
+        "c.png": ("unlabeled", ""),
+        "d.png": ("unlabeled", ""),
     }
 
 
-@pytest.mark.parametrize("word", ["", "-1", "unlabeled", "UNLABELLED", "null", " "])
+@pytest.mark.parametrize("word", ["", "-1", "unlabeled", "UNLABELED", "null", " "])
 def test_words_for_no_label(folder, word):
     path = manifest(folder, f"path,label\na.png,x\nb.png,y\nc.png,{word}\n")
-    assert rows_of(read_data(path))["c.png"] == ("unlabelled", "")
+    assert rows_of(read_data(path))["c.png"] == ("unlabeled", "")
 
 
 def test_class_names_stay_text(folder):
@@ -109,7 +109,7 @@ def test_numbers_of_json_are_text(folder):
     text = '{"path":"a.png","label":3}\n{"path":"b.png","label":4.0}\n{"path":"c.png","label":NaN}'
     table = read_data(manifest(folder, text, "l.jsonl"))
     assert table.classes == ("3", "4")
-    assert rows_of(table)["c.png"] == ("unlabelled", "")
+    assert rows_of(table)["c.png"] == ("unlabeled", "")
 
 
 def test_lists_of_path_and_label(folder):
@@ -119,8 +119,8 @@ def test_lists_of_path_and_label(folder):
         "a.png": ("pool", "0"),
         "b.png": ("pool", "1"),
         "deep er/g.png": ("pool", "1"),
-        "c.png": ("unlabelled", ""),
-        "d.png": ("unlabelled", ""),
+        "c.png": ("unlabeled", ""),
+        "d.png": ("unlabeled", ""),
     }
 
 
@@ -185,7 +185,7 @@ def test_all_bad_rows_are_told_by_line(folder):
     assert "2 columns" in told[1]
     assert "'trian' is unknown" in told[2]
     assert "stands in line 2 already" in told[3]
-    assert "class 'bird' has no labelled picture" in told[4]
+    assert "class 'bird' has no labeled image" in told[4]
 
 
 def test_many_bad_rows_are_counted(folder):
@@ -209,7 +209,7 @@ def test_near_class_names_are_told(folder):
         ("l.csv", 'path,label\n"a.png,x\nb.png,y\n', "line 3"),
         ("l.csv", "path,label\na.png,\nb.png,\n", "0 classes"),
         ("l.csv", "path,label\na.png,cat\nb.png,\n", r"1 classes \(cat\)"),
-        ("l.csv", "path,label\nx.png,cat\ny.png,dog\n", "none of the 2 pictures.*--root"),
+        ("l.csv", "path,label\nx.png,cat\ny.png,dog\n", "none of the 2 images.*--root"),
         ("l.jsonl", "{oops}\n", "line 1: no JSON"),
         ("l.jsonl", "[1]\n", "text under 'path'"),
         ("l.jsonl", '{"path": "a.png", "label": [1]}\n', "label and split"),
@@ -227,26 +227,26 @@ def test_other_encodings_are_told(folder):
     assert "--data" in faults(folder / "nothing.csv")[0]
 
 
-def test_missing_pictures_are_named_or_skipped(folder):
+def test_missing_images_are_named_or_skipped(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,x\ngone.png,\n")
     told = faults(path)
     assert [m for m in told if "none.png: no such file" in m]
     assert [m for m in told if "gone.png: no such file" in m]
     table = read_data(path, on_bad_image="skip")
     assert table.keys == ("a.png", "b.png")
-    assert "unreadable pictures skipped: 2 of 4" in table.notes
+    assert "unreadable images skipped: 2 of 4" in table.notes
 
 
 def test_a_class_that_is_skipped_whole_is_told(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,z\n")
-    assert "class 'z' has no readable picture" in faults(path, on_bad_image="skip")[0]
+    assert "class 'z' has no readable image" in faults(path, on_bad_image="skip")[0]
 
 
-def test_labels_of_unlabelled_pictures_beyond_the_classes_are_noted(folder):
+def test_labels_of_unlabeled_images_beyond_the_classes_are_noted(folder):
     text = "path,label,split\na.png,x,labeled\nb.png,y,labeled\nc.png,z,unlabeled\n"
     table = read_data(manifest(folder, text))
-    assert rows_of(table)["c.png"] == ("unlabelled", "")
-    assert any("1 pictures: z" in note for note in table.notes)
+    assert rows_of(table)["c.png"] == ("unlabeled", "")
+    assert any("1 images: z" in note for note in table.notes)
 
 
 def test_file_names_are_utf8_whatever_the_locale(folder):
@@ -302,7 +302,7 @@ def test_the_command_reads_a_manifest(folder, command):
         "--image-size", 8,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "labelled 16" in done.stdout
+    assert "labeled 16" in done.stdout
     done = command("run", "--data", folder / "nowhere.csv")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from picture_files import encoded, put
+from tiny_images import encoded, put
 
 from ssl_toolkit.data.sets.mini_imagenet import CACHES, CATEGORIES, MiniImageNet
 from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
@@ -31,10 +31,10 @@ NAMES = wnids()
 
 
 def images(count, start):
-    """Each picture of one colour that tells its number."""
+    """Each image of one color that tells its number."""
     numbers = np.arange(start, start + count)
-    colours = np.stack([numbers % 256, numbers // 256, np.full(count, 7)], axis=-1)
-    return np.broadcast_to(colours[:, None, None], (count, SIDE, SIDE, 3)).astype(np.uint8)
+    colors = np.stack([numbers % 256, numbers // 256, np.full(count, 7)], axis=-1)
+    return np.broadcast_to(colors[:, None, None], (count, SIDE, SIDE, 3)).astype(np.uint8)
 
 
 def caches(folder, protocol):
@@ -113,12 +113,12 @@ def test_every_form_merges_to_100_classes_and_splits_alike(form):
     assert table.read(np.array([0, 700]), 84).shape == (2, 84, 84, 3)
 
 
-def test_pictures_have_the_labels_of_their_classes(tmp_path):
+def test_images_have_the_labels_of_their_classes(tmp_path):
     caches(tmp_path, 4)
     table = MiniImageNet().load(tmp_path)
     merged = sorted(name for names in NAMES.values() for name in names)
     assert table.classes == tuple(merged)
-    order = [name for names in NAMES.values() for name in names]  # of the pictures in the files
+    order = [name for names in NAMES.values() for name in names]  # of the images in the files
     pixels = table.read(np.arange(len(table.keys)), SIDE)[:, 0, 0].astype(int)
     numbers = pixels[:, 0] + 256 * pixels[:, 1]
     assert [order[number // A_CLASS] for number in numbers] == [
@@ -149,13 +149,13 @@ def test_numbers_of_the_paper():
     defaults = MiniImageNet.defaults
     assert defaults.image_size == 84
     assert [round(value, 4) for value in defaults.mean] == [0.4727, 0.4482, 0.4023]
-    # 600 pictures a class: 500 for training, 72 of them for validation, 40 with labels.
-    from ssl_toolkit.data.readers.arrays import Pictures, array_table
+    # 600 images a class: 500 for training, 72 of them for validation, 40 with labels.
+    from ssl_toolkit.data.readers.arrays import ImageArray, array_table
     from ssl_toolkit.data.sets.mini_imagenet import _test_parts
 
     blank = np.zeros((600, 1, 1, 3), dtype=np.uint8)
     groups = [
-        Pictures(f"{name}/", "pool", blank, np.full(600, at)) for at, name in enumerate(names)
+        ImageArray(f"{name}/", "pool", blank, np.full(600, at)) for at, name in enumerate(names)
     ]
     table = array_table(names, groups)
     parts = _test_parts(table)
@@ -168,9 +168,9 @@ def test_numbers_of_the_paper():
         labels_per_class=defaults.labels_per_class,
         val_fraction=defaults.val_fraction,
     )
-    sizes = [len(part) for part in (split.labelled, split.validation, split.test)]
+    sizes = [len(part) for part in (split.labeled, split.validation, split.test)]
     assert sizes == [4_000, 7_200, 10_000]
-    assert len(split.unlabelled) == 50_000 - 4_000 - 7_200
+    assert len(split.unlabeled) == 50_000 - 4_000 - 7_200
     assert (np.bincount(table.labels[split.validation]) == 72).all()
 
 
@@ -277,7 +277,7 @@ def test_a_pickle_of_python_2_is_read(tmp_path):
         (b"", "is damaged"),
         (b"garbage", "is damaged"),
         (pickle.dumps([1]), "holds a list"),
-        (pickle.dumps({"image_data": np.zeros((2, 4, 4))}), "has no pictures"),
+        (pickle.dumps({"image_data": np.zeros((2, 4, 4))}), "has no images"),
         (pickle.dumps({"image_data": images(4, 0)}), "'class_dict'"),
         (pickle.dumps({"image_data": images(4, 0), "class_dict": {"a": [7]}}), "aren't there"),
         (pickle.dumps({"image_data": images(4, 0), "class_dict": {"a": [-1]}}), "aren't there"),

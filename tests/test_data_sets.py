@@ -32,11 +32,11 @@ def test_digits_are_scikit_learns(digits):
     assert digits.keys[7] == "digits/0007"
     assert digits.classes == tuple("0123456789")
     assert digits.labels.tolist() == theirs[:, -1].tolist()
-    pictures = digits.read(np.arange(1797), 8)
-    assert pictures.shape == (1797, 8, 8, 3)
-    assert (pictures == pictures[..., :1]).all()
-    assert np.abs(pictures[..., 0].reshape(-1, 64) - theirs[:, :-1] * 255 / 16).max() <= 0.5
-    assert pictures.max() == 255
+    images = digits.read(np.arange(1797), 8)
+    assert images.shape == (1797, 8, 8, 3)
+    assert (images == images[..., :1]).all()
+    assert np.abs(images[..., 0].reshape(-1, 64) - theirs[:, :-1] * 255 / 16).max() <= 0.5
+    assert images.max() == 255
     assert digits.read(np.array([3]), 32).shape == (1, 32, 32, 3)
 
 
@@ -57,13 +57,13 @@ def test_digits_archive_is_small():
 def test_mnist5k(mnist):
     assert np.bincount(mnist.labels).tolist() == [500] * 10
     assert (np.bincount(mnist.labels[mnist.parts == "test"]) == 100).all()
-    pictures = mnist.read(np.array([0, 4999]), 28)
-    assert pictures.shape == (2, 28, 28, 3)
-    assert pictures[0].max() > 200
+    images = mnist.read(np.array([0, 4999]), 28)
+    assert images.shape == (2, 28, 28, 3)
+    assert images[0].max() > 200
     small = mnist.read(np.array([0, 4999]), 16)
     assert small.shape == (2, 16, 16, 3)
-    # Antialiased: the mean grey of a picture survives the smaller size.
-    np.testing.assert_allclose(small.mean((1, 2, 3)), pictures.mean((1, 2, 3)), rtol=0.1)
+    # Antialiased: the mean gray of an image survives the smaller size.
+    np.testing.assert_allclose(small.mean((1, 2, 3)), images.mean((1, 2, 3)), rtol=0.1)
 
 
 def test_the_test_split_is_fixed_and_stratified(digits, mnist):
@@ -89,9 +89,9 @@ def test_defaults_of_the_embedded_sets(cls, side, digits, mnist):
         test_fraction=defaults.test_fraction,
     )
     pool = np.flatnonzero(table.parts == "pool")
-    assert len(split.labelled) == 40
+    assert len(split.labeled) == 40
     assert abs(len(split.validation) / len(pool) - 0.1) < 0.003
-    assert len(split.unlabelled) == len(pool) - 40 - len(split.validation)
+    assert len(split.unlabeled) == len(pool) - 40 - len(split.validation)
     assert split.test.tolist() == np.flatnonzero(table.parts == "test").tolist()
 
 
@@ -218,7 +218,7 @@ def test_stl10(tmp_path, monkeypatch):
     (folder / "class_names.txt").write_text("\n".join(f"kind {n}" for n in range(10)))
     monkeypatch.setattr(theirs.STL10, "_check_integrity", lambda self: True)
     table = STL10().load(tmp_path)
-    assert table.parts.tolist() == ["pool"] * 3 + ["unlabelled"] * 4 + ["test"] * 2
+    assert table.parts.tolist() == ["pool"] * 3 + ["unlabeled"] * 4 + ["test"] * 2
     assert table.labels.tolist() == [0, 1, 2, -1, -1, -1, -1, 0, 1]
     assert table.classes[2] == "kind 2"
     read = table.read(np.array([2, 3]), 96)

@@ -19,7 +19,7 @@ def test_a_split_file_brings_the_split_back_elsewhere(cases, tmp_path):
     shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "moved")
     moved = read_folder(tmp_path / "moved")
     again = load_split(tmp_path / "split.json", moved).split
-    for part in ("labelled", "unlabelled", "validation", "test"):
+    for part in ("labeled", "unlabeled", "validation", "test"):
         assert getattr(again, part).tolist() == getattr(split, part).tolist()
         assert getattr(again, part).dtype == np.int64
     assert split_hash(moved, again) == split_hash(table, split)
@@ -30,24 +30,24 @@ def test_a_split_file_brings_the_split_back_elsewhere(cases, tmp_path):
     assert split_hash(table, other) != split_hash(table, split)
 
 
-def test_a_split_file_with_labelled_pictures_in_the_pool(tmp_path):
+def test_a_split_file_with_labeled_images_in_the_pool(tmp_path):
     table = table_of([6, 6])
-    split = draw_split(table, seed=0, labels_per_class=2, labelled_in_pool=True)
+    split = draw_split(table, seed=0, labels_per_class=2, labeled_in_pool=True)
     save_split(tmp_path / "s.json", table, split)
-    assert len(load_split(tmp_path / "s.json", table).split.unlabelled) == 12
+    assert len(load_split(tmp_path / "s.json", table).split.unlabeled) == 12
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s["labelled"].append("pool/99"), "labelled pictures that the data doesn't have"),
-        (lambda s: s["test"].append(s["test"][0]), "test pictures that stand there twice: pool/"),
-        (lambda s: s["test"].append(s["labelled"][0]), "both test and labelled: pool/"),
-        (lambda s: s["test"].append(s["unlabelled"][0]), "both test and unlabelled: pool/"),
-        (lambda s: s["validation"].append(s["labelled"][0]), "both validation and labelled"),
+        (lambda s: s["labeled"].append("pool/99"), "labeled images that the data doesn't have"),
+        (lambda s: s["test"].append(s["test"][0]), "test images that stand there twice: pool/"),
+        (lambda s: s["test"].append(s["labeled"][0]), "both test and labeled: pool/"),
+        (lambda s: s["test"].append(s["unlabeled"][0]), "both test and unlabeled: pool/"),
+        (lambda s: s["validation"].append(s["labeled"][0]), "both validation and labeled"),
         (lambda s: s["validation"].append(s["test"][0]), "both test and validation"),
-        (lambda s: s["labelled"].append("unlabelled/20"), "labelled pictures that carry no label"),
-        (lambda s: s["labelled"].pop(), "doesn't match its hash"),
+        (lambda s: s["labeled"].append("unlabeled/20"), "labeled images that carry no label"),
+        (lambda s: s["labeled"].pop(), "doesn't match its hash"),
         (lambda s: s["classes"].reverse(), "made for the classes b, a; the data has a, b"),
         (lambda s: s.update(version=1), "another version"),
         (lambda s: s.pop("test"), "is no split file; one holds version, hash, classes"),
@@ -55,7 +55,7 @@ def test_a_split_file_with_labelled_pictures_in_the_pool(tmp_path):
     ],
 )
 def test_faults_of_a_split_file(tmp_path, change, words):
-    table = table_of([10, 10], "pool", unlabelled=3)
+    table = table_of([10, 10], "pool", unlabeled=3)
     split = draw_split(table, seed=0, labels_per_class=2, val_fraction=0.1, test_fraction=0.2)
     path = tmp_path / "split.json"
     save_split(path, table, split)
@@ -75,8 +75,8 @@ def test_files_that_are_no_split(tmp_path):
         load_split(tmp_path / "b.json", table_of([2, 2]))
 
 
-def test_pictures_that_are_gone_are_named(tmp_path):
+def test_images_that_are_gone_are_named(tmp_path):
     table = table_of([4, 4])
     save_split(tmp_path / "s.json", table, draw_split(table, seed=0))
-    with pytest.raises(DataError, match="labelled pictures that the data doesn't have: pool/7"):
+    with pytest.raises(DataError, match="labeled images that the data doesn't have: pool/7"):
         load_split(tmp_path / "s.json", table_of([4, 3]))

@@ -54,7 +54,7 @@ def test_channel_statistics_are_those_of_float64():
 def test_constant_channels_keep_a_width():
     store = ImageStore(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8))
     assert channel_statistics(store, torch.tensor([0, 1])) == ((1.0,) * 3, (LEAST_STD,) * 3)
-    with pytest.raises(ValueError, match="at least one picture"):
+    with pytest.raises(ValueError, match="at least one image"):
         channel_statistics(store, torch.tensor([]))
 
 
@@ -67,16 +67,16 @@ def test_derived_seeds():
 
 
 def test_index_stream_is_a_function_of_the_position():
-    whole = IndexStream(7, 3, "labelled").take(0, 40)
+    whole = IndexStream(7, 3, "labeled").take(0, 40)
     assert whole.dtype == torch.int64
     for epoch in range(5):
         assert sorted(whole[7 * epoch : 7 * epoch + 7].tolist()) == list(range(7))
     assert len({tuple(whole[7 * e : 7 * e + 7].tolist()) for e in range(5)}) > 1
     for batch in (1, 3, 16):
-        stream = IndexStream(7, 3, "labelled")
+        stream = IndexStream(7, 3, "labeled")
         pieces = [stream.take(start, min(batch, 40 - start)) for start in range(0, 40, batch)]
         assert torch.equal(torch.cat(pieces), whole)
-    stream = IndexStream(7, 3, "labelled")
+    stream = IndexStream(7, 3, "labeled")
     stream.take(0, 40)
     assert torch.equal(stream.take(5, 20), whole[5:25])
     assert stream.at(39) == whole[39]
@@ -110,13 +110,13 @@ def test_streams_refuse_nonsense():
 
 def test_balanced_stream_shows_classes_equally():
     labels = torch.tensor([0] * 9 + [2] * 3 + [5])
-    stream = BalancedStream(labels, 4, "labelled")
+    stream = BalancedStream(labels, 4, "labeled")
     whole = stream.take(0, 27 * 3)
     shown = labels[whole].view(27, 3)
     assert (shown.sort(dim=1).values == torch.tensor([0, 2, 5])).all()
     assert len({tuple(row) for row in shown.tolist()}) > 1
     counts = torch.bincount(whole, minlength=13)
     assert counts.tolist() == [3] * 9 + [9] * 3 + [27]
-    again = BalancedStream(labels.tolist(), 4, "labelled")
+    again = BalancedStream(labels.tolist(), 4, "labeled")
     assert torch.equal(torch.cat([again.take(s, 4) for s in range(0, 80, 4)]), whole[:80])
-    assert not torch.equal(BalancedStream(labels, 5, "labelled").take(0, 81), whole)
+    assert not torch.equal(BalancedStream(labels, 5, "labeled").take(0, 81), whole)

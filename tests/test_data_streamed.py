@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from picture_files import encoded, put
 from test_data_webdataset import samples, shard
+from tiny_images import encoded, put
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.feed import streaming
 from ssl_toolkit.data.feed.sampling import IndexStream, buffered_order
-from ssl_toolkit.data.feed.streaming import Blocks, StreamedPictures, reading_order
+from ssl_toolkit.data.feed.streaming import Blocks, StreamedImages, reading_order
 from ssl_toolkit.data.images.archives import tar_member
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.engine.experiment import prepare
@@ -46,15 +46,15 @@ def test_runs_come_whole_in_an_order_of_their_own_for_each_epoch():
 
 def test_a_stream_in_a_given_order_can_start_anywhere():
     order = buffered_order(torch.arange(30), [10, 20], 8)
-    whole = IndexStream(30, 5, "unlabelled", order).take(0, 90)
+    whole = IndexStream(30, 5, "unlabeled", order).take(0, 90)
     assert sorted(whole[:30].tolist()) == sorted(whole[60:].tolist()) == list(range(30))
     assert whole[:30].tolist() != whole[30:60].tolist()
-    parts = [IndexStream(30, 5, "unlabelled", order).take(at, 7) for at in range(0, 84, 7)]
+    parts = [IndexStream(30, 5, "unlabeled", order).take(at, 7) for at in range(0, 84, 7)]
     assert torch.equal(torch.cat(parts), whole[:84])
 
 
 def noise(number):
-    """A picture of some kilobytes."""
+    """An image of some kilobytes."""
     import io
 
     from PIL import Image
@@ -74,25 +74,25 @@ def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatc
         shard(tmp_path / f"{number}.tar", members)
     table = read_data(tmp_path, lazily=True)
     files = table.read
-    assert isinstance(files, FilePictures)
+    assert isinstance(files, ImageFiles)
     files.workers = workers
     rows = np.arange(150)
-    pictures = StreamedPictures(files, rows, table.labels, 8, buffer=20, refuse=True)
+    images = StreamedImages(files, rows, table.labels, 8, buffer=20, refuse=True)
     order = draw(reading_order(files, rows, 20), 0)
     held = 0
     for start in range(0, 150, 10):
         places = np.array(order[start : start + 10])
-        taken = pictures.take(places)
+        taken = images.take(places)
         assert (taken == table.read(places, 8).transpose(0, 3, 1, 2)).all()
-        held = max(held, len(pictures.blocks._held))
+        held = max(held, len(images.blocks._held))
     members = [tar_member(path) for path in files.paths]
     blocks = {
         (file, at)
         for file, start, length in members
         for at in range(start // 4096, (start + length - 1) // 4096 + 1)
     }
-    assert pictures.blocks.reads == len(blocks)
-    assert held <= pictures.blocks.most < len(blocks) / 2
+    assert images.blocks.reads == len(blocks)
+    assert held <= images.blocks.most < len(blocks) / 2
 
 
 def test_blocks_join_what_lies_across_them(tmp_path, monkeypatch):
@@ -112,8 +112,8 @@ def shards(tmp_path, monkeypatch):
     data = tmp_path / "data"
     shard(data / "train-000.tar", samples(6))
     shard(data / "train-001.tar", samples(6, start=6))
-    shard(data / "unlabeled-000.tar", samples(8, start=20, labelled=False))
-    shard(data / "unlabeled-001.tar", samples(8, start=30, labelled=False))
+    shard(data / "unlabeled-000.tar", samples(8, start=20, labeled=False))
+    shard(data / "unlabeled-001.tar", samples(8, start=30, labeled=False))
     shard(data / "test-000.tar", samples(4, start=40))
     return data
 
@@ -127,22 +127,22 @@ def config(folder, **more):
     return validate([Layer("test", keys | more)])
 
 
-def test_only_the_unlabelled_are_streamed(shards, tmp_path):
+def test_only_the_unlabeled_are_streamed(shards, tmp_path):
     experiment = prepare(config(shards))
     images = experiment.trainer.batches.images
-    assert (len(images.labelled), len(images.unlabelled), len(experiment.test[0])) == (4, 24, 4)
-    (cache,) = [path for path in (tmp_path / "cache" / "pictures").iterdir() if path.suffix == ""
+    assert (len(images.labeled), len(images.unlabeled), len(experiment.test[0])) == (4, 24, 4)
+    (cache,) = [path for path in (tmp_path / "cache" / "images").iterdir() if path.suffix == ""
                 and not path.name.startswith(".")]  # fmt: skip
     assert (cache / "pixels").stat().st_size == 8 * 3 * 4 * 4
     everything = prepare(config(shards, stream_buffer=None)).trainer.batches.images
     assert torch.equal(images.hidden, everything.hidden)
     assert torch.equal(
-        images.pool.gather(images.unlabelled), everything.pool.gather(everything.unlabelled)
+        images.pool.gather(images.unlabeled), everything.pool.gather(everything.unlabeled)
     )
     assert torch.equal(
-        images.store.gather(images.labelled), everything.store.gather(everything.labelled)
+        images.store.gather(images.labeled), everything.store.gather(everything.labeled)
     )
-    assert any("24 unlabelled pictures are decoded while training" in n for n in experiment.notes)
+    assert any("24 unlabeled images are decoded while training" in n for n in experiment.notes)
 
 
 def test_batches_depend_on_seed_and_number_alone(shards):
@@ -150,11 +150,11 @@ def test_batches_depend_on_seed_and_number_alone(shards):
     second = prepare(config(shards, workers=2)).trainer.batches
     for number in (3, 0, 7):
         one, other = first.draw(number), second.draw(number)
-        assert torch.equal(one.unlabelled_indices, other.unlabelled_indices)
-        assert torch.equal(one.unlabelled_weak, other.unlabelled_weak)
+        assert torch.equal(one.unlabeled_indices, other.unlabeled_indices)
+        assert torch.equal(one.unlabeled_weak, other.unlabeled_weak)
     assert not torch.equal(
-        first.draw(0).unlabelled_indices,
-        prepare(config(shards, seed=1)).trainer.batches.draw(0).unlabelled_indices,
+        first.draw(0).unlabeled_indices,
+        prepare(config(shards, seed=1)).trainer.batches.draw(0).unlabeled_indices,
     )
 
 
@@ -172,33 +172,33 @@ def test_a_stream_goes_on_exactly(shards):
         assert torch.equal(tensor, went_on.classifier.state_dict()[name]), name
 
 
-def test_unreadable_streamed_pictures_end_the_training(shards):
-    shard(shards / "unlabeled-002.tar", [("oops.png", b"no picture")])
+def test_unreadable_streamed_images_end_the_training(shards):
+    shard(shards / "unlabeled-002.tar", [("oops.png", b"no image")])
     with pytest.raises(DataError) as caught:
         prepare(config(shards)).trainer.fit()
-    assert "oops.png: not a picture" in caught.value.messages[0]
+    assert "oops.png: not an image" in caught.value.messages[0]
     assert "--on-bad-image skip" in caught.value.messages[-1]
 
 
 def test_or_another_of_the_same_class_stands_in(tmp_path):
-    members = [*samples(6), ("0003.png", b"no picture")]  # the last one counts
+    members = [*samples(6), ("0003.png", b"no image")]  # the last one counts
     members = [(name, b"oops" if name == "0003.png" else content) for name, content in samples(6)]
     path = shard(tmp_path / "x.tar", members)
     table = read_data(path, lazily=True)
-    assert isinstance(table.read, FilePictures)
-    pictures = StreamedPictures(table.read, np.arange(6), table.labels, 4, buffer=3, refuse=False)
-    assert pictures.take(np.array([2, 3]))[:, 0, 0, 0].tolist() == [2, 5]  # 5: odd as 3 is
-    assert pictures.take(np.array([3]))[:, 0, 0, 0].tolist() == [5]
-    assert [*pictures.skipped.values()] == ["not a picture"]
+    assert isinstance(table.read, ImageFiles)
+    images = StreamedImages(table.read, np.arange(6), table.labels, 4, buffer=3, refuse=False)
+    assert images.take(np.array([2, 3]))[:, 0, 0, 0].tolist() == [2, 5]  # 5: odd as 3 is
+    assert images.take(np.array([3]))[:, 0, 0, 0].tolist() == [5]
+    assert [*images.skipped.values()] == ["not an image"]
     with pytest.raises(DataError, match="nor others"):
-        StreamedPictures(
+        StreamedImages(
             table.read, np.array([3]), table.labels[[3]], 4, buffer=3, refuse=False
         ).take(np.array([0]))
 
 
-def test_unreadable_labelled_and_test_pictures_are_told_before_the_first_step(shards):
-    shard(shards / "test-001.tar", [("oops.png", b"no picture"), ("oops.cls", b"0")])
-    with pytest.raises(DataError, match=r"oops\.png: not a picture"):
+def test_unreadable_labeled_and_test_images_are_told_before_the_first_step(shards):
+    shard(shards / "test-001.tar", [("oops.png", b"no image"), ("oops.cls", b"0")])
+    with pytest.raises(DataError, match=r"oops\.png: not an image"):
         prepare(config(shards))
     experiment = prepare(config(shards, on_bad_image="skip"))
     assert len(experiment.test[0]) == 4
@@ -216,9 +216,9 @@ def test_files_of_their_own_are_streamed_too(tmp_path):
         put(tmp_path / "labeled" / str(number % 2) / f"{number}.png", number)
         put(tmp_path / "unlabeled" / f"{number}.png", 100 + number)
     images = prepare(config(tmp_path, labels_per_class=None)).trainer.batches.images
-    assert (images.pool.pixels(images.unlabelled)[:, 0, 0, 0] >= 100).all()
+    assert (images.pool.pixels(images.unlabeled)[:, 0, 0, 0] >= 100).all()
 
 
 def test_what_is_no_file_is_not_streamed(tmp_path):
-    with pytest.raises(ConfigError, match="--stream-buffer: the pictures of digits are neither"):
+    with pytest.raises(ConfigError, match="--stream-buffer: the images of digits are neither"):
         prepare(config("", data=None, dataset="digits"))

@@ -38,7 +38,7 @@ def test_texts_grow():
 
 
 def test_texts_take_little_memory():
-    texts = Texts(f"pictures/{number:07}.png" for number in range(1000))
+    texts = Texts(f"images/{number:07}.png" for number in range(1000))
     assert len(texts._bytes) + texts._ends.itemsize * len(texts._ends) < 30 * 1001
 
 

@@ -3,7 +3,7 @@ import struct
 
 import numpy as np
 import pytest
-from picture_files import put
+from tiny_images import put
 
 from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.data.load import load_table
@@ -91,7 +91,7 @@ def test_files_are_verified_and_cached_before_the_first_step(tmp_path, monkeypat
     with pytest.raises(DataError) as caught:
         load_table(settings(root))
     assert len(caught.value.messages) == 3
-    assert "banded_val.jpg: not a picture" in caught.value.messages[0]
+    assert "banded_val.jpg: not an image" in caught.value.messages[0]
     table = load_table(settings(root, on_bad_image="skip"))
     assert table.parts.tolist() == ["pool"] * 2 + ["test"] * 2
     assert table.labels.tolist() == [0, 1, 0, 1]
@@ -99,7 +99,7 @@ def test_files_are_verified_and_cached_before_the_first_step(tmp_path, monkeypat
         "banded_train.jpg", "dotted_train.jpg", "banded_test.jpg", "dotted_test.jpg"
     ]  # fmt: skip
     assert table.read(np.array([3]), 4)[0, 0, 0, 0] == 54
-    assert any("unreadable pictures skipped: 2 of 6" in note for note in table.notes)
+    assert any("unreadable images skipped: 2 of 6" in note for note in table.notes)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_fer2013_without_test_labels_is_told(tmp_path, unchecked):
     pixels = " ".join(["0"] * 48 * 48)
     (tmp_path / "fer2013" / "train.csv").write_text(f"emotion,pixels\n0,{pixels}\n")
     (tmp_path / "fer2013" / "test.csv").write_text(f"pixels\n{pixels}\n")
-    with pytest.raises(DataError, match=r"test pictures carry no labels \(fer2013\.csv"):
+    with pytest.raises(DataError, match=r"test images carry no labels \(fer2013\.csv"):
         TorchvisionSet("FER2013").load(tmp_path)
 
 

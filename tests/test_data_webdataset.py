@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from picture_files import encoded, rows_of
+from tiny_images import encoded, rows_of
 
 from ssl_toolkit.data.images.archives import container, read_packed
 from ssl_toolkit.data.readers import webdataset as shards_module
@@ -24,10 +24,10 @@ def shard(path, members, mode="w"):
     return path
 
 
-def samples(count, *, start=0, labelled=True):
+def samples(count, *, start=0, labeled=True):
     for number in range(start, start + count):
         yield f"{number:04d}.png", encoded(number)
-        if labelled:
+        if labeled:
             yield f"{number:04d}.cls", f"{number % 2}".encode()
 
 
@@ -35,7 +35,7 @@ def samples(count, *, start=0, labelled=True):
 def shards(tmp_path):
     shard(tmp_path / "train-000.tar", samples(6))
     shard(tmp_path / "train-001.tar", samples(6, start=6))
-    shard(tmp_path / "unlabeled-000.tar", samples(3, start=20, labelled=False))
+    shard(tmp_path / "unlabeled-000.tar", samples(3, start=20, labeled=False))
     shard(tmp_path / "test" / "000.tar", samples(4, start=30))
     return tmp_path
 
@@ -43,7 +43,7 @@ def shards(tmp_path):
 def test_shards_of_a_folder(shards):
     table = read_data(shards)
     assert table.classes == ("0", "1")
-    assert Counter(table.parts.tolist()) == {"pool": 12, "unlabelled": 3, "test": 4}
+    assert Counter(table.parts.tolist()) == {"pool": 12, "unlabeled": 3, "test": 4}
     assert rows_of(table)["train-001.tar/0007.png"] == ("pool", "1")
     assert rows_of(table)["test/000.tar/0030.png"] == ("test", "0")
     rows = np.array([table.keys.index(f"train-00{n // 6}.tar/{n:04d}.png") for n in (11, 0, 7)])
@@ -55,8 +55,8 @@ def test_shards_of_a_folder(shards):
 
 
 def test_the_name_of_the_data_folder_is_no_split(tmp_path):
-    shard(tmp_path / "test-pictures" / "000.tar", samples(4))
-    assert set(read_data(tmp_path / "test-pictures").parts) == {"pool"}
+    shard(tmp_path / "test-images" / "000.tar", samples(4))
+    assert set(read_data(tmp_path / "test-images").parts) == {"pool"}
 
 
 def test_one_shard(tmp_path):
@@ -126,7 +126,7 @@ def test_links_and_devices_are_not_followed(tmp_path, kind):
     assert any("0009.png" in note for note in table.notes)
 
 
-def test_damaged_shards_and_pictures_are_named(tmp_path):
+def test_damaged_shards_and_images_are_named(tmp_path):
     (tmp_path / "bad.tar").write_bytes(b"no tar at all" * 100)
     with pytest.raises(DataError, match=r"can't read the shard .*bad\.tar: damaged"):
         read_data(tmp_path / "bad.tar")
@@ -137,17 +137,17 @@ def test_damaged_shards_and_pictures_are_named(tmp_path):
     (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2 + 100])
     with pytest.raises(DataError, match=r"cut\.tar: damaged"):
         read_data(tmp_path / "cut.tar")
-    path = shard(tmp_path / "x.tar", [*samples(4), ("oops.png", b"no picture"), ("no.png", b"")])
+    path = shard(tmp_path / "x.tar", [*samples(4), ("oops.png", b"no image"), ("no.png", b"")])
     with pytest.raises(DataError) as caught:
         read_data(path)
-    assert "oops.png: not a picture" in caught.value.messages[0]
+    assert "oops.png: not an image" in caught.value.messages[0]
     assert "no.png: empty file" in caught.value.messages[1]
     assert len(read_data(path, on_bad_image="skip").keys) == 4
 
 
 def test_samples_that_are_wrong_are_named(tmp_path):
     two = shard(tmp_path / "two.tar", [*samples(4), ("0000.jpg", encoded(1))])
-    with pytest.raises(DataError, match=r"two\.tar/0000 has 2 pictures"):
+    with pytest.raises(DataError, match=r"two\.tar/0000 has 2 images"):
         read_data(two)
     odd = shard(tmp_path / "odd.tar", [*samples(4), ("9.png", encoded(1)), ("9.json", b"{")])
     with pytest.raises(DataError, match=r"the label 9\.json of a shard is damaged"):

@@ -27,7 +27,7 @@ def test_the_blocks_run(tmp_path: Path) -> None:
     assert len(accuracies) == 3
     assert accuracies[0] == accuracies[1], "the same run once more"
     assert min(accuracies) > 0.15, "30 steps teach more than chance"
-    assert "{'labelled': 50, 'unlabelled': 1350, 'validation': 0, 'test': 397}" in done.stdout
+    assert "{'labeled': 50, 'unlabeled': 1350, 'validation': 0, 'test': 397}" in done.stdout
     assert "(2, 10)" in done.stdout
     assert float(done.stdout.split("score ")[1].split()[0]) > 0.9
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())

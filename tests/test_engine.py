@@ -127,27 +127,27 @@ class Everything(Algorithm):
         super().__init__(config, task)
         self.own_head = nn.Linear(task.feature_dim, 4)
         self.register_buffer("scanned", torch.zeros(3, dtype=torch.int64))
-        self.register_buffer("pseudo", torch.full((task.unlabelled_count,), -1))
+        self.register_buffer("pseudo", torch.full((task.unlabeled_count,), -1))
 
     def views(self) -> Views:
-        return Views(labelled_strong=1, unlabelled_weak=1, unlabelled_strong=2, unlabelled_ratio=2)
+        return Views(labeled_strong=1, unlabeled_weak=1, unlabeled_strong=2, unlabeled_ratio=2)
 
     @property
     def scan_every(self) -> int:
         return 2
 
-    def scan(self, labelled: Any, unlabelled: Any, ctx: Context) -> None:
-        for indices, images in unlabelled:
+    def scan(self, labeled: Any, unlabeled: Any, ctx: Context) -> None:
+        for indices, images in unlabeled:
             self.pseudo[indices] = ctx.teacher(images).argmax(dim=1)
             self.scanned[0] += len(indices)
-        for indices, images, labels in labelled:
+        for indices, images, labels in labeled:
             assert len(indices) == len(images) == len(labels)
             self.scanned[1] += len(indices)
         self.scanned[2] += 1
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        u = batch.unlabelled_weak[0]
-        assert batch.unlabelled_labels is None
+        u = batch.unlabeled_weak[0]
+        assert batch.unlabeled_labels is None
         running = [b.clone() for n, b in self._statistics(ctx)]
         gradient = ctx.input_gradient(u, lambda p: p.logits.logsumexp(dim=1).sum())
         ctx.forward(u, update_statistics=False)
@@ -156,7 +156,7 @@ class Everything(Algorithm):
         )
         assert gradient.shape == u.shape
         assert not gradient.requires_grad
-        features, logits = ctx.forward(batch.labelled_weak[0])
+        features, logits = ctx.forward(batch.labeled_weak[0])
         teacher = ctx.teacher_forward(u)
         assert teacher.features.shape == (len(u), self.task.feature_dim)
         assert ctx.total(torch.ones(1)).item() == 1
@@ -180,7 +180,7 @@ class Exploding(Algorithm):
         return Views()
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        loss = nn.functional.cross_entropy(ctx.model(batch.labelled_weak[0]), batch.labels)
+        loss = nn.functional.cross_entropy(ctx.model(batch.labeled_weak[0]), batch.labels)
         bad = loss * (math.nan if ctx.step >= 4 else 1.0)
         return StepOutput({"supervised": Loss(loss), "pair": Loss(bad, 2.0)})
 
@@ -243,7 +243,7 @@ def test_scores_equal_scikit_learn() -> None:
 def test_calibration_error_by_hand() -> None:
     probs = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], dtype=np.float32)
     labels = np.array([0, 1, 1])
-    # Bins of 1/15: two pictures at 0.9 (one right), one at 0.6 (right).
+    # Bins of 1/15: two images at 0.9 (one right), one at 0.6 (right).
     expected = (abs(1.8 - 1) + abs(0.6 - 1)) / 3
     assert scores(probs, labels, "ab")["ece"] == pytest.approx(expected, abs=1e-6)
 
@@ -269,7 +269,7 @@ def test_a_batch_depends_on_seed_and_number_alone() -> None:
             if getattr(a, name) is not None:
                 assert torch.equal(getattr(a, name), getattr(b, name)), name
     other = prepare(configure(algo="simple", seed=1)).trainer.batches.draw(0)
-    assert not torch.equal(first.draw(0).unlabelled_weak, other.unlabelled_weak)
+    assert not torch.equal(first.draw(0).unlabeled_weak, other.unlabeled_weak)
 
 
 def test_algorithms_share_images_order_and_draws() -> None:
@@ -280,35 +280,35 @@ def test_algorithms_share_images_order_and_draws() -> None:
         batches[algo + " weights"] = experiment.trainer.classifier.state_dict()
     for n in range(3):
         simple, mixmatch, fixmatch = (batches[a][n] for a in ("simple", "mixmatch", "fixmatch"))
-        assert torch.equal(simple.labelled_weak, mixmatch.labelled_weak)
-        assert torch.equal(simple.labelled_weak, batches["supervised"][n].labelled_weak)
-        assert torch.equal(simple.unlabelled_weak, mixmatch.unlabelled_weak)
-        assert torch.equal(simple.labelled_weak, fixmatch.labelled_weak)
-    order = torch.cat([b.unlabelled_indices for b in batches["simple"]])
-    assert torch.equal(order, batches["fixmatch"][0].unlabelled_indices[: len(order)])
+        assert torch.equal(simple.labeled_weak, mixmatch.labeled_weak)
+        assert torch.equal(simple.labeled_weak, batches["supervised"][n].labeled_weak)
+        assert torch.equal(simple.unlabeled_weak, mixmatch.unlabeled_weak)
+        assert torch.equal(simple.labeled_weak, fixmatch.labeled_weak)
+    order = torch.cat([b.unlabeled_indices for b in batches["simple"]])
+    assert torch.equal(order, batches["fixmatch"][0].unlabeled_indices[: len(order)])
     for name, tensor in batches["simple weights"].items():
         assert torch.equal(tensor, batches["supervised weights"][name]), name
 
 
 def test_ratios_share_the_order_and_the_first_draws() -> None:
     made = {
-        ratio: prepare(configure(algo="fixmatch", fixmatch={"unlabelled_ratio": ratio}))
+        ratio: prepare(configure(algo="fixmatch", fixmatch={"unlabeled_ratio": ratio}))
         for ratio in (1, 7)
     }
     few, many = (made[ratio].trainer.batches for ratio in (1, 7))
     size = len(few.draw(0).labels)
     for number in range(3):
         one, other = few.draw(number), many.draw(number)
-        assert torch.equal(one.labelled_indices, other.labelled_indices)
-        assert torch.equal(one.labelled_weak, other.labelled_weak)
+        assert torch.equal(one.labeled_indices, other.labeled_indices)
+        assert torch.equal(one.labeled_weak, other.labeled_weak)
     one, other = few.draw(0), many.draw(0)
-    assert len(other.unlabelled_indices) == 7 * size
-    assert torch.equal(one.unlabelled_indices, other.unlabelled_indices[:size])
-    assert torch.equal(one.unlabelled_weak, other.unlabelled_weak[:, :size])
-    strong = (one.unlabelled_strong - other.unlabelled_strong[:, :size]).abs()
+    assert len(other.unlabeled_indices) == 7 * size
+    assert torch.equal(one.unlabeled_indices, other.unlabeled_indices[:size])
+    assert torch.equal(one.unlabeled_weak, other.unlabeled_weak[:, :size])
+    strong = (one.unlabeled_strong - other.unlabeled_strong[:, :size]).abs()
     assert strong.max() < 1e-6
     # From the second batch on the images differ, and the draws of the first rows don't.
-    assert not torch.equal(few.draw(1).unlabelled_indices, many.draw(1).unlabelled_indices[:size])
+    assert not torch.equal(few.draw(1).unlabeled_indices, many.draw(1).unlabeled_indices[:size])
     assert few.digests(8) == many.digests(8)
 
 
@@ -316,8 +316,8 @@ def test_digests_are_those_of_what_two_algorithms_both_draw() -> None:
     algorithms = ("supervised", "mixmatch", "simple", "fixmatch")
     prepared = {algo: prepare(configure(algo=algo)) for algo in algorithms}
     digests = {algo: made.trainer.batches.digests(8) for algo, made in prepared.items()}
-    assert digests["supervised"].keys() == {"labelled_order", "labelled_weak"}
-    assert digests["fixmatch"].keys() - digests["mixmatch"].keys() == {"unlabelled_strong"}
+    assert digests["supervised"].keys() == {"labeled_order", "labeled_weak"}
+    assert digests["fixmatch"].keys() - digests["mixmatch"].keys() == {"unlabeled_strong"}
     for one in digests.values():
         assert one.items() <= digests["fixmatch"].items()
     assert len({*digests["fixmatch"].values()}) == 5
@@ -325,12 +325,12 @@ def test_digests_are_those_of_what_two_algorithms_both_draw() -> None:
     assert not {*other.values()} & {*digests["fixmatch"].values()}
     padded = configure(augment={"weak_options": {"padding_fraction": 0.4}})
     changed = prepare(padded).trainer.batches.digests(8)
-    assert changed["labelled_order"] == digests["supervised"]["labelled_order"]
-    assert changed["labelled_weak"] != digests["supervised"]["labelled_weak"]
+    assert changed["labeled_order"] == digests["supervised"]["labeled_order"]
+    assert changed["labeled_weak"] != digests["supervised"]["labeled_weak"]
     before = prepared["simple"].trainer.batches
-    first = before.draw(0).unlabelled_strong
+    first = before.draw(0).unlabeled_strong
     before.digests(8)
-    assert torch.equal(before.draw(0).unlabelled_strong, first)
+    assert torch.equal(before.draw(0).unlabeled_strong, first)
 
 
 def test_balanced_sampling_shows_classes_equally() -> None:
@@ -340,12 +340,12 @@ def test_balanced_sampling_shows_classes_equally() -> None:
 
 
 def test_only_an_oracle_gets_hidden_labels() -> None:
-    assert prepare(configure(algo="simple")).trainer.batches.draw(0).unlabelled_labels is None
+    assert prepare(configure(algo="simple")).trainer.batches.draw(0).unlabeled_labels is None
     experiment = prepare(configure(algo="fully_supervised"))
     batch = experiment.trainer.batches.draw(0)
-    truth = experiment.table.labels[experiment.split.unlabelled[batch.unlabelled_indices]]
-    assert batch.unlabelled_labels is not None
-    assert batch.unlabelled_labels.tolist() == truth.tolist()
+    truth = experiment.table.labels[experiment.split.unlabeled[batch.unlabeled_indices]]
+    assert batch.unlabeled_labels is not None
+    assert batch.unlabeled_labels.tolist() == truth.tolist()
 
 
 def test_a_warm_up_as_long_as_the_run_is_told() -> None:
@@ -396,8 +396,8 @@ def test_everything_of_the_context_works(tmp_path: Path) -> None:
         configure(algo="everything", output=str(tmp_path / "run"), augment={"weak": "watching"})
     )
     state = torch.load(outcome.folder / "checkpoints" / "last.pt", weights_only=True)
-    pool, labelled = outcome.summary["counts"]["unlabelled"], outcome.summary["counts"]["labelled"]
-    assert state["algorithm_state"]["scanned"].tolist() == [3 * pool, 3 * labelled, 3]
+    pool, labeled = outcome.summary["counts"]["unlabeled"], outcome.summary["counts"]["labeled"]
+    assert state["algorithm_state"]["scanned"].tolist() == [3 * pool, 3 * labeled, 3]
     assert (state["algorithm_state"]["pseudo"] >= 0).all()
     assert state["augmenters"][0]["seen"].item() == 6
     start = prepare(configure(algo="everything", augment={"weak": "watching"})).trainer.algorithm

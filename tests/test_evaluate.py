@@ -68,7 +68,7 @@ def test_equal_probabilities_rank_as_argmax_does() -> None:
     assert top_k_accuracy(uniform[:, :3], np.array([0, 1, 2, 0, 1, 2]), 5) == 1
 
 
-def test_the_interval_is_that_of_resampled_pictures() -> None:
+def test_the_interval_is_that_of_resampled_images() -> None:
     generator = np.random.default_rng(1)
     correct = generator.random(80) < 0.8
     resampled = correct[generator.integers(0, 80, (20_000, 80))].mean(axis=1)
@@ -86,7 +86,7 @@ def test_the_interval_is_that_of_resampled_pictures() -> None:
 @pytest.mark.parametrize(("number", "lines"), [(20, 20), (21, 10), (2000, 10)])
 def test_many_classes_leave_the_scores_in_sight(number: int, lines: int) -> None:
     labels = np.arange(number).repeat(2)
-    labels = labels[labels != 3]  # a class without pictures
+    labels = labels[labels != 3]  # a class without images
     probs = np.full((len(labels), number), 0.1 / number, np.float32)
     probs[np.arange(len(labels)), np.where(labels < 9, 0, labels)] += 0.9
     names = [f"class {n}" for n in range(number)]
@@ -135,14 +135,14 @@ def test_batches_change_nothing(run: Path) -> None:
 def test_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
     own = evaluated(run)["test"]
     assert evaluated(run, "--data", cases / "c00_base") == {"test": own}
-    # Without a test part every picture with a label is scored: here the test pictures once more.
+    # Without a test part every image with a label is scored: here the test images once more.
     pool = shutil.copytree(cases / "c00_base" / "test", tmp_path / "pool")
-    assert evaluated(run, "--data", pool) == {"labelled": own}
+    assert evaluated(run, "--data", pool) == {"labeled": own}
     manifest = tmp_path / "m.csv"
     lines = [f"{path.relative_to(pool)},{path.parent.name},test" for path in pool.rglob("*.png")]
     others = [f"../pool/{name}/t_0.png,{name},train" for name in "dcba"]
     manifest.write_text("\n".join(["path,label,split", *lines]) + "\n")
-    assert "no labelled picture" in refusal("evaluate", run, "--data", manifest, "--root", pool)
+    assert "no labeled image" in refusal("evaluate", run, "--data", manifest, "--root", pool)
     (tmp_path / "extra").mkdir()
     for name in "abcd":
         shutil.copy(pool / name / "t_0.png", tmp_path / "extra" / f"{name}.png")
@@ -152,7 +152,7 @@ def test_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
     found = evaluated(run, "--data", manifest)["test"]
     assert (found["accuracy"], found["count"]) == (own["accuracy"], 12)
     assert found["confusion"] == own["confusion"]
-    assert "labelled accuracy: " in call("evaluate", run, "--data", pool).stdout
+    assert "labeled accuracy: " in call("evaluate", run, "--data", pool).stdout
 
 
 def test_classes_in_another_order(run: Path, tmp_path: Path, cases: Path) -> None:
@@ -176,17 +176,17 @@ def test_the_run_is_enough_for_other_data(run: Path, cases: Path, tmp_path: Path
     assert found["test"] == evaluated(run)["test"]
 
 
-def test_unreadable_pictures_of_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
+def test_unreadable_images_of_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
     data = shutil.copytree(cases / "c00_base", tmp_path / "data")
     (data / "test" / "a" / "t_0.png").write_bytes(b"")
     assert "t_0.png" in refusal("evaluate", run, "--data", data)
     assert evaluated(run, "--data", data, "--on-bad-image", "skip")["test"]["count"] == 11
 
 
-def test_the_picture_of_the_confusions(run: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "confusion.png"
-    assert call("evaluate", run, "--confusion", picture).returncode == 0
-    with Image.open(picture) as image:
+def test_the_image_of_the_confusions(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "confusion.png"
+    assert call("evaluate", run, "--confusion", path).returncode == 0
+    with Image.open(path) as image:
         assert image.format == "PNG"
         assert min(image.size) > 100
     message = refusal("evaluate", run, "--confusion", tmp_path / "confusion.jpg")
@@ -198,12 +198,12 @@ def test_the_picture_of_the_confusions(run: Path, tmp_path: Path) -> None:
 def test_the_darkness_of_a_cell_is_its_share_of_the_row(number: int) -> None:
     matrix = np.zeros((number, number), np.int64)
     matrix[0, 0], matrix[0, 1], matrix[1, 1] = 1, 3, 40
-    picture = np.asarray(draw_confusion(matrix, [f"class {n}" for n in range(number)]))
+    image = np.asarray(draw_confusion(matrix, [f"class {n}" for n in range(number)]))
     quarter = np.round(255 + 0.25 * (np.array([8, 48, 107]) - 255)).astype(np.uint8)
 
-    def extent(colour: object) -> list[int]:
-        found = (picture == colour).all(axis=-1)
-        # Three at least: the edges of letters may have any colour.
+    def extent(color: object) -> list[int]:
+        found = (image == color).all(axis=-1)
+        # Three at least: the edges of letters may have any color.
         rows, columns = (np.flatnonzero(found.sum(axis=axis) >= 3) for axis in (1, 0))
         return [int(end) for ends in (rows, columns) for end in (ends[0], ends[-1])]
 

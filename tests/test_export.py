@@ -139,7 +139,7 @@ def test_what_is_inside_is_said(wide: Path, tmp_path: Path) -> None:
     assert (said["image_size"], said["backbone"]) == (8, "wrn_10_1")
     assert (said["mean"], said["std"]) == (config["mean"], config["std"])
     assert "(N, 3, 8, 8)" in said["input"]
-    assert "[0, 1], not normalised" in said["input"]
+    assert "[0, 1], not normalized" in said["input"]
     assert said["inside"] == "(images - mean) / std, the network, softmax"
     assert "rows sum to 1" in said["output"]
     assert "(image - mean) / std" in config["input"]

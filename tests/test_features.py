@@ -157,17 +157,17 @@ def test_batches_hold_features_of_the_computed_views(folder: Path) -> None:
     batches = trainer.batches
     images = batches.images
     batch = batches.draw(3)
-    assert batch.labelled_weak.shape == (1, 4, trainer.classifier.backbone.feature_dim)
-    assert batch.unlabelled_strong.shape[:2] == (1, 4)
+    assert batch.labeled_weak.shape == (1, 4, trainer.classifier.backbone.feature_dim)
+    assert batch.unlabeled_strong.shape[:2] == (1, 4)
     views = images.feature_views
     assert views is not None
-    rows = views.unlabeled[batch.unlabelled_indices]
+    rows = views.unlabeled[batch.unlabeled_indices]
     for column, row in enumerate(rows.tolist()):
-        drawn = batch.unlabelled_strong[0, column]
+        drawn = batch.unlabeled_strong[0, column]
         assert (views.strong[:, row] == drawn).all(dim=1).any()
-    assert torch.equal(batch.labels, images.labels[batch.labelled_indices])
+    assert torch.equal(batch.labels, images.labels[batch.labeled_indices])
     again = batches.draw(3)
-    assert torch.equal(again.unlabelled_weak, batch.unlabelled_weak)
+    assert torch.equal(again.unlabeled_weak, batch.unlabeled_weak)
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_an_algorithm_that_scans_sees_features(
     class Scanning(supervised):
         scan_every = 1
 
-        def scan(self, labelled, unlabelled, ctx):
-            seen.extend(tuple(images.shape) for _, images, _ in labelled)
-            seen.extend(tuple(ctx.teacher_forward(images).logits.shape) for _, images in unlabelled)
+        def scan(self, labeled, unlabeled, ctx):
+            seen.extend(tuple(images.shape) for _, images, _ in labeled)
+            seen.extend(tuple(ctx.teacher_forward(images).logits.shape) for _, images in unlabeled)
 
     trainer = experiment(folder, algo="scans_features", steps=1).trainer
     trainer.fit()
-    pool = len(trainer.batches.images.unlabelled)
+    pool = len(trainer.batches.images.unlabeled)
     assert seen == [(12, trainer.classifier.backbone.feature_dim), (pool, 3)]
 
 

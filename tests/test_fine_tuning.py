@@ -97,7 +97,7 @@ def test_the_defaults_of_a_frozen_backbone() -> None:
 def test_options_of_an_algorithm_for_pretrained_weights() -> None:
     def options(**keys: Any) -> tuple[float, int]:
         found: Any = configured(algo="fixmatch", **keys).algorithm
-        return found.confidence_threshold, found.unlabelled_ratio
+        return found.confidence_threshold, found.unlabeled_ratio
 
     assert options() == options(model={"freeze": "bn"}) == (0.8, 1)
     assert options(fixmatch={"confidence_threshold": 0.9}) == (0.9, 1)
@@ -131,7 +131,7 @@ def test_the_head_of_a_run_starts_calibrated(data: Path) -> None:
     assert images.features is not None
     head = trainer.classifier.head
     assert isinstance(head, FeatureHead)
-    labeled = images.features.gather(images.labelled)
+    labeled = images.features.gather(images.labeled)
     probe = fit_probe(labeled, images.labels, 3, head.transform)
     assert probe.temperature != 1
     assert torch.equal(head(labeled), probe.calibrated_head()(labeled))
@@ -179,7 +179,7 @@ def test_a_bounded_graph_computes_no_other_features(data: Path) -> None:
     images = trainer.batches.images
     assert images.features is not None
     known = images.features.features.abs().sum(dim=1) > 0
-    assert len(images.unlabelled) == len(images.hidden) == 3
+    assert len(images.unlabeled) == len(images.hidden) == 3
     assert int(known.sum()) == 6 + 3 + 6  # labels, drawn images, test images
     assert trainer.fit() == ""
 
@@ -262,8 +262,8 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
 
     def watched(config: RunConfig, experiment: Any, kept: Any, held_out: Any) -> Any:
         trainer = made(config, experiment, kept, held_out)
-        labelled = set(experiment.split.labelled[kept].tolist())
-        assert not labelled & set(experiment.split.labelled[held_out].tolist())
+        labeled = set(experiment.split.labeled[kept].tolist())
+        assert not labeled & set(experiment.split.labeled[held_out].tolist())
         assert len(trainer.batches.images.labels) == len(kept)
         assert not len(trainer.validation[0])
         seen.append(config.settings.algo)
@@ -340,7 +340,7 @@ def test_more_folds_are_tried_while_the_lead_is_undecided(
     candidate = auto.candidates(pretrained=True)[-3]
     experiment = prepare(auto.with_candidate(config, auto.candidates(pretrained=True)[0]))
     folds = list(auto._folds(experiment))
-    labels = experiment.table.labels[experiment.split.labelled]
+    labels = experiment.table.labels[experiment.split.labeled]
     best = trial("frozen", [0] * 12, [1] * 12, {})
     tuned = auto.with_candidate(config, candidate)
 

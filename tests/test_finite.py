@@ -44,7 +44,7 @@ class BadGradient(Algorithm):
         return Views()
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        loss = nn.functional.cross_entropy(ctx.model(batch.labelled_weak[0]), batch.labels)
+        loss = nn.functional.cross_entropy(ctx.model(batch.labeled_weak[0]), batch.labels)
         return StepOutput({"supervised": Loss(_BadGradient.apply(loss) if ctx.step > 3 else loss)})
 
 
@@ -56,7 +56,7 @@ class Steep(Algorithm):
         return Views()
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        loss = nn.functional.cross_entropy(ctx.model(batch.labelled_weak[0]), batch.labels)
+        loss = nn.functional.cross_entropy(ctx.model(batch.labeled_weak[0]), batch.labels)
         return StepOutput({"supervised": Loss(loss, 1e6)})
 
 
@@ -119,7 +119,7 @@ class Greedy(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         if ctx.step == 5:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        loss = nn.functional.cross_entropy(ctx.model(batch.labelled_weak[0]), batch.labels)
+        loss = nn.functional.cross_entropy(ctx.model(batch.labeled_weak[0]), batch.labels)
         return StepOutput({"supervised": Loss(loss)})
 
 

@@ -14,11 +14,11 @@ from test_data_webdataset import shard
 
 from ssl_toolkit import DataError, load_model
 from ssl_toolkit.data.cache.build import open_cache
-from ssl_toolkit.data.cache.image_files import FilePictures
-from ssl_toolkit.data.feed.streaming import StreamedPictures
-from ssl_toolkit.data.images.files import fit_picture, read_pictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.feed.streaming import StreamedImages
+from ssl_toolkit.data.images.files import fit_image, read_images
 from ssl_toolkit.data.images.inputs import pixels_of, unit_floats
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.fit import lay_out
 from ssl_toolkit.inference.evaluate import predict_other_data
@@ -52,7 +52,7 @@ def test_padding_keeps_the_whole_image_and_its_shape(
     width: int, height: int, place: tuple[int, int, int, int]
 ) -> None:
     image = wide(0, width, height)
-    padded = fit_picture(image, 16, "pad")
+    padded = fit_image(image, 16, "pad")
     left, top, right, bottom = place
     expected = np.full((16, 16, 3), 255, np.uint8)
     size = (right - left, bottom - top)
@@ -62,7 +62,7 @@ def test_padding_keeps_the_whole_image_and_its_shape(
 
 
 def test_gray_images_are_padded_with_white_as_well() -> None:
-    padded = fit_picture(Image.new("L", (40, 20), 7), 16, "pad")
+    padded = fit_image(Image.new("L", (40, 20), 7), 16, "pad")
     assert (padded[:4] == 255).all()
     assert (padded[4:12] == 7).all()
     assert (padded[12:] == 255).all()
@@ -84,7 +84,7 @@ def test_the_caches_of_both_layouts_are_apart(
     for _ in range(2):
         for fit in ("crop", "pad"):
             cache, _warning = open_cache([*map(str, paths)], 16, fit=fit)
-            expected = read_pictures(paths, 16, fit=fit).transpose(0, 3, 1, 2)
+            expected = read_images(paths, 16, fit=fit).transpose(0, 3, 1, 2)
             assert (cache.pixels == expected).all()
     table = read_data(data, size=16, fit="pad")
     padded = table.read(np.arange(3), 16)
@@ -94,8 +94,8 @@ def test_the_caches_of_both_layouts_are_apart(
 
 def test_arrays_follow_and_a_read_that_cannot_is_refused() -> None:
     images = np.stack([np.asarray(wide(seed)) for seed in range(4)])
-    expected = np.stack([fit_picture(Image.fromarray(image), 16, "pad") for image in images])
-    table = array_table("ab", [Pictures("x/", "pool", images, np.arange(4) % 2)])
+    expected = np.stack([fit_image(Image.fromarray(image), 16, "pad") for image in images])
+    table = array_table("ab", [ImageArray("x/", "pool", images, np.arange(4) % 2)])
     assert (lay_out(table, "pad").read(np.arange(4), 16) == expected).all()
     own = table.__class__(**{**vars(table), "read": lambda rows, size: expected})
     with pytest.raises(DataError, match="--fit pad: the data set makes its images square itself"):
@@ -109,11 +109,11 @@ def test_streamed_images_of_files_and_shards_are_padded(data: Path, tmp_path: Pa
     members += [(f"{n}.cls", b"%d" % (n % 2)) for n in range(len(paths))]
     for source in (shard(tmp_path / "a.tar", members), data):
         table = read_data(source, lazily=True, fit="pad")
-        assert isinstance(table.read, FilePictures)
+        assert isinstance(table.read, ImageFiles)
         rows = np.arange(6)
-        streamed = StreamedPictures(table.read, rows, table.labels, 16, buffer=4, refuse=True)
+        streamed = StreamedImages(table.read, rows, table.labels, 16, buffer=4, refuse=True)
         if source != data:
-            expected = read_pictures(paths, 16, fit="pad")
+            expected = read_images(paths, 16, fit="pad")
             assert (table.read(rows, 16) == expected).all()
         else:
             expected = table.read(rows, 16)
@@ -172,7 +172,7 @@ def test_an_unknown_layout_is_refused_in_one_line(data: Path, tmp_path: Path) ->
 def test_the_default_size_follows_the_side_that_is_scaled(data: Path) -> None:
     for fit, side in (("crop", 20), ("pad", 40)):
         files = read_data(data, lazily=True, fit=fit).read
-        assert isinstance(files, FilePictures)
+        assert isinstance(files, ImageFiles)
         assert files.sides(4) == [side] * 4
 
 
@@ -211,7 +211,7 @@ def test_inspect_decodes_for_a_run_of_the_same_fit(
     told = call("inspect", data, "--image-size", "16", "--fit", "pad")
     assert told.returncode == 0, told.stderr
     table = read_data(data, lazily=True, fit="pad")
-    assert isinstance(table.read, FilePictures)
+    assert isinstance(table.read, ImageFiles)
     table.read.open_known(16)
     assert (table.read.in_cache(np.arange(4)) >= 0).all()
     assert (16, "pad") in table.read._caches

@@ -46,7 +46,7 @@ def test_an_exception_that_is_not_documented_comes_out(tmp_path: Path) -> None:
     def refuse(folder: Path, drawn: str) -> str:
         raise DataError(drawn)
 
-    assert fuzz_targets.ended(refuse, tmp_path, "no such picture") == "refused (DataError)"
+    assert fuzz_targets.ended(refuse, tmp_path, "no such image") == "refused (DataError)"
     with pytest.raises(AssertionError, match="an empty message"):
         fuzz_targets.ended(refuse, tmp_path, " ")
     with pytest.raises(ZeroDivisionError):

@@ -169,23 +169,23 @@ def test_runs_without_a_hash_of_their_weights_are_not_held_against_others(tmp_pa
 
 
 def test_what_two_rows_both_draw_is_the_same(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, record={"draws": {"labelled_weak": "a", "unlabelled_weak": "b"}})
+    found = two_rows(tmp_path, record={"draws": {"labeled_weak": "a", "unlabeled_weak": "b"}})
     assert len(gathered(found).rows) == 2  # the other row is older, and has none
     for seed in (0, 1):
-        edit(tmp_path / f"plain{seed}" / "record.json", draws={"labelled_weak": "a"})
+        edit(tmp_path / f"plain{seed}" / "record.json", draws={"labeled_weak": "a"})
     assert len(gathered(found).rows) == 2
-    edit(tmp_path / "plain1" / "record.json", draws={"labelled_weak": "another"})
+    edit(tmp_path / "plain1" / "record.json", draws={"labeled_weak": "another"})
     (message,) = refused(found, allow=["augment.strong"])
-    assert message.startswith("draws of labelled_weak of seed 1 must be the same in all rows")
+    assert message.startswith("draws of labeled_weak of seed 1 must be the same in all rows")
     assert "another in plain; a in other" in message
     assert "ssl-toolkit check" in message
 
 
 def test_draws_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
     augment = {"augment": {"strong_options": {"num_ops": 1}}}
-    found = two_rows(tmp_path, record={"draws": {"unlabelled_strong": "one"}}, config=augment)
+    found = two_rows(tmp_path, record={"draws": {"unlabeled_strong": "one"}}, config=augment)
     for seed in (0, 1):
-        edit(tmp_path / f"plain{seed}" / "record.json", draws={"unlabelled_strong": "two"})
+        edit(tmp_path / f"plain{seed}" / "record.json", draws={"unlabeled_strong": "two"})
     assert len(gathered(found, allow=["augment"]).rows) == 2
 
 
@@ -322,11 +322,11 @@ def test_threads_of_a_cpu_are_told_to_change_scores(tmp_path: Path) -> None:
 
 
 def test_warnings_of_the_runs_are_told_once(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, record={"warnings": ["two pictures\nare alike"]})
-    assert gathered(found).notes == ("other: two pictures are alike",)
-    edit(tmp_path / "plain0" / "record.json", warnings=["two pictures\nare alike"])
-    edit(tmp_path / "plain1" / "record.json", warnings=["two pictures\nare alike"])
-    assert gathered(found).notes == ("all runs: two pictures are alike",)
+    found = two_rows(tmp_path, record={"warnings": ["two images\nare alike"]})
+    assert gathered(found).notes == ("other: two images are alike",)
+    edit(tmp_path / "plain0" / "record.json", warnings=["two images\nare alike"])
+    edit(tmp_path / "plain1" / "record.json", warnings=["two images\nare alike"])
+    assert gathered(found).notes == ("all runs: two images are alike",)
 
 
 # --- where runs are -----------------------------------------------------------------------------

@@ -35,12 +35,12 @@ def sheet() -> list[Typeface]:
     return [Typeface(n, Path(f"{n}.ttf"), "p", "1", r) for n, r in zip(names, rows, strict=True)]
 
 
-def test_a_glyph_fills_the_picture_but_for_a_margin() -> None:
+def test_a_glyph_fills_the_image_but_for_a_margin() -> None:
     for character in "AWI1":
-        picture = glyphs.draw(FONT, character)
-        assert picture is not None
-        assert picture.shape == (SIZE, SIZE)
-        ink = picture > 0
+        image = glyphs.draw(FONT, character)
+        assert image is not None
+        assert image.shape == (SIZE, SIZE)
+        ink = image > 0
         rows, columns = ink.any(axis=1), ink.any(axis=0)
         assert max(rows.sum(), columns.sum()) == SIZE - 2
         assert not rows[0]
@@ -54,7 +54,7 @@ def test_a_font_without_all_glyphs_is_refused() -> None:
     drawn = glyphs.glyphs(FONT)
     assert drawn is not None
     assert drawn.shape == (36, SIZE, SIZE)
-    assert len({picture.tobytes() for picture in drawn}) == 36
+    assert len({image.tobytes() for image in drawn}) == 36
     for replaced in ("漢", " "):  # drawn as the box for unknown characters, or not at all
         assert glyphs.glyphs(FONT, classes=CLASSES[:-1] + replaced) is None
 
@@ -93,7 +93,7 @@ def test_of_a_family_the_plainest_file_is_taken(
 def test_symbols_and_look_alikes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     stacks = {typeface.name: typeface.glyphs for typeface in sheet()}
     first = next(iter(stacks))
-    rolled = np.roll(stacks[first], 7, axis=0)  # good pictures of the wrong letters
+    rolled = np.roll(stacks[first], 7, axis=0)  # good images of the wrong letters
     given = stacks | {"zz-copy": stacks[first], "zz-symbols": rolled}
     monkeypatch.setattr(ImageFont, "truetype", lambda path, size: path)
     monkeypatch.setattr(glyphs, "glyphs", lambda path, size, classes: given[path])
@@ -131,8 +131,8 @@ def test_the_set_is_a_folder_to_train_on(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     parts = [row["split"] for row in table]
-    labelled, unlabelled = 72, 36 * (parts.count("train") - 2)
-    assert f"{labelled} labelled, {unlabelled} unlabelled" in result.stdout
+    labeled, unlabeled = 72, 36 * (parts.count("train") - 2)
+    assert f"{labeled} labeled, {unlabeled} unlabeled" in result.stdout
     assert f"{36 * parts.count('val')} validation" in result.stdout
     assert f"{36 * parts.count('test')} test" in result.stdout
 

@@ -67,7 +67,7 @@ def test_a_healthy_run_has_no_alarm() -> None:
     assert alarms([], steps=STEPS) == []
 
 
-def test_no_picture_passes_for_long() -> None:
+def test_no_image_passes_for_long() -> None:
     text = only(run(within(400, 600, coverage=0.004)), "from step 400 to 600", "0.40%")
     assert "confidence_threshold" in text
     for first, last, coverage in ((400, 590, 0.004), (400, 600, 0.0051)):
@@ -162,7 +162,7 @@ def test_a_term_has_no_effect(name: str) -> None:
         assert alarms(run(within(400, 600, **within_limits)), steps=STEPS) == []
 
 
-def test_terms_without_effect_are_not_told_where_no_picture_passes() -> None:
+def test_terms_without_effect_are_not_told_where_no_image_passes() -> None:
     values = {"coverage": 0.0, "loss__pair": 0.0, "weighted__pair": 0.0}
     only(run(within(400, 600, **values)), "passed the threshold")
 
@@ -180,11 +180,11 @@ def test_accuracy_collapses() -> None:
     shifted = within(600, 600, pseudo_label_shift=0.46)
     both = run(lambda step: fall(600, to=best - 0.101)(step) | shifted(step))
     only(both, "at step 600;")  # two signs at once
-    labelled = [
-        {k.replace("validation", "train.labelled"): v for k, v in row.items()}
+    labeled = [
+        {k.replace("validation", "train.labeled"): v for k, v in row.items()}
         for row in run(fall(600, 650, to=best - 0.101))
     ]
-    only(labelled, "accuracy on the labelled training pictures")
+    only(labeled, "accuracy on the labeled training images")
 
 
 def test_alarms_of_the_first_rows_stay_as_they_are() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from in_process import call, refusal
-from picture_files import put
 from PIL import Image
+from tiny_images import put
 
 from ssl_toolkit import load_model, train
 from ssl_toolkit.commands import _at_home
@@ -83,7 +83,7 @@ def test_a_comparison_and_the_environment(home: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv(ROOT_VARIABLE, "~/sets")
     monkeypatch.setenv(VARIABLE, "~/cache")
     assert default_root() == home / "sets"
-    assert cache_root() == home / "cache" / "pictures"
+    assert cache_root() == home / "cache" / "images"
 
 
 def test_a_folder_of_that_name_can_still_be_reached(home: Path) -> None:

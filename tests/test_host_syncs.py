@@ -39,7 +39,7 @@ def on_meta(**keys: Any) -> Trainer:
     stored = images.store.images
     assert isinstance(stored, torch.Tensor)
     store = ImageStore(stored.to("meta"))
-    names = ("labelled", "labels", "unlabelled", "hidden")
+    names = ("labeled", "labels", "unlabeled", "hidden")
     moved = {name: getattr(images, name).to("meta") for name in names}
     trainer.batches.images = replace(images, store=store, pool=store, **moved)
     for augmenter in trainer.augmenters:

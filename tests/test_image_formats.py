@@ -14,7 +14,7 @@ import pytest
 from image_files import noise, packed_bits, saved, tiff
 from PIL import Image, features
 
-from ssl_toolkit.data.images.files import picture_faults, pillow_muted, read_picture, try_picture
+from ssl_toolkit.data.images.files import image_faults, pillow_muted, read_image, try_image
 from ssl_toolkit.errors import DataError
 
 PAGE = (Path(__file__).parents[1] / "docs" / "image-formats.md").read_text("utf-8")
@@ -60,11 +60,11 @@ def flat(values: object, bits: int = 8) -> list[bytes]:
     return [row.tobytes() for row in np.array(values).astype(kind)]
 
 
-def big(kind: str, picture: Image.Image | None = None, **options: object) -> Case:
+def big(kind: str, source: Image.Image | None = None, **options: object) -> Case:
     """32 x 32 pixels: formats that lose something are compared by their corners."""
-    picture = picture or image(RGB).resize((32, 32), Image.Resampling.NEAREST)
-    return saved(picture, kind, **options), [
-        list(picture.convert("RGB").getpixel(place)) for place in ((4, 4), (27, 4), (4, 27))
+    source = source or image(RGB).resize((32, 32), Image.Resampling.NEAREST)
+    return saved(source, kind, **options), [
+        list(source.convert("RGB").getpixel(place)) for place in ((4, 4), (27, 4), (4, 27))
     ]
 
 
@@ -292,15 +292,15 @@ def test_a_row_of_the_page(tmp_path: Path, row: str) -> None:
     size = 32 if isinstance(right, list) and np.ndim(right) == 2 and len(right) == 3 else 2
     if isinstance(given, Image.Image):
         with pillow_muted():
-            answer = try_picture(given, size)
+            answer = try_image(given, size)
     else:
         path = tmp_path / "image.png"
         path.write_bytes(given)
-        (fault,) = picture_faults([path])
-        answer = read_picture(path, size) if fault is None else fault
+        (fault,) = image_faults([path])
+        answer = read_image(path, size) if fault is None else fault
         if fault is not None:
             with pytest.raises(DataError, match=re.escape(fault)):
-                read_picture(path, size)
+                read_image(path, size)
     (line,) = [line for line in TABLE.splitlines() if line.startswith(f"| {row} |")]
     assert ("refused" in line) == isinstance(right, str), line
     if isinstance(right, str):
@@ -333,9 +333,9 @@ def fault_of(tmp_path: Path, content: bytes) -> str | None:
     """Why both ways of reading refuse it; None where they take it."""
     path = tmp_path / "image.jpg"
     path.write_bytes(content)
-    (fault,) = picture_faults([path])
+    (fault,) = image_faults([path])
     with pillow_muted():
-        answer = try_picture(content, 8)
+        answer = try_image(content, 8)
     assert (answer if isinstance(answer, str) else None) == fault
     return fault
 
@@ -360,7 +360,7 @@ def test_a_jpeg_has_the_very_pixels_that_pillow_decodes(kind: str) -> None:
     with Image.open(io.BytesIO(JPEGS[kind])) as opened:
         right = np.asarray(opened.convert("RGB").crop((20, 0, 180, 160)))
     with pillow_muted():
-        assert (try_picture(JPEGS[kind], 160) == right).all()
+        assert (try_image(JPEGS[kind], 160) == right).all()
 
 
 def test_oddities_of_a_jpeg_that_are_no_damage(tmp_path: Path) -> None:

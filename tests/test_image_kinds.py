@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from in_process import call, refusal
-from picture_files import encoded, put
 from test_data_webdataset import samples, shard
+from tiny_images import encoded, put
 
-from ssl_toolkit.data.images.files import picture_faults
+from ssl_toolkit.data.images.files import image_faults
 from ssl_toolkit.data.images.kinds import AVIF_IS_READ, kind_of_name
 from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.readers.listing import list_pictures
+from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.errors import DataError
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
@@ -47,16 +47,16 @@ WAYS = (
 def test_a_kind_by_its_content(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.jpg"
     path.write_bytes(HEADS[kind] + b"\0" * 50)
-    (fault,) = picture_faults([path])
+    (fault,) = image_faults([path])
     assert fault is not None
     assert kind.split(",")[0].split(" of ")[0].split(" in ")[0] in fault
     assert any(way in fault for way in WAYS)
 
 
-def test_what_is_no_known_kind_is_no_picture(tmp_path: Path) -> None:
+def test_what_is_no_known_kind_is_no_image(tmp_path: Path) -> None:
     for content in (b"hello", b"<svg/>", b"\0\0\0\x18ftypmp42", b"version 2"):
         (tmp_path / "x.jpg").write_bytes(content)
-        assert picture_faults([tmp_path / "x.jpg"]) == ["not a picture"]
+        assert image_faults([tmp_path / "x.jpg"]) == ["not an image"]
 
 
 def test_a_kind_by_its_name() -> None:
@@ -78,7 +78,7 @@ def test_in_folders(data: Path) -> None:
     (data / "unlabeled" / "notes.txt").write_bytes(b"x")
     notes = read_data(data).notes
     assert any("1, each a HEIC image" in note and "phone.heic" in note for note in notes)
-    assert any("1 (no picture's extension" in note and "notes.txt" in note for note in notes)
+    assert any("1 (no image's extension" in note and "notes.txt" in note for note in notes)
     (data / "labeled" / "a" / "2.png").write_bytes(LFS)
     with pytest.raises(DataError, match=r"a/2\.png: a Git LFS pointer.*`git lfs pull`"):
         read_data(data)
@@ -103,9 +103,7 @@ def test_a_class_is_not_lost_for_its_format(tmp_path: Path) -> None:
     (tmp_path / "c" / "1.heic").write_bytes(HEIC)
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "x.ipynb").write_bytes(b"{}")
-    with pytest.raises(
-        DataError, match=r"class folder .*/c holds no readable picture, but 1 files"
-    ):
+    with pytest.raises(DataError, match=r"class folder .*/c holds no readable image, but 1 files"):
         read_data(tmp_path)
 
 
@@ -161,11 +159,11 @@ def test_in_parquet_files(tmp_path: Path) -> None:
 def test_in_what_is_predicted(tmp_path: Path) -> None:
     put(tmp_path / "x" / "1.png")
     (tmp_path / "x" / "2.heic").write_bytes(HEIC)
-    (note,) = list_pictures([str(tmp_path / "x")]).notes
+    (note,) = list_images([str(tmp_path / "x")]).notes
     assert "1, each a HEIC image" in note
     (tmp_path / "x" / "1.png").unlink()
-    with pytest.raises(DataError, match=r"no pictures in this folder; .*1, each a HEIC image"):
-        list_pictures([str(tmp_path / "x")])
+    with pytest.raises(DataError, match=r"no images in this folder; .*1, each a HEIC image"):
+        list_images([str(tmp_path / "x")])
 
 
 # --- names with two dots in shards ----------------------------------------------------------------
@@ -178,7 +176,7 @@ def test_names_with_two_dots_are_told(tmp_path: Path) -> None:
     (line,) = [line for line in told.splitlines() if line.startswith("images not used")]
     assert "images not used, 2: their names have two dots (x.tar/22.05.png, x.tar/d/2024" in line
     assert "rename them, such as 22.05.png to 22_05.png" in line
-    assert "no picture's extension" not in told
+    assert "no image's extension" not in told
     assert len(read_data(path).keys) == 8
     assert read_data(path).notes == read_data(path).notes  # from the index too
 

@@ -15,12 +15,12 @@ def facts(*arguments):
     return json.loads(done.stdout)
 
 
-def test_what_is_told_of_a_labelled_folder(cases):
+def test_what_is_told_of_a_labeled_folder(cases):
     told = facts(cases / "c05_modes")
     assert told["layout"] == "folders: labeled/<class>/, unlabeled/, test/<class>/"
     assert told["classes"] == ["a", "b", "c", "d"]
-    assert told["counts"] == {"labelled": 18, "unlabelled": 13, "test": 12}
-    assert told["per_class"]["a"] == {"labelled": 5, "test": 3}
+    assert told["counts"] == {"labeled": 18, "unlabeled": 13, "test": 12}
+    assert told["per_class"]["a"] == {"labeled": 5, "test": 3}
     assert told["balance"] == {"largest": 5, "smallest": 4}
     assert told["modes"]["CMYK"] == 1
     assert told["extensions"] == {".png": 42, ".jpg": 1}
@@ -29,7 +29,7 @@ def test_what_is_told_of_a_labelled_folder(cases):
     assert "ignored folders: predict" in told["notes"]
 
 
-def test_sizes_are_those_of_upright_pictures(cases, tmp_path):
+def test_sizes_are_those_of_upright_images(cases, tmp_path):
     told = facts(cases / "c06_ext_sizes")
     assert (told["widths"]["least"], told["widths"]["largest"]) == (1, 2000)
     assert (told["heights"]["least"], told["heights"]["largest"]) == (1, 2000)
@@ -54,21 +54,21 @@ def test_of_many_classes_some_are_shown(tmp_path):
 
 def test_faults_twins_and_leaks(cases, tmp_path):
     data = shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "data")
-    (data / "test/a/t_0.png").write_bytes(b"no picture")
+    (data / "test/a/t_0.png").write_bytes(b"no image")
     shutil.copy(data / "test/b/t_0.png", data / "unlabeled/again.png")
     told = facts(data)
-    assert told["unreadable"] == [{"path": str(data / "test/a/t_0.png"), "reason": "not a picture"}]
+    assert told["unreadable"] == [{"path": str(data / "test/a/t_0.png"), "reason": "not an image"}]
     assert told["counts"]["test"] == 11
     assert len(told["duplicates"]) == 17
     (leak,) = told["leaks"]
-    assert [picture["path"] for picture in leak] == ["test/b/t_0.png", "unlabeled/again.png"]
-    assert "1 unlabelled pictures are test pictures too" in told["warnings"][0]
+    assert [image["path"] for image in leak] == ["test/b/t_0.png", "unlabeled/again.png"]
+    assert "1 unlabeled images are test images too" in told["warnings"][0]
     text = call("inspect", data).stdout
     assert "unreadable: 1\n" in text
-    assert "t_0.png: not a picture" in text
+    assert "t_0.png: not an image" in text
     assert "byte-identical: 17\n" in text
-    assert "test/b/t_0.png (test) = unlabeled/again.png (unlabelled)" in text
-    assert "warning: byte-identical pictures: 1 unlabelled" in text
+    assert "test/b/t_0.png (test) = unlabeled/again.png (unlabeled)" in text
+    assert "warning: byte-identical images: 1 unlabeled" in text
 
 
 def test_lists_are_cut_on_the_screen(cases, tmp_path):
@@ -90,12 +90,12 @@ def test_a_manifest_with_a_root(cases, tmp_path):
         lines.append(f"test/{kind}/t_0.png,{kind},test")
     (tmp_path / "list.csv").write_text("\n".join(lines))
     told = facts(tmp_path / "list.csv", "--root", cases / "c00_base")
-    assert told["layout"] == "a list of pictures, list.csv"
+    assert told["layout"] == "a list of images, list.csv"
     assert told["counts"] == {"pool": 4, "test": 2}
-    assert "none of the 6 pictures" in refusal("inspect", tmp_path / "list.csv")
+    assert "none of the 6 images" in refusal("inspect", tmp_path / "list.csv")
 
 
-def test_a_sheet_shows_each_class_and_the_unlabelled(cases, tmp_path):
+def test_a_sheet_shows_each_class_and_the_unlabeled(cases, tmp_path):
     sheet = tmp_path / "sheet.png"
     text = call("inspect", cases / "c00_base", "--contact-sheet", sheet).stdout
     assert f"contact sheet: {sheet}" in text
@@ -109,7 +109,7 @@ def test_a_sheet_shows_each_class_and_the_unlabelled(cases, tmp_path):
         tile = pixels[top : top + dataset._TILE, left : left + dataset._TILE]
         assert tile.mean((0, 1)).argmax() == channel
     row = pixels[4 * step + 4 : 5 * step, dataset._NAME :]
-    assert (row < 250).any(axis=(0, 2)).mean() > 0.9  # ten of the unlabelled ones
+    assert (row < 250).any(axis=(0, 2)).mean() > 0.9  # ten of the unlabeled ones
 
 
 def test_names_of_any_script(cases, tmp_path):
@@ -138,10 +138,10 @@ def test_what_cannot_be_read_is_refused(cases, tmp_path):
 def test_a_run_uses_what_inspect_decoded(cases, tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
     assert call("inspect", cases / "c00_base").returncode == 0
-    made = set((tmp_path / "cache/pictures").iterdir())
+    made = set((tmp_path / "cache/images").iterdir())
     done = call(
         "run", "--algo", "supervised", "--backbone", "test_resnet", "--steps", "1",
         "--batch-size", "4", "--data", cases / "c00_base", "--output", tmp_path / "run",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert set((tmp_path / "cache/pictures").iterdir()) == made
+    assert set((tmp_path / "cache/images").iterdir()) == made

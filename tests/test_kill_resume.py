@@ -20,12 +20,12 @@ SUITE = {
     "supervised": (1, True),
     "fully_supervised": (1, False),
 }
-"""Kills of each algorithm, 8 in all, and whether threads read its pictures."""
+"""Kills of each algorithm, 8 in all, and whether threads read its images."""
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kill_resume.make_pictures(tmp_path_factory.mktemp("pictures"))
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kill_resume.make_images(tmp_path_factory.mktemp("images"))
 
 
 def test_every_algorithm_is_killed() -> None:
@@ -34,10 +34,10 @@ def test_every_algorithm_is_killed() -> None:
 
 
 @pytest.mark.parametrize("algo", SUITE)
-def test_a_killed_run_comes_to_the_same_end(algo: str, pictures: Path, tmp_path: Path) -> None:
+def test_a_killed_run_comes_to_the_same_end(algo: str, images: Path, tmp_path: Path) -> None:
     count, reads_files = SUITE[algo]
     found = kill_resume.kill_and_compare(
-        algo, pictures if reads_files else None, count, random.Random(f"suite {algo}"), tmp_path
+        algo, images if reads_files else None, count, random.Random(f"suite {algo}"), tmp_path
     )
     assert found.count == count
     assert found.differences == []
@@ -46,18 +46,16 @@ def test_a_killed_run_comes_to_the_same_end(algo: str, pictures: Path, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", SUITE)
 @pytest.mark.parametrize("reads_files", [False, True])
-def test_killed_again_and_again(
-    algo: str, reads_files: bool, pictures: Path, tmp_path: Path
-) -> None:
+def test_killed_again_and_again(algo: str, reads_files: bool, images: Path, tmp_path: Path) -> None:
     # 20 in all: two of each, and four of the two that keep the most state.
     count = 1 if algo in ("supervised", "fully_supervised") else 2
     found = kill_resume.kill_and_compare(
-        algo, pictures if reads_files else None, count, random.Random(f"slow {algo}"), tmp_path
+        algo, images if reads_files else None, count, random.Random(f"slow {algo}"), tmp_path
     )
     assert found.differences == []
 
 
-def test_a_difference_would_be_seen(pictures: Path, tmp_path: Path) -> None:
+def test_a_difference_would_be_seen(images: Path, tmp_path: Path) -> None:
     """The comparison itself: two seeds give two runs."""
     runs = [tmp_path / "one", tmp_path / "other"]
     for seed, run in enumerate(runs):

@@ -3,25 +3,25 @@ from collections import Counter
 import numpy as np
 import pytest
 from in_process import call, refusal
-from picture_files import put
+from tiny_images import put
 
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.splits.draw import draw_split
-from ssl_toolkit.data.splits.labels_file import choose_labelled
+from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.errors import DataError
 
 
 @pytest.fixture
 def pool(tmp_path):
-    """A single pool of 2 classes with 10 pictures each."""
+    """A single pool of 2 classes with 10 images each."""
     for number in range(20):
         put(tmp_path / "data" / "ab"[number % 2] / f"{number:02d}.png", number)
     return tmp_path / "data"
 
 
 @pytest.fixture
-def labelled(tmp_path):
+def labeled(tmp_path):
     for number in range(8):
         put(tmp_path / "data" / "labeled" / "ab"[number % 2] / f"{number}.png", number)
         put(tmp_path / "data" / "unlabeled" / f"{number}.png", 20 + number)
@@ -32,24 +32,24 @@ def labelled(tmp_path):
 def choose(data, text, name="labels.txt"):
     path = data.parent / name
     path.write_text(text, encoding="utf-8")
-    return choose_labelled(read_data(data), str(path), data)
+    return choose_labeled(read_data(data), str(path), data)
 
 
 def keys(table, rows):
     return [table.keys[row] for row in rows]
 
 
-def test_the_listed_pictures_of_a_pool_are_labelled(pool):
+def test_the_listed_images_of_a_pool_are_labeled(pool):
     table, chosen = choose(pool, "b/01.png\na/00.png\n\n./a/04.png\n")
     assert keys(table, chosen) == ["a/00.png", "a/04.png", "b/01.png"]
     split = draw_split(table, seed=0, chosen=chosen)
-    assert split.labelled.tolist() == chosen.tolist()
-    assert len(split.unlabelled) == 17
-    split = draw_split(table, seed=0, chosen=chosen, labelled_in_pool=True)
-    assert len(split.unlabelled) == 20
+    assert split.labeled.tolist() == chosen.tolist()
+    assert len(split.unlabeled) == 17
+    split = draw_split(table, seed=0, chosen=chosen, labeled_in_pool=True)
+    assert len(split.unlabeled) == 20
     split = draw_split(table, seed=0, chosen=chosen, val_fraction=0.2, test_fraction=0.2)
-    assert split.labelled.tolist() == chosen.tolist()
-    assert (len(split.validation), len(split.test), len(split.unlabelled)) == (4, 4, 9)
+    assert split.labeled.tolist() == chosen.tolist()
+    assert (len(split.validation), len(split.test), len(split.unlabeled)) == (4, 4, 9)
     assert not set(chosen) & set(split.validation.tolist() + split.test.tolist())
 
 
@@ -61,24 +61,24 @@ def test_paths_of_files_work_as_keys_do(pool, form, monkeypatch):
     assert keys(table, chosen) == ["a/00.png", "b/01.png"]
 
 
-def test_labelled_pictures_that_are_not_listed_become_unlabelled(labelled):
-    table, chosen = choose(labelled, "labeled/a/0.png\nlabeled/b/1.png\n")
+def test_labeled_images_that_are_not_listed_become_unlabeled(labeled):
+    table, chosen = choose(labeled, "labeled/a/0.png\nlabeled/b/1.png\n")
     split = draw_split(table, seed=0, chosen=chosen)
-    assert keys(table, split.labelled) == ["labeled/a/0.png", "labeled/b/1.png"]
-    assert len(split.unlabelled) == 6 + 8
+    assert keys(table, split.labeled) == ["labeled/a/0.png", "labeled/b/1.png"]
+    assert len(split.unlabeled) == 6 + 8
     assert len(split.test) == 8
 
 
-def test_a_table_labels_unlabelled_pictures(labelled):
+def test_a_table_labels_unlabeled_images(labeled):
     text = (
         "path,label\nunlabeled/3.png,b\nunlabeled/4.png,a\nunlabeled/5.png,-1\nlabeled/a/0.png,a\n"
     )
-    table, chosen = choose(labelled, text, "labels.csv")
+    table, chosen = choose(labeled, text, "labels.csv")
     assert keys(table, chosen) == ["labeled/a/0.png", "unlabeled/3.png", "unlabeled/4.png"]
     assert table.labels[chosen].tolist() == [0, 1, 0]
     split = draw_split(table, seed=0, chosen=chosen)
-    assert len(split.unlabelled) == 7 + 6
-    assert not set(chosen) & set(split.unlabelled)
+    assert len(split.unlabeled) == 7 + 6
+    assert not set(chosen) & set(split.unlabeled)
 
 
 def test_a_table_without_labels_is_a_list(pool):
@@ -94,10 +94,10 @@ def test_a_table_without_labels_is_a_list(pool):
         (
             "l.txt",
             "labeled/a/0.png\nnowhere.png\n",
-            r"line 2: the data has no picture 'nowhere\.png'",
+            r"line 2: the data has no image 'nowhere\.png'",
         ),
-        ("l.txt", "../x.png\n", "the data has no picture"),
-        ("l.txt", "test/a/0.png\n", r"'test/a/0\.png' is a test picture"),
+        ("l.txt", "../x.png\n", "the data has no image"),
+        ("l.txt", "test/a/0.png\n", r"'test/a/0\.png' is a test image"),
         ("l.txt", "labeled/a/0.png\nlabeled/a/0.png\n", "line 2: .*stands in line 1 already"),
         ("l.txt", "unlabeled/0.png\n", r"no label in the data; give one in a \.csv"),
         ("l.csv", "path,label\nunlabeled/0.png,c\n", "'c', no class of the data"),
@@ -105,20 +105,20 @@ def test_a_table_without_labels_is_a_list(pool):
         ("l.csv", "file,label\nlabeled/a/0.png,b\n", "no column 'path'"),
     ],
 )
-def test_rows_that_are_wrong_are_told(labelled, name, text, words):
+def test_rows_that_are_wrong_are_told(labeled, name, text, words):
     with pytest.raises(DataError, match=words):
-        choose(labelled, text, name)
+        choose(labeled, text, name)
 
 
-def test_all_unknown_pictures_are_told_at_once(pool):
+def test_all_unknown_images_are_told_at_once(pool):
     with pytest.raises(DataError) as caught:
         choose(pool, "x.png\na/00.png\ny.png\n")
     assert [message[-7:] for message in caught.value.messages] == ["'x.png'", "'y.png'"]
 
 
-def test_every_class_needs_a_picture_and_no_number_goes_beside(pool):
+def test_every_class_needs_a_image_and_no_number_goes_beside(pool):
     table, chosen = choose(pool, "a/00.png\n")
-    with pytest.raises(DataError, match="--labels names no picture of class 'b'"):
+    with pytest.raises(DataError, match="--labels names no image of class 'b'"):
         draw_split(table, seed=0, chosen=chosen)
     table, chosen = choose(pool, "a/00.png\nb/01.png\n")
     with pytest.raises(DataError, match="leave --labels-per-class and --num-labels out"):
@@ -127,7 +127,7 @@ def test_every_class_needs_a_picture_and_no_number_goes_beside(pool):
 
 def test_a_file_that_is_not_there(pool, tmp_path):
     with pytest.raises(DataError, match=r"can't read --labels .*none\.txt"):
-        choose_labelled(read_data(pool), str(tmp_path / "none.txt"), pool)
+        choose_labeled(read_data(pool), str(tmp_path / "none.txt"), pool)
 
 
 # --- STL-10's folds -----------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def test_a_file_that_is_not_there(pool, tmp_path):
 @pytest.fixture
 def stl10(tmp_path):
     groups = [
-        Pictures("stl10/train/", "pool", np.zeros((20, 2, 2, 3), np.uint8), np.arange(20) % 2),
-        Pictures("stl10/test/", "test", np.zeros((4, 2, 2, 3), np.uint8), [0, 1, 0, 1]),
+        ImageArray("stl10/train/", "pool", np.zeros((20, 2, 2, 3), np.uint8), np.arange(20) % 2),
+        ImageArray("stl10/test/", "test", np.zeros((4, 2, 2, 3), np.uint8), [0, 1, 0, 1]),
     ]
     (tmp_path / "stl10_binary").mkdir()
     (tmp_path / "stl10_binary" / "fold_indices.txt").write_text("0 1 2 3\n19 16 5 7 \n")
@@ -146,26 +146,26 @@ def stl10(tmp_path):
 
 def test_a_fold_of_stl10(stl10):
     table, root = stl10
-    _, chosen = choose_labelled(table, "fold:1", root)
+    _, chosen = choose_labeled(table, "fold:1", root)
     assert keys(table, chosen) == [f"stl10/train/{n:02d}" for n in (5, 7, 16, 19)]
 
 
 @pytest.mark.parametrize("name", ["fold:2", "fold:x", "fold:-1", "fold:"])
 def test_folds_that_are_not_there(stl10, name):
     with pytest.raises(DataError, match="folds go from fold:0 to fold:1"):
-        choose_labelled(stl10[0], name, stl10[1])
+        choose_labeled(stl10[0], name, stl10[1])
 
 
 def test_folds_are_stl10s(stl10, pool):
     table, root = stl10
     with pytest.raises(DataError, match="fold:0 is for --dataset stl10"):
-        choose_labelled(read_data(pool), "fold:0", pool)
+        choose_labeled(read_data(pool), "fold:0", pool)
     (root / "stl10_binary" / "fold_indices.txt").write_text("99\n")
     with pytest.raises(DataError, match="damaged"):
-        choose_labelled(table, "fold:0", root)
+        choose_labeled(table, "fold:0", root)
     (root / "stl10_binary" / "fold_indices.txt").unlink()
     with pytest.raises(DataError, match=r"can't read .*fold_indices\.txt"):
-        choose_labelled(table, "fold:0", root)
+        choose_labeled(table, "fold:0", root)
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ def test_the_command_uses_the_file(pool, command):
     import json
 
     split = json.loads((pool.parent / "out" / "split.json").read_text())
-    assert Counter(key[0] for key in split["labelled"]) == {"a": 3, "b": 3}
-    assert len(split["unlabelled"]) == 10
+    assert Counter(key[0] for key in split["labeled"]) == {"a": 3, "b": 3}
+    assert len(split["unlabeled"]) == 10
     done = command("run", "--data", pool, "--labels", "x.txt", "--num-labels", 4)
     assert done.returncode == 2
     assert "leave --num-labels out" in done.stderr

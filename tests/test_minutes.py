@@ -40,7 +40,7 @@ STEPS = HEAD_TRAINING["steps"]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 images of training, none for validation, 12 of test."""
-    made = kill_resume.make_pictures(tmp_path_factory.mktemp("minutes"))
+    made = kill_resume.make_images(tmp_path_factory.mktemp("minutes"))
     for path in made.rglob("*.png"):  # so large that they don't bound the size
         with Image.open(path) as image:
             image.resize((256, 256)).save(path)

@@ -12,7 +12,7 @@ from in_process import call
 from PIL import Image
 
 from ssl_toolkit import DataError, Model, ModelError, load_model
-from ssl_toolkit.data.images.files import read_picture
+from ssl_toolkit.data.images.files import read_image
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 
 RUN = (
@@ -23,7 +23,7 @@ RUN = (
 
 @pytest.fixture(scope="module")
 def run(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with validation, on pictures of 32 pixels; not to be written to."""
+    """A run with validation, on images of 32 pixels; not to be written to."""
     folder = tmp_path_factory.mktemp("model") / "run"
     result = call(*RUN, "--backbone", "wrn_10_1", "--image-size", "24", "--data",
                   cases / "c00_base", "--val-fraction", "0.25", "--output", folder)  # fmt: skip
@@ -37,7 +37,7 @@ def model(run: Path) -> Model:
 
 
 @pytest.fixture
-def picture(cases: Path) -> Path:
+def path(cases: Path) -> Path:
     return cases / "c05_modes" / "predict" / "rgba_opaque_twin.png"
 
 
@@ -55,39 +55,39 @@ def test_the_summary_was_scored_with_the_same_weights(model: Model, run: Path, c
     np.testing.assert_allclose(model.predict(paths), recorded, atol=1e-6)
 
 
-def test_every_form_of_a_picture_means_the_same(model: Model, picture: Path) -> None:
-    expected = model.predict([picture])
+def test_every_form_of_a_image_means_the_same(model: Model, path: Path) -> None:
+    expected = model.predict([path])
     assert expected.shape == (1, 4)
     assert expected.dtype == np.float32
     np.testing.assert_allclose(expected.sum(), 1, atol=1e-6)
-    with Image.open(picture) as image:
+    with Image.open(path) as image:
         image.load()
     pixels = np.asarray(image)
     tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
-    for form in (picture, str(picture), image, pixels, tensor, pixels[None], tensor[None]):
+    for form in (path, str(path), image, pixels, tensor, pixels[None], tensor[None]):
         np.testing.assert_allclose(model.predict(form), expected, atol=1e-6)
-    # Floats are scaled without rounding to 8 bits, so they may differ by half a grey level.
+    # Floats are scaled without rounding to 8 bits, so they may differ by half a gray level.
     for form in (pixels / 255, tensor.double() / 255, tensor / 255):
         np.testing.assert_allclose(model.predict([form]), expected, atol=1e-2)
     mixed = model.predict([pixels, pixels / 255])
     np.testing.assert_allclose(mixed[1:], model.predict(pixels / 255), atol=1e-6)
 
 
-def test_pictures_of_the_right_size_stay_as_they_are(model: Model, picture: Path) -> None:
-    pixels = torch.from_numpy(read_picture(picture, 24).transpose(2, 0, 1).copy())
+def test_images_of_the_right_size_stay_as_they_are(model: Model, path: Path) -> None:
+    pixels = torch.from_numpy(read_image(path, 24).transpose(2, 0, 1).copy())
     called = model(pixels[None] / 255)
     assert not called.requires_grad
-    for form in (pixels, pixels / 255, [picture]):
+    for form in (pixels, pixels / 255, [path]):
         np.testing.assert_allclose(model.predict(form), called.numpy(), atol=1e-6)
 
 
-def test_grey_arrays(model: Model, picture: Path) -> None:
-    with Image.open(picture) as image:
-        grey = np.asarray(image.convert("L"))
-    expected = model.predict(np.stack([grey] * 3, axis=-1))
-    for form in (grey, grey[:, :, None], torch.from_numpy(grey.copy())[None]):
+def test_gray_arrays(model: Model, path: Path) -> None:
+    with Image.open(path) as image:
+        gray = np.asarray(image.convert("L"))
+    expected = model.predict(np.stack([gray] * 3, axis=-1))
+    for form in (gray, gray[:, :, None], torch.from_numpy(gray.copy())[None]):
         np.testing.assert_allclose(model.predict(form), expected, atol=1e-6)
-    np.testing.assert_allclose(model.predict([grey / 255]), expected, atol=1e-2)
+    np.testing.assert_allclose(model.predict([gray / 255]), expected, atol=1e-2)
 
 
 def test_batches_change_nothing(model: Model, cases: Path) -> None:
@@ -100,13 +100,13 @@ def test_batches_change_nothing(model: Model, cases: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_tells_reasons_in_their_places(model: Model, picture: Path, workers: int) -> None:
-    truncated = Image.open(picture)
+def test_a_stream_tells_reasons_in_their_places(model: Model, path: Path, workers: int) -> None:
+    truncated = Image.open(path)
     truncated.fp.close()  # type: ignore[union-attr]
     forms = [
-        picture, Path("gone.png"), np.full((4, 4, 3), 2.0), np.full((4, 4, 3), np.nan),
+        path, Path("gone.png"), np.full((4, 4, 3), 2.0), np.full((4, 4, 3), np.nan),
         np.zeros((3, 4, 4), np.uint8), np.zeros((4, 4, 3), np.int64), np.zeros((0, 4), np.uint8),
-        truncated, picture,
+        truncated, path,
     ]  # fmt: skip
     found = list(model.stream(forms, 2, workers=workers))
     reasons = [row if isinstance(row, str) else None for row in found]
@@ -123,14 +123,14 @@ def test_a_stream_tells_reasons_in_their_places(model: Model, picture: Path, wor
     assert "number 2" in refused.value.messages[1]
 
 
-def test_a_stream_reads_only_a_little_ahead(model: Model, picture: Path) -> None:
+def test_a_stream_reads_only_a_little_ahead(model: Model, path: Path) -> None:
     drawn = 0
 
     def endless() -> object:
         nonlocal drawn
         while True:
             drawn += 1
-            yield picture
+            yield path
 
     found = model.stream(endless(), 2, workers=1)  # type: ignore[arg-type]
     for _ in range(4):
@@ -146,20 +146,20 @@ def test_the_size_of_a_tensor_is_checked(model: Model) -> None:
             model(images)
 
 
-def test_the_exported_folder_alone(model: Model, run: Path, picture: Path, tmp_path: Path) -> None:
+def test_the_exported_folder_alone(model: Model, run: Path, path: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(run / "model", tmp_path / "elsewhere")
     np.testing.assert_array_equal(
-        load_model(str(moved), "cpu").predict(picture), model.predict(picture)
+        load_model(str(moved), "cpu").predict(path), model.predict(path)
     )
 
 
 def test_checkpoints_where_there_is_no_model_yet(
-    model: Model, run: Path, picture: Path, tmp_path: Path
+    model: Model, run: Path, path: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(copy / "model")
-    expected = model.predict(picture)
-    np.testing.assert_allclose(load_model(copy, "cpu").predict(picture), expected, atol=1e-6)
+    expected = model.predict(path)
+    np.testing.assert_allclose(load_model(copy, "cpu").predict(path), expected, atol=1e-6)
     (copy / "checkpoints" / "best.pt").unlink()
     state = load_checkpoint(copy / "checkpoints" / "last.pt")
     last = load_model(copy, "cpu")

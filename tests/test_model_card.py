@@ -35,7 +35,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("card") / "run"
     done = call(
         *SHORT, "--algo", "fixmatch", "--set", "fixmatch.confidence_threshold=0.8",
-        "--set", "fixmatch.unlabelled_ratio=2", "--output", folder,
+        "--set", "fixmatch.unlabeled_ratio=2", "--output", folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
@@ -43,16 +43,16 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on pictures of two classes, one with a name that is hard to write, without a test."""
+    """A run on images of two classes, one with a name that is hard to write, without a test."""
     folder = tmp_path_factory.mktemp("secret-place")
     draw = np.random.default_rng(0)
     for name, count in ((ODD.replace("/", "-"), 3), ("plain", 1)):
-        (folder / "pictures" / "labeled" / name).mkdir(parents=True)
+        (folder / "images" / "labeled" / name).mkdir(parents=True)
         for number in range(count):
             pixels = draw.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"pictures/labeled/{name}/{number}.png")
+            Image.fromarray(pixels).save(folder / f"images/labeled/{name}/{number}.png")
     done = call(
-        *SHORT, "--algo", "supervised", "--data", folder / "pictures", "--backbone", "test_resnet",
+        *SHORT, "--algo", "supervised", "--data", folder / "images", "--backbone", "test_resnet",
         "--batch-size", 2, "--output", folder / "run",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -91,8 +91,8 @@ def test_the_numbers_are_those_of_the_summary(digits: Path) -> None:
     for name, own in summary["test"]["per_class"].items():
         _, _, test, accuracy = found[name]
         assert (test, accuracy) == (str(own["count"]), f"{own['accuracy']:.4f}")
-    labelled = sum(int(found[name][0]) for name in summary["classes"])
-    assert labelled == summary["counts"]["labelled"] == 40
+    labeled = sum(int(found[name][0]) for name in summary["classes"])
+    assert labeled == summary["counts"]["labeled"] == 40
     for part, count in summary["counts"].items():
         assert f"{count} {part}" in card
     assert found["seed"] == ["3"]
@@ -107,7 +107,7 @@ def test_options_that_are_not_the_default(digits: Path, own: Path) -> None:
     found = {row[0]: row[1:] for row in rows(card_of(digits))}
     assert sorted(found[what][0].split(", ")) == [
         "confidence_threshold 0.8",
-        "unlabelled_ratio 2",
+        "unlabeled_ratio 2",
     ]
     assert {row[0]: row[1:] for row in rows(card_of(own))}[what] == ["none"]
 
@@ -116,17 +116,17 @@ def test_what_the_numbers_do_not_say(digits: Path, own: Path) -> None:
     limits = card_of(digits).split("## Limits")[1].split("## ")[0]
     summary = json.loads((digits / "summary.json").read_text("utf-8"))
     assert "one run with seed 3" in limits
-    assert f"The test has {summary['test']['count']} pictures" in limits
+    assert f"The test has {summary['test']['count']} images" in limits
     low, high = summary["test"]["interval"]
     assert f"means {low:.4f} to {high:.4f} (95 %)" in limits
-    assert "under 30 test pictures" not in limits
+    assert "under 30 test images" not in limits
     limits = card_of(own).split("## Limits")[1].split("## ")[0]
-    assert "No test pictures" in limits
+    assert "No test images" in limits
     assert "There is no validation" in limits
-    assert "one labelled picture or none: plain." in limits
+    assert "one labeled image or none: plain." in limits
     assert "The run warned: " in limits
-    assert "CC BY 4.0" in card_of(digits).split("## Licences")[1]
-    assert "rights in the pictures" in card_of(own).split("## Licences")[1]
+    assert "CC BY 4.0" in card_of(digits).split("## Licenses")[1]
+    assert "rights in the images" in card_of(own).split("## Licenses")[1]
 
 
 def test_what_goes_in_is_said(digits: Path, own: Path) -> None:
@@ -142,7 +142,7 @@ def test_names_are_no_markup_and_no_place_is_told(own: Path) -> None:
     assert ODD in [row[0] for row in rows(card)]
     assert "<i>" not in card
     assert "secret-place" not in card
-    assert "on pictures:" in card
+    assert "on images:" in card
 
 
 @pytest.mark.parametrize(

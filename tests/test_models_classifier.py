@@ -33,7 +33,7 @@ def statistics(classifier: Classifier) -> tuple[list[float], list[float]]:
     return classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()
 
 
-def test_images_are_normalised_inside() -> None:
+def test_images_are_normalized_inside() -> None:
     classifier = Classifier(Pool(), 4, mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0))
     images = torch.full((2, 3, 5, 7), 0.5)
     before = images.clone()

@@ -261,13 +261,13 @@ def test_lite0_knows_the_two_photographs() -> None:
     assert classifier.mean.flatten().tolist() == classifier.std.flatten().tolist() == [0.5] * 3
 
     labels = timm.data.ImageNetInfo()
-    # timm's own preparation of test pictures, short of the normalisation: that is ours.
+    # timm's own preparation of test images, short of the normalization: that is ours.
     settings = timm.data.resolve_model_data_config(classifier.backbone.model)
     prepare = timm.data.create_transform(**settings | {"mean": (0, 0, 0), "std": (1, 1, 1)})
     photographs = load_sample_images()
     answers = {}
-    for path, picture in zip(photographs.filenames, photographs.images, strict=True):
-        images = prepare(Image.fromarray(picture)).unsqueeze(0)
+    for path, image in zip(photographs.filenames, photographs.images, strict=True):
+        images = prepare(Image.fromarray(image)).unsqueeze(0)
         with torch.no_grad():
             probabilities = classifier.eval()(images).logits.softmax(dim=1)[0]
         best = int(probabilities.argmax())

@@ -101,7 +101,7 @@ def test_timm_weights_load_and_another_head_is_left_out(
 
 
 def build_features(source: Classifier, images: Tensor, target: Classifier) -> Tensor:
-    """Features of `source` for the normalisation of `target`."""
+    """Features of `source` for the normalization of `target`."""
     return source.backbone((images - target.mean) / target.std)
 
 

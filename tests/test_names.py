@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from in_process import call
-from picture_files import put, rows_of
 from PIL import Image
 from test_data_splits import table_of
+from tiny_images import put, rows_of
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import load_config
@@ -33,7 +33,7 @@ from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.listing import Listing
 from ssl_toolkit.data.readers.rows import BadRows, records
 from ssl_toolkit.data.splits.draw import draw_split
-from ssl_toolkit.data.splits.labels_file import choose_labelled
+from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.data.splits.split_file import load_split, save_split
 from ssl_toolkit.errors import DataError, one_line, visible
 from ssl_toolkit.inference.pseudo_label import MANIFEST, check_names
@@ -73,12 +73,12 @@ def test_a_manifest_reads_back_the_same(
     tmp_path: Path, names: list[tuple[str, str]], suffix: str
 ) -> None:
     path = tmp_path / f"m.{suffix}"
-    write_rows(path, MANIFEST, [[key, name, "labelled", 0.5] for key, name in names])
+    write_rows(path, MANIFEST, [[key, name, "labeled", 0.5] for key, name in names])
     bad = BadRows("m")
     found = list(records(path, bad, "path", []))
     bad.refuse()
     assert [(key, name, split) for _, key, name, split in found] == [
-        (key, name, "labelled") for key, name in names
+        (key, name, "labeled") for key, name in names
     ]
 
 
@@ -112,9 +112,9 @@ def test_splits_and_lists_of_labels_read_back_the_same(
     split = draw_split(table, seed=0, labels_per_class=3)
     save_split(tmp_path / "split.json", table, split)
     again = load_split(tmp_path / "split.json", table)
-    assert again.split.labelled.tolist() == split.labelled.tolist()
+    assert again.split.labeled.tolist() == split.labeled.tolist()
 
-    chosen = sorted(split.labelled.tolist())
+    chosen = sorted(split.labeled.tolist())
     # A byte order mark at the start of a text file is no part of its first line.
     lines = [
         key
@@ -123,12 +123,12 @@ def test_splits_and_lists_of_labels_read_back_the_same(
     ]
     (tmp_path / "labels.txt").write_bytes("".join(f"{line}\n" for line in lines).encode())
     if lines:
-        _, found = choose_labelled(table, str(tmp_path / "labels.txt"), None)
+        _, found = choose_labeled(table, str(tmp_path / "labels.txt"), None)
         assert [keys[row] for row in found] == lines
     rows = [[keys[row], table.classes[table.labels[row]]] for row in chosen]
     if all(class_name(name) == name for name in table.classes):
         write_rows(tmp_path / "labels.csv", ("path", "label"), rows)
-        _, found = choose_labelled(table, str(tmp_path / "labels.csv"), None)
+        _, found = choose_labeled(table, str(tmp_path / "labels.csv"), None)
         assert found.tolist() == chosen
 
     written = yaml.dump({"classes": classes})
@@ -164,7 +164,7 @@ def test_a_bare_word_for_no_label_stays_one(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text(text)
     table = read_data(tmp_path / "l.csv")
     assert table.classes == ("'s-Hertogenbosch", "'x'", "null")
-    assert rows_of(table)["c.png"] == ("unlabelled", "")
+    assert rows_of(table)["c.png"] == ("unlabeled", "")
 
 
 # ---------------------------------------------------------------- one name in two forms
@@ -179,10 +179,10 @@ def test_two_unicode_forms_are_one_class(tmp_path: Path) -> None:
         put(tmp_path / "f" / f"{name}.png", len(name))
     table = read_data(tmp_path / "f")
     assert table.classes == ("cafz", NFC)
-    assert table.labels[table.parts == "labelled"].tolist() == [0, 1, 1]
+    assert table.labels[table.parts == "labeled"].tolist() == [0, 1, 1]
     assert table.labels[table.parts == "test"].tolist() == [1]
     facts = json.loads(call("inspect", tmp_path / "f", "--json").stdout)
-    assert facts["per_class"][NFC] == {"labelled": 2, "test": 1}
+    assert facts["per_class"][NFC] == {"labeled": 2, "test": 1}
     alone = tmp_path / "alone"
     for name in (f"{NFC}/1", f"{NFD}/2", "cafz/1"):
         put(alone / f"{name}.png", len(name))
@@ -201,7 +201,7 @@ def test_two_unicode_forms_are_one_class(tmp_path: Path) -> None:
         assert classes_of(tmp_path / name) == (NFC, "x")
 
     (tmp_path / "labels.csv").write_text(f"path,label\n{NFD}/2.png,{NFD}\n", encoding="utf-8")
-    table, chosen = choose_labelled(read_data(alone), str(tmp_path / "labels.csv"), alone)
+    table, chosen = choose_labeled(read_data(alone), str(tmp_path / "labels.csv"), alone)
     assert [table.keys[row] for row in chosen] == [f"{NFD}/2.png"]
 
 
@@ -350,7 +350,7 @@ def test_a_manifest_of_pseudo_labels_is_trained_on(data: Path, run: Path, suffix
     model = load_model(run, "cpu")
     best = model.predict(files).argmax(axis=1)
     wanted = {
-        str(file.relative_to(data)): ("labelled", model.classes[label])
+        str(file.relative_to(data)): ("labeled", model.classes[label])
         for file, label in zip(files, best, strict=True)
     }
     assert rows_of(read_data(manifest)) == wanted

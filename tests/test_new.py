@@ -127,30 +127,30 @@ def test_the_projects_are_clean_for_mypy(projects: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# --- licences, names of classes -----------------------------------------------------------------
+# --- licenses, names of classes -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("licence", "says"),
+    ("license", "says"),
     [
         ("MIT", "Permission is hereby granted, free of charge"),
         ("Apache-2.0", "END OF TERMS AND CONDITIONS"),
         ("BSD-3-Clause", "3. Neither the name of the copyright holder"),
     ],
 )
-def test_a_licence_is_chosen(tmp_path: Path, licence: str, says: str) -> None:
-    arguments = ["--licence", licence, "--author", "Ada Lovelace"]
+def test_a_license_is_chosen(tmp_path: Path, license: str, says: str) -> None:
+    arguments = ["--license", license, "--author", "Ada Lovelace"]
     assert call("new", "logger", "mine", "--path", tmp_path, *arguments).returncode == 0
     text = (tmp_path / "mine" / "LICENSE").read_text(encoding="utf-8")
     assert says in text
-    assert ("Ada Lovelace" in text) == (licence != "Apache-2.0")
+    assert ("Ada Lovelace" in text) == (license != "Apache-2.0")
     project = tomllib.loads((tmp_path / "mine" / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["license"] == licence
-    assert f"{licence}, see" in (tmp_path / "mine" / "README.md").read_text(encoding="utf-8")
+    assert project["license"] == license
+    assert f"{license}, see" in (tmp_path / "mine" / "README.md").read_text(encoding="utf-8")
 
 
-def test_no_licence_is_said_to_be_none(tmp_path: Path) -> None:
-    assert call("new", "logger", "mine", "--path", tmp_path, "--licence", "none").returncode == 0
+def test_no_license_is_said_to_be_none(tmp_path: Path) -> None:
+    assert call("new", "logger", "mine", "--path", tmp_path, "--license", "none").returncode == 0
     assert "LICENSE" not in files(tmp_path / "mine")
     project = tomllib.loads((tmp_path / "mine" / "pyproject.toml").read_text("utf-8"))["project"]
     assert not {"license", "license-files"} & project.keys()

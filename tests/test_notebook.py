@@ -23,7 +23,7 @@ def cells(notebook: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def test_there_are_two_notebooks() -> None:
-    names = ["own_algorithm.ipynb", "own_pictures.ipynb"]
+    names = ["own_algorithm.ipynb", "own_images.ipynb"]
     assert [notebook.name for notebook in NOTEBOOKS] == names
 
 
@@ -38,20 +38,20 @@ def code_of(name: str) -> str:
     return "\n".join("".join(cell["source"]) for cell in cells(notebook, "code"))
 
 
-def test_own_pictures(tmp_path: Path) -> None:
+def test_own_images(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code_of("own_pictures")],
+        [sys.executable, "-W", "error", "-c", code_of("own_images")],
         capture_output=True, text=True, encoding="utf-8", check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "228 pictures" in done.stdout
+    assert "228 images" in done.stdout
     table = re.findall(r"^\d-\d\d\.png +(?:\d\.\d\d +){3}[147]$", done.stdout, re.MULTILINE)
     assert len(table) == 9
     right = re.search(r"^(\d+) of 60 right$", done.stdout, re.MULTILINE)
     assert right is not None
     assert int(right[1]) > 30, "30 steps teach more than chance (20)"
     summary = json.loads((tmp_path / "runs" / "digits" / "summary.json").read_text("utf-8"))
-    assert summary["counts"] == {"labelled": 18, "unlabelled": 150, "validation": 0, "test": 60}
+    assert summary["counts"] == {"labeled": 18, "unlabeled": 150, "validation": 0, "test": 60}
 
 
 def test_own_algorithm(

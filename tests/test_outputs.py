@@ -52,7 +52,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             file.write_text(json.dumps(json.loads(file.read_text()) | {"fingerprint": fingerprint}))
     monkeypatch.chdir(folder)
     shutil.copy("data/test/a/0.png", "mine.png")
-    shutil.copy("data/test/a/0.png", "mine.csv")  # named itself, it is a picture all the same
+    shutil.copy("data/test/a/0.png", "mine.csv")  # named itself, it is an image all the same
     os.link("mine.png", "hard.csv")
     Path("soft.csv").symlink_to("mine.png")
     return folder

@@ -93,13 +93,13 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
 def test_the_wheel_holds_code_types_data_and_configurations(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        (licence,) = (name for name in names if name.endswith("/licenses/LICENSE"))
-        assert b"Apache License" in archive.read(licence)
+        (license,) = (name for name in names if name.endswith("/licenses/LICENSE"))
+        assert b"Apache License" in archive.read(license)
     for package in PACKAGES:
         assert {f"{package}/__init__.py", f"{package}/py.typed"} <= names
     assert "ssl_toolkit/data/sets/digits.npz" in names
     scaffold = REPOSITORY / "ssl_toolkit" / "scaffold"
-    templates = [*scaffold.glob("templates/*.j2"), *scaffold.glob("licences/*.txt")]
+    templates = [*scaffold.glob("templates/*.j2"), *scaffold.glob("licenses/*.txt")]
     assert len(templates) == 14
     assert {path.relative_to(REPOSITORY).as_posix() for path in templates} <= names
     pages = (path.name for path in (REPOSITORY / "ssl_toolkit/reports/html/templates").iterdir())

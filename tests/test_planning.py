@@ -121,7 +121,7 @@ def test_on_a_cpu_it_is_rehearsed_as_it_will_run(
 ) -> None:
     plan(tmp_path, device="cpu", precision="fp16")
     assert "supervised, seed 0: --precision fp16 would not pay" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="synchronises BatchNorm on CUDA devices only"):
+    with pytest.raises(ConfigError, match="synchronizes BatchNorm on CUDA devices only"):
         plan(tmp_path, device="cpu", model={"sync_batchnorm": True})
 
 
@@ -241,13 +241,13 @@ class Scans(Algorithm):
     def scan_every(self) -> int:
         return 2
 
-    def scan(self, labelled: Any, unlabelled: Any, ctx: Context) -> None:
+    def scan(self, labeled: Any, unlabeled: Any, ctx: Context) -> None:
         time.sleep(0.3)
         self.found += 1
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         assert self.found
-        logits = ctx.model(batch.labelled_weak[0]).float()
+        logits = ctx.model(batch.labeled_weak[0]).float()
         return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
 
 

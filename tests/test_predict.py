@@ -15,7 +15,7 @@ import pytest
 from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
-from ssl_toolkit.data.readers.listing import list_pictures
+from ssl_toolkit.data.readers.listing import list_images
 
 BASE = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
         "2", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip
@@ -65,29 +65,29 @@ def test_the_paths_are_as_typed(
 ) -> None:
     (pool / "deep").mkdir()
     (pool / "u_000.png").rename(pool / "deep" / "x.png")
-    picture = pool / "u_001.png"
+    image = pool / "u_001.png"
     monkeypatch.chdir(tmp_path)
-    given = ("./pool", "pool//", picture, "pool/deep", "./pool/deep/../u_002.png")
+    given = ("./pool", "pool//", image, "pool/deep", "./pool/deep/../u_002.png")
     paths = [row["path"] for row in table(call("predict", run, *given).stdout)]
     assert paths[0] == "./pool/deep/x.png"
     assert paths[12] == "pool//deep/x.png"
-    assert paths[24:] == [str(picture), "pool/deep/x.png", "./pool/deep/../u_002.png"]
+    assert paths[24:] == [str(image), "pool/deep/x.png", "./pool/deep/../u_002.png"]
     monkeypatch.chdir(pool)
     assert table(call("predict", run, ".").stdout)[0]["path"] == "./deep/x.png"
 
 
 def test_json_lines(run: Path, pool: Path, tmp_path: Path) -> None:
-    (pool / "u_003.png").write_bytes(b"no picture")
+    (pool / "u_003.png").write_bytes(b"no image")
     output = tmp_path / "new" / "p.jsonl"
     result = call("predict", run, pool, "--output", output, "--probabilities")
     assert result.returncode == 1
     assert str(output) in result.stdout
-    assert "1 of 12 pictures can't be read" in result.stderr
+    assert "1 of 12 images can't be read" in result.stderr
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert len(rows) == 12
     bad = rows.pop(3)
     assert bad == {
-        "path": str(pool / "u_003.png"), "class": "", "confidence": None, "error": "not a picture",
+        "path": str(pool / "u_003.png"), "class": "", "confidence": None, "error": "not an image",
         **dict.fromkeys(("p_a", "p_b", "p_c", "p_d")),
     }  # fmt: skip
     for row in rows:
@@ -96,15 +96,15 @@ def test_json_lines(run: Path, pool: Path, tmp_path: Path) -> None:
         assert sum(row[f"p_{name}"] for name in "abcd") == pytest.approx(1, abs=1e-5)
 
 
-def test_unreadable_pictures_are_rows(run: Path, pool: Path) -> None:
+def test_unreadable_images_are_rows(run: Path, pool: Path) -> None:
     (pool / "empty.png").touch()
     (pool / "gone.png").symlink_to("nowhere.png")
-    (pool / "notes.md").write_text("not a picture, and not meant as one")
+    (pool / "notes.md").write_text("not an image, and not meant as one")
     whole = (pool / "u_000.png").read_bytes()
     (pool / "half.png").write_bytes(whole[: len(whole) // 2])
     result = call("predict", run, pool)
     assert result.returncode == 1
-    assert "files not used, 1 (no picture's extension)" in result.stderr
+    assert "files not used, 1 (no image's extension)" in result.stderr
     assert f"{pool}/notes.md" in result.stderr
     rows = {Path(row["path"]).name: row for row in table(result.stdout)}
     assert len(rows) == 15
@@ -117,7 +117,7 @@ def test_unreadable_pictures_are_rows(run: Path, pool: Path) -> None:
         assert (row["confidence"] == "") == (name in bad)
 
 
-def test_a_file_that_is_named_is_a_picture_whatever_its_extension(run: Path, pool: Path) -> None:
+def test_a_file_that_is_named_is_a_image_whatever_its_extension(run: Path, pool: Path) -> None:
     renamed = (pool / "u_000.png").rename(pool / "u_000")
     result = call("predict", run, renamed)
     assert result.returncode == 0
@@ -129,8 +129,8 @@ def test_what_can_not_be_predicted(run: Path, pool: Path, tmp_path: Path) -> Non
     empty.mkdir()
     message = refusal("predict", run, tmp_path / "gone.png", empty, pool)
     assert message.splitlines() == [
-        f"error: {tmp_path}/gone.png: no such picture or folder",
-        f"error: {empty}: there are no pictures in this folder",
+        f"error: {tmp_path}/gone.png: no such image or folder",
+        f"error: {empty}: there are no images in this folder",
     ]
     assert str(tmp_path / "gone") in refusal("predict", tmp_path / "gone", pool)
     assert "neither a run nor an exported model" in refusal("predict", empty, pool)
@@ -187,7 +187,7 @@ def test_links_go_round_in_no_circle(pool: Path, tmp_path: Path) -> None:
     other.mkdir()
     shutil.copy(pool / "u_000.png", other / "o.png")
     (pool / "linked").symlink_to(other)
-    listing = list_pictures([str(pool)])
+    listing = list_images([str(pool)])
     assert f"{pool}/linked/o.png" in listing.names
     assert len(listing.names) == 13
     assert listing.notes == [f"links not followed (they lead in a circle): {pool}/loop"]

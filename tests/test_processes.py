@@ -86,7 +86,7 @@ def test_pairs_are_those_of_the_whole_batch_when_gathered(runs: Path) -> None:
         assert two == pytest.approx(one, abs=1e-5)
 
 
-def test_every_picture_is_scored_once(runs: Path) -> None:
+def test_every_image_is_scored_once(runs: Path) -> None:
     for name in JOBS:
         one, two = (
             json.loads((runs / n / name / "summary.json").read_text()) for n in ("one", "two")

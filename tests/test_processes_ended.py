@@ -16,7 +16,7 @@ from in_process import call
 from test_kill_resume import kill_resume
 from test_signals import Started, limit, rows, status_of
 
-ARGUMENTS = ("--algo", "fixmatch", "--set", "fixmatch.unlabelled_ratio=2", "--dataset", "digits",
+ARGUMENTS = ("--algo", "fixmatch", "--set", "fixmatch.unlabeled_ratio=2", "--dataset", "digits",
              "--device", "cpu", "--batch-size", "8", "--steps", "120", "--eval-every", "40",
              "--log-every", "1", "--save-every", "10", "--quiet")  # fmt: skip
 
@@ -127,8 +127,8 @@ def test_torchrun_starts_again_by_itself(whole: Path, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("--batch-size", "7"), "--batch-size 7: 2 processes share it in equal parts; use 6"),
-        (("--batch-size", "2"), "at least 2 pictures in the part of each process; use 4"),
-        (("--set", "model.sync_batchnorm=true"), "model.sync_batchnorm: torch synchronises"),
+        (("--batch-size", "2"), "at least 2 images in the part of each process; use 4"),
+        (("--set", "model.sync_batchnorm=true"), "model.sync_batchnorm: torch synchronizes"),
         (("--device", "cuda:0"), "torch sees 0 CUDA device(s) here"),
     ],
 )

@@ -14,7 +14,7 @@ from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
 from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.readers.listing import list_pictures
+from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.inference.pseudo_label import Guesses, guess, manifest_rows, uncertain_rows
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -61,10 +61,8 @@ def test_rows_below_the_threshold_carry_no_label(run: Path, model: Model, pool: 
     for row, probs, above in zip(rows, expected, sure, strict=True):
         assert float(row["confidence"]) == pytest.approx(probs.max(), abs=1e-6)
         label = model.classes[probs.argmax()]
-        assert (row["label"], row["split"]) == (
-            (label, "labelled") if above else ("", "unlabelled")
-        )
-    assert f"{sure.sum()} of 12 pictures labelled" in result.stderr
+        assert (row["label"], row["split"]) == ((label, "labeled") if above else ("", "unlabeled"))
+    assert f"{sure.sum()} of 12 images labeled" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.jsonl"])
@@ -76,19 +74,19 @@ def test_training_takes_the_manifest(run: Path, model: Model, pool: Path, name: 
     assert "--root" not in result.stderr
     found = read_data(manifest)
     assert found.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
-    guesses = guess(model, list_pictures([str(pool)]))
+    guesses = guess(model, list_images([str(pool)]))
     for row in range(12):
-        if found.parts[row] == "labelled":
+        if found.parts[row] == "labeled":
             assert found.classes[found.labels[row]] == model.classes[guesses.first[row, 0]]
         else:
-            assert (found.parts[row], found.labels[row]) == ("unlabelled", -1)
+            assert (found.parts[row], found.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
         again = call(*TRAIN, "--algo", "fixmatch", "--steps", "1", "--data", manifest, "--output",
                      pool.parent / "again")  # fmt: skip
         assert again.returncode == 0, again.stderr
         counts = json.loads((pool.parent / "again" / "summary.json").read_text())["counts"]
-        assert counts["labelled"] + counts["unlabelled"] == 12
-        assert counts["labelled"] == (found.parts == "labelled").sum()
+        assert counts["labeled"] + counts["unlabeled"] == 12
+        assert counts["labeled"] == (found.parts == "labeled").sum()
 
 
 def test_a_pool_elsewhere_needs_the_root(run: Path, pool: Path, tmp_path: Path) -> None:
@@ -111,7 +109,7 @@ def test_the_most_uncertain_come_first(run: Path, model: Model, pool: Path) -> N
         best, second = np.argsort(-probabilities[place])[:2]
         assert (row["class"], row["second"]) == (model.classes[best], model.classes[second])
         assert float(row["margin"]) == pytest.approx(margins[place], abs=1e-6)
-    assert "pictures labelled" not in result.stderr  # no manifest was asked for
+    assert "images labeled" not in result.stderr  # no manifest was asked for
     both = call("pseudo-label", run, pool, "--uncertain", "99", "--output", pool.parent / "m.csv")
     assert len(table(both.stdout)) == 12
     assert (pool.parent / "m.csv").exists()
@@ -128,12 +126,12 @@ def test_equal_margins_keep_their_order() -> None:
     assert [row[1] for row in rows] == ["", "a", ""]
 
 
-def test_unreadable_pictures_are_left_out(run: Path, pool: Path) -> None:
+def test_unreadable_images_are_left_out(run: Path, pool: Path) -> None:
     (pool / "u_004.png").write_bytes(b"")
     manifest = pool.parent / "m.csv"
     result = call("pseudo-label", run, pool, "--threshold", "0", "--output", manifest)
     assert result.returncode == 1
-    assert f"error: can't read picture {pool}/u_004.png: empty file" in result.stderr
+    assert f"error: can't read image {pool}/u_004.png: empty file" in result.stderr
     assert len(read_data(manifest).keys) == 11
 
 
@@ -141,7 +139,7 @@ def test_what_is_refused(run: Path, pool: Path, tmp_path: Path) -> None:
     assert ".csv or .tsv or .jsonl" in refusal("pseudo-label", run, pool, "--output", "m.json")
     assert "--threshold" in refusal("pseudo-label", run, pool, "--threshold", "95")
     (tmp_path / "empty").mkdir()
-    assert "no pictures" in refusal("pseudo-label", run, tmp_path / "empty")
+    assert "no images" in refusal("pseudo-label", run, tmp_path / "empty")
     assert "neither a run" in refusal("pseudo-label", tmp_path / "empty", pool)
     told = call("pseudo-label", run, pool, "--threshold", "1")
     assert "warning: training needs two classes; lower --threshold" in told.stderr

@@ -80,7 +80,7 @@ def test_every_form_gives_the_same_pixels_and_labels(tmp_path: Path) -> None:
     for place, (form, images) in enumerate(forms(tmp_path / "files").items()):
         table = read(tmp_path / str(place), images, labels)
         assert table.classes == ("class 0", "class 1", "class 2"), form
-        assert by_part(table) == {"pool": 9, "unlabelled": 3}, form
+        assert by_part(table) == {"pool": 9, "unlabeled": 3}, form
         pixels = table.read(np.arange(12), 8)
         assert np.array_equal(pixels, np.repeat(GRAY[..., None], 3, axis=-1)), form
         assert table.labels.tolist() == [*LABELS[:9], -1, -1, -1], form
@@ -95,9 +95,9 @@ def test_images_of_any_sizes_are_kept_in_theirs(tmp_path: Path) -> None:
 
 
 def test_all_parts_of_a_data_set_of_pairs(tmp_path: Path) -> None:
-    labelled = torch.utils.data.Subset(Pairs(), range(6))
-    table = read(tmp_path, Pairs(), unlabeled=Pairs(), validation=labelled, test=labelled)
-    assert by_part(table) == {"pool": 9, "test": 6, "unlabelled": 15, "validation": 6}
+    labeled = torch.utils.data.Subset(Pairs(), range(6))
+    table = read(tmp_path, Pairs(), unlabeled=Pairs(), validation=labeled, test=labeled)
+    assert by_part(table) == {"pool": 9, "test": 6, "unlabeled": 15, "validation": 6}
 
 
 def test_paths_are_named_and_not_copied(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_run_on_arrays_is_one_like_any_other(tmp_path: Path) -> None:
     given: dict[str, Any] = {"labels": LABELS, "unlabeled": GRAY[::-1], "test": (GRAY, LABELS)}
     outcome = train(config, images=GRAY, **given, console=Console(silent=True))
     assert outcome.summary["counts"] == {
-        "labelled": 12, "unlabelled": 12, "validation": 0, "test": 12,
+        "labeled": 12, "unlabeled": 12, "validation": 0, "test": 12,
     }  # fmt: skip
     assert call("check-run", tmp_path / "run").returncode == 0
     assert call("evaluate", tmp_path / "run").returncode == 0
@@ -242,7 +242,7 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
     table = read_npz(path)
     assert table.classes == ("dog", "cat")
     assert table.labels.tolist() == [1, 0, -1] * 4
-    assert table.parts.tolist() == ["pool", "test", "unlabelled"] * 4
+    assert table.parts.tolist() == ["pool", "test", "unlabeled"] * 4
     assert list(table.keys) == [f"k{n}" for n in range(12)]
     assert any("not used: other" in note for note in table.notes)
 
@@ -292,7 +292,7 @@ def test_features_in_place_of_images(tmp_path: Path, algo: str) -> None:
     outcome = train(config, images=x, labels=y, test=(x, y), console=Console(silent=True))
     assert outcome.summary["backbone"] == "features_4"
     assert outcome.summary["test"]["accuracy"] > 0.9
-    assert outcome.summary["counts"]["unlabelled"] == 78
+    assert outcome.summary["counts"]["unlabeled"] == 78
     assert yaml.read(tmp_path / "run" / "config.yaml")["model"]["head_init"] == "probe"
     probabilities = load_model(tmp_path / "run").predict(torch.from_numpy(x))
     assert (probabilities.argmax(axis=1) == y).mean() == outcome.summary["test"]["accuracy"]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 from image_files import saved, tiff
-from picture_files import encoded
 from PIL import Image
+from tiny_images import encoded
 
 from ssl_toolkit.data.images import archives
 from ssl_toolkit.data.images.decoding import Room, Unreadable
@@ -43,7 +43,7 @@ LOOK = """
 import json, resource, sys
 from pathlib import Path
 import ssl_toolkit.engine.experiment, ssl_toolkit.data.readers.detect
-from ssl_toolkit.data.cache.examine import examine_pictures
+from ssl_toolkit.data.cache.examine import examine_images
 from ssl_toolkit.errors import DataError
 
 def peak():  # Linux counts the memory of the process that started this one into ru_maxrss
@@ -54,7 +54,7 @@ def peak():  # Linux counts the memory of the process that started this one into
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 folder = Path(sys.argv[1])
-for found in examine_pictures(sorted(folder.glob("images/*")), 16, 2):
+for found in examine_images(sorted(folder.glob("images/*")), 16, 2):
     print(json.dumps(["", found if isinstance(found, str) else found.mode, peak()]), flush=True)
 for path in sorted(folder.glob("data/*")):
     try:
@@ -190,7 +190,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[s
         ("x.jsonl", f"line 1: has more than {LINE_LENGTH:,} characters"),
         ("x.txt", f"line 2: has more than {LINE_LENGTH:,} characters"),
         ("cell.parquet", "row group 0 unpacks to 200 MB of 'image', from 0.0 MB in the file"),
-        ("repeated.parquet", "::0::: not a picture"),
+        ("repeated.parquet", "::0::: not an image"),
         ("label.parquet", "row 0: the label has 10,000,000 characters"),
     ],
 )
@@ -208,7 +208,7 @@ def test_rows_of_parquet_are_found_in_any_order(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     cells = [encoded(number) for number in range(40)]
     parquet(tmp_path / "x.parquet", pa.array(cells), [0, 1] * 20, 40)
-    reader = archives.ParquetPictures(str(tmp_path / "x.parquet"))
+    reader = archives.ParquetImages(str(tmp_path / "x.parquet"))
     order = [*range(40), *reversed(range(40)), *np.random.default_rng(0).permutation(40)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archives, "_BATCH_BYTES", 3 * reader._sizes(0, "image.bytes")[0])

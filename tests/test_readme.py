@@ -61,7 +61,7 @@ def test_a_command_to_paste_is_one_line_that_sets_everything_up(marker: str, end
         "README.md",
         "CONTRIBUTING.md",
         "docs/design.md",
-        "docs/own-pictures.md",
+        "docs/own-images.md",
         "docs/python.md",
         "docs/results.md",
         "docs/stability-of-training.md",

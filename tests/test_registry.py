@@ -24,11 +24,11 @@ class Algo(Algorithm):
         return Views()
 
     def step(self, batch, ctx):
-        return StepOutput({{"supervised": Loss(ctx.model(batch.labelled_weak[0]).sum())}})
+        return StepOutput({{"supervised": Loss(ctx.model(batch.labeled_weak[0]).sum())}})
 """
 FAULTS = {
     "import_error": ("import not_there_at_all", "Algo", "No module named 'not_there_at_all'"),
-    "leaves": ("raise SystemExit('no licence')", "Algo", "SystemExit: no licence"),
+    "leaves": ("raise SystemExit('no license')", "Algo", "SystemExit: no license"),
     "syntax_error": ("class Algo(:", "Algo", "SyntaxError"),
     "two_lines": ("raise RuntimeError('one\\ntwo')", "Algo", "RuntimeError: one two"),
     "can_not_say": (

@@ -190,7 +190,7 @@ def test_rows_without_any_result_are_shown_as_such(tmp_path: Path) -> None:
 def test_foreign_text_stays_text(tmp_path: Path, hostile: str) -> None:
     classes = ("plain", hostile.replace("\udc80", "?"))
     compared = comparison(tmp_path, names=["simple", hostile], classes=classes)
-    reason = f"class {hostile} has no pictures"
+    reason = f"class {hostile} has no images"
     compared = with_member(compared, 1, 0, status="failed", reason=reason)
     marked = replace(compared.rows[1], different={hostile: hostile})
     compared = replace(
@@ -217,7 +217,7 @@ def test_runs_of_older_versions_say_what_they_lack(tmp_path: Path) -> None:
     assert "train.pair_confidence" in old.text
     assert "so without a chart: Share of the most frequent pseudo label; Shift" in old.text
     assert "The distribution of the pseudo labels over the classes was not recorded" in old.text
-    assert "No pictures of mistakes were kept" in old.text
+    assert "No images of mistakes were kept" in old.text
     assert "Pseudo labels by class" in new.text
     assert len(new.all("img")) == 24
     assert old.all("img") == []

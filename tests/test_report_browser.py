@@ -36,20 +36,20 @@ CONTRAST = """
 const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const canvas = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
 const context = canvas.getContext('2d', {willReadFrequently: true});
-const pixels = colours => {  // painted over each other, so that transparency counts
+const pixels = colors => {  // painted over each other, so that transparency counts
   context.clearRect(0, 0, 1, 1);
-  for (const colour of colours) { context.fillStyle = colour; context.fillRect(0, 0, 1, 1); }
+  for (const color of colors) { context.fillStyle = color; context.fillRect(0, 0, 1, 1); }
   return [...context.getImageData(0, 0, 1, 1).data];
 };
 const light = p => 0.2126 * channel(p[0]) + 0.7152 * channel(p[1]) + 0.0722 * channel(p[2]);
 const behind = element => {
-  const colours = [];
+  const colors = [];
   for (let e = element; e; e = e.parentElement)
-    colours.unshift(getComputedStyle(e).backgroundColor);
-  return colours;
+    colors.unshift(getComputedStyle(e).backgroundColor);
+  return colors;
 };
-const contrast = (element, colour) => {
-  const ground = behind(element), a = light(pixels(ground)), b = light(pixels([...ground, colour]));
+const contrast = (element, color) => {
+  const ground = behind(element), a = light(pixels(ground)), b = light(pixels([...ground, color]));
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 };
 const found = {};
@@ -70,7 +70,7 @@ return found;
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of eight rows, so that every colour is there, with a failed run and long names."""
+    """Of eight rows, so that every color is there, with a failed run and long names."""
     folder = tmp_path_factory.mktemp("report")
     names = ["simple", "mixmatch_enhanced", *(f"row {k}: " + "long " * 8 for k in range(6))]
     classes = ("Abyssinian", "basset_hound", "a_class_of_one_very_long_name_without_any_space" * 2)
@@ -104,7 +104,7 @@ Show = Callable[..., Any]
 
 @pytest.fixture
 def show(browser: Any, report: Path) -> Show:
-    """Open the report in a window of a width, in a colour scheme."""
+    """Open the report in a window of a width, in a color scheme."""
 
     def show(width: int = 1280, scheme: str = "light") -> Any:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -177,11 +177,11 @@ def test_the_tab_key_reaches_every_table(show: Show) -> None:
     assert reached == set(range(count))
 
 
-def test_every_region_and_chart_has_a_name_and_every_picture_a_text(show: Show) -> None:
+def test_every_region_and_chart_has_a_name_and_every_image_a_text(show: Show) -> None:
     page = show()
     names = page.execute_script(
         "return [...document.querySelectorAll('[role=region], svg[role=img], img')].map(e => "
-        "e.getAttribute('aria-label') || e.alt || (e.getAttribute('aria-labelledby') || '')"
+        "e.getAttribute('aria-label') || e.alt || (e.getAttribute('aria-labeledby') || '')"
         ".split(' ').map(i => document.getElementById(i)?.textContent).join(' '))"
     )
     assert len(names) > 50

@@ -108,7 +108,7 @@ def test_the_summary(run: Path) -> None:
     assert s["status"] == "completed"
     assert (s["algorithm"], s["backbone"], s["seed"]) == ("simple", "wrn_10_1", 0)
     assert (s["profile"], s["steps"]) == ("paper", 4)
-    assert s["counts"] == {"labelled": 40, "unlabelled": 1253, "validation": 145, "test": 359}
+    assert s["counts"] == {"labeled": 40, "unlabeled": 1253, "validation": 145, "test": 359}
     assert sum(s["counts"].values()) == 1797
     assert s["classes"] == [str(n) for n in range(10)]
     accuracies = {
@@ -195,7 +195,7 @@ def test_evaluate_gives_the_scores_of_the_summary(run: Path) -> None:
         assert np.sum(found[part].pop("confusion")) == found[part]["count"]
     assert found == {k: summary(run)[k] for k in ("validation", "test")}
     told = call("evaluate", run).stdout
-    assert f"test accuracy: {summary(run)['test']['accuracy']:.4f} of 359 pictures" in told
+    assert f"test accuracy: {summary(run)['test']['accuracy']:.4f} of 359 images" in told
     assert hashes(run) == before
 
 

@@ -109,17 +109,17 @@ def test_twice_in_training(tmp_path: Path) -> None:
 def make_many(folder: Path, count: int = 3000) -> Path:
     for part in ("labeled/a", "labeled/b", "unlabeled", "test/a"):
         (folder / part).mkdir(parents=True)
-    small = kill_resume.make_pictures(folder / "small")
-    picture = next((small / "labeled" / "a").iterdir())
+    small = kill_resume.make_images(folder / "small")
+    image = next((small / "labeled" / "a").iterdir())
     for place in range(count):
         part = ("labeled/a", "labeled/b", "test/a")[place % 3] if place < 60 else "unlabeled"
-        os.link(picture, folder / part / f"{place}.png")
+        os.link(image, folder / part / f"{place}.png")
     return folder
 
 
 @pytest.mark.parametrize("number", STATUS)
 @pytest.mark.parametrize("moment", ["at once", "in the cache"])
-def test_while_pictures_are_read_by_threads(number: int, moment: str, tmp_path: Path) -> None:
+def test_while_images_are_read_by_threads(number: int, moment: str, tmp_path: Path) -> None:
     data = make_many(tmp_path / "data")
     run, cache = tmp_path / "run", tmp_path / "cache"
     started = Started(
@@ -127,13 +127,13 @@ def test_while_pictures_are_read_by_threads(number: int, moment: str, tmp_path: 
         "--image-size", 64, "--workers", 2, "--batch-size", 8, "--steps", 2, "--output", run,
     )  # fmt: skip
     if moment == "in the cache":
-        started.wait_for(lambda: any(cache.glob("pictures/.*.partial")))
+        started.wait_for(lambda: any(cache.glob("images/.*.partial")))
     else:
         started.wait_for(started.listens)
     assert started.signal(number, number) < limit()
     started.check(STATUS[signal.Signals(number)])
     assert not run.exists()
-    assert not list(cache.glob("pictures/.*.partial"))
+    assert not list(cache.glob("images/.*.partial"))
 
 
 def test_in_an_evaluation_and_in_the_final_test(tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ print(json.dumps([name for name in json.loads(sys.argv[2]) if name in sys.module
 
 
 def test_a_run_and_a_prediction_import_no_more_than_they_need(tmp_path: Path) -> None:
-    picture = tmp_path / "picture.png"
-    Image.new("RGB", (8, 8)).save(picture)
+    image = tmp_path / "image.png"
+    Image.new("RGB", (8, 8)).save(image)
     run = ["run", "--dataset", "digits", "--steps", "2", "--quiet", "--output", f"{tmp_path}/run"]
-    commands = [run, ["predict", f"{tmp_path}/run", str(picture), "--output", f"{tmp_path}/p.csv"]]
+    commands = [run, ["predict", f"{tmp_path}/run", str(image), "--output", f"{tmp_path}/p.csv"]]
     given = [json.dumps(commands), json.dumps(UNNEEDED)]
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *given], capture_output=True, text=True, check=False

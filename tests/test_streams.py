@@ -158,7 +158,7 @@ def test_rows_that_nobody_reads_are_not_made(broken: TextIO) -> None:
         nonlocal made
         for _ in range(10_000):
             made += 1
-            yield ["a picture", "a class"]
+            yield ["an image", "a class"]
 
     full = os.fstat(broken.fileno()).st_mode & 0o170000 != 0o010000  # no pipe
     refused = pytest.raises(OSError, match="No space") if full else contextlib.nullcontext()

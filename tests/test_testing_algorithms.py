@@ -46,7 +46,7 @@ def test_every_rule_has_a_fake() -> None:
 )
 def test_a_fake_breaks_its_rule_alone(rule: str, fake: type[Method]) -> None:
     assert not dist.is_initialized()
-    config = fake.Config(colour="red") if rule == "config_constructs" else None
+    config = fake.Config(color="red") if rule == "config_constructs" else None
     assert broken(fake, config) == {rule}
 
 
@@ -61,12 +61,12 @@ class Remembering(Method):
     def scan_every(self) -> int:
         return 2
 
-    def scan(self, labelled: Any, unlabelled: Any, ctx: Context) -> None:
-        for _, images, labels in labelled:
+    def scan(self, labeled: Any, unlabeled: Any, ctx: Context) -> None:
+        for _, images, labels in labeled:
             self.means.index_add_(0, labels, ctx.teacher_forward(images).features)  # type: ignore[operator]
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        features = ctx.features(batch.labelled_weak[0]).float()
+        features = ctx.features(batch.labeled_weak[0]).float()
         far = (features - F.normalize(self.means)[batch.labels]).square().mean()  # type: ignore[arg-type, index]
         return self.with_loss(batch, ctx, far, 0.001)
 
@@ -85,22 +85,22 @@ class WithExtraState(Method):
         self.kept = state
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = ctx.model(batch.labelled_weak[0]).float().square().mean()
+        value = ctx.model(batch.labeled_weak[0]).float().square().mean()
         self.kept = {"last": [value.detach().expand(2)], "steps": self.kept["steps"] + 1}
         return self.with_loss(batch, ctx, value, 0.001 * min(self.kept["steps"], 9))
 
 
-class Penalising(Method):
+class Penalizing(Method):
     """It takes a gradient inside the step."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        features, logits = ctx.forward(batch.labelled_weak[0])
+        features, logits = ctx.forward(batch.labeled_weak[0])
         loss = F.cross_entropy(logits.float(), batch.labels)
         (gradient,) = torch.autograd.grad(loss, features, create_graph=True)
         return self.with_loss(batch, ctx, gradient.float().square().sum(), 0.01)
 
 
-class Normalising(Method):
+class Normalizing(Method):
     """It has BatchNorm in a module of its own."""
 
     def __init__(self, config: Options, task: Task) -> None:
@@ -108,7 +108,7 @@ class Normalising(Method):
         self.head = nn.Sequential(nn.BatchNorm1d(task.feature_dim), nn.Linear(task.feature_dim, 2))
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        value = self.head(ctx.features(batch.labelled_weak[0])).float().square().mean()
+        value = self.head(ctx.features(batch.labeled_weak[0])).float().square().mean()
         return self.with_loss(batch, ctx, value, 0.01)
 
 
@@ -124,7 +124,7 @@ class Warming(Method):
         return replace(output, metrics={"confidence": used.sum() / used.sum()})
 
 
-@pytest.mark.parametrize("fake", [Remembering, WithExtraState, Penalising, Normalising, Warming])
+@pytest.mark.parametrize("fake", [Remembering, WithExtraState, Penalizing, Normalizing, Warming])
 def test_what_is_allowed_breaks_no_rule(fake: type[Method]) -> None:
     assert [result.explain() for result in run_checks(fake) if not result.passed] == []
 
@@ -133,7 +133,7 @@ class Returning(Method):
     """It returns a dict."""
 
     def step(self, batch: Batch, ctx: Context) -> Any:
-        return {"supervised": Loss(ctx.model(batch.labelled_weak[0]).mean())}
+        return {"supervised": Loss(ctx.model(batch.labeled_weak[0]).mean())}
 
 
 def test_a_step_that_returns_something_else_is_told_as_in_a_run() -> None:

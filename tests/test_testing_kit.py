@@ -87,9 +87,9 @@ def test_an_expected_failure_needs_a_reason_and_fails_when_it_passes() -> None:
 
 def test_options_to_check_with() -> None:
     named = {rule.name: rule for rule in rules("algorithm")}["losses_are_named"]
-    config = fakes.Demanding.Config(colour="red")
+    config = fakes.Demanding.Config(color="red")
     assert run_rule(named, find_subject(fakes.Demanding, config=config)).passed
-    assert "colour" in run_rule(named, find_subject(fakes.Demanding)).told
+    assert "color" in run_rule(named, find_subject(fakes.Demanding)).told
     with pytest.raises(PluginError, match="config is no Weak"):
         check_augmenter("weak", config=config)
 

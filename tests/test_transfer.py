@@ -47,7 +47,7 @@ def test_cached_weights_on_the_embedded_data(
     typed = ["test_resnet" if word == "resnet50" else word for word in TYPED]
     done = command(*typed, *SHORT, env={"HF_HUB_CACHE": str(cache)})
     assert done.returncode == 0, done.stderr
-    assert "for your own pictures: --data" in done.stdout
+    assert "for your own images: --data" in done.stdout
     config = yaml.read(tmp_path / "run" / "config.yaml")
     assert config["image_size"] == "32"
     assert float(config["optimizer"]["feature_lr"]) == 2e-5
@@ -72,9 +72,7 @@ def test_a_trained_backbone_with_a_plain_head_is_in_timms_own_form(
     assert model.num_classes == len(exported["classes"])
 
 
-def test_transfer_to_own_pictures(
-    command: Command, cache: Path, cases: Path, tmp_path: Path
-) -> None:
+def test_transfer_to_own_images(command: Command, cache: Path, cases: Path, tmp_path: Path) -> None:
     own = (*TYPED, "--data", cases / "c00_base", "--image-size", 32)
     done = command(*own, *SHORT, env={"HF_HUB_CACHE": str(cache)})
     assert done.returncode == 0, done.stderr

@@ -109,7 +109,7 @@ def test_predictions_with_a_pickle_in_them(mark: Path, run: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_pickle_of_pictures_that_would_run_code(mark: Path, tmp_path: Path) -> None:
+def test_a_pickle_of_images_that_would_run_code(mark: Path, tmp_path: Path) -> None:
     path = tmp_path / "mini-imagenet-cache-train.pkl"
     path.write_bytes(pickle.dumps({"image_data": Runs(mark)}))
     with pytest.raises(DataError, match=r"names (posix|nt)\.system"):
@@ -127,7 +127,7 @@ def test_a_configuration_that_would_run_code(mark: Path, tmp_path: Path) -> None
 
 def test_a_split_that_names_files_outside(run: Path, tmp_path: Path) -> None:
     content = strict_json((run / "split.json").read_text())
-    content["unlabelled"] += ["../../../etc/passwd", "/etc/hostname"]
+    content["unlabeled"] += ["../../../etc/passwd", "/etc/hostname"]
     split = tmp_path / "split.json"
     split.write_text(json.dumps(content))
     told = refusal(*DIGITS, "--algo", "simple", "--split", split, "--output", tmp_path / "new")

@@ -14,7 +14,7 @@ from in_process import call
 from test_kill_resume import kill_resume
 
 RUN = ("run", "--algo", "fixmatch", "--dataset", "digits", "--device", "cpu", "--batch-size", "8",
-       "--set", "fixmatch.unlabelled_ratio=2", "--steps", "6", "--eval-every", "3", "--log-every",
+       "--set", "fixmatch.unlabeled_ratio=2", "--steps", "6", "--eval-every", "3", "--log-every",
        "1", "--quiet")  # fmt: skip
 
 pytestmark = pytest.mark.skipif(

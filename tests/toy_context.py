@@ -16,10 +16,10 @@ Call = tuple[str, int, bool]
 
 
 class Net(nn.Module):
-    def __init__(self, normalised: bool = True) -> None:
+    def __init__(self, normalized: bool = True) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3)
-        self.norm: nn.Module = nn.BatchNorm2d(8) if normalised else nn.Identity()
+        self.norm: nn.Module = nn.BatchNorm2d(8) if normalized else nn.Identity()
         self.classifier = nn.Linear(8, CLASSES)
 
     def forward(self, images: Tensor) -> Prediction:
@@ -30,10 +30,10 @@ class Net(nn.Module):
 class FakeContext(Context):
     """Live network, a teacher of other weights, and a record of what was called."""
 
-    def __init__(self, step: int = 50, seed: int = 3, normalised: bool = True) -> None:
+    def __init__(self, step: int = 50, seed: int = 3, normalized: bool = True) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.live, self.averaged = Net(normalised), Net(normalised).eval()
+            self.live, self.averaged = Net(normalized), Net(normalized).eval()
         self.averaged.requires_grad_(False)
         # Confident enough for some pseudo labels to pass, unsure enough for some not to.
         self.averaged.classifier.weight.mul_(120)
@@ -78,16 +78,16 @@ def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
     def integers(below: int, count: int) -> Tensor:
         return torch.randint(below, (count,), generator=generator)
 
-    unlabelled = size * views.unlabelled_ratio if views.needs_unlabelled else 0
+    unlabeled = size * views.unlabeled_ratio if views.needs_unlabeled else 0
     return Batch(
         labels=integers(CLASSES, size),
-        labelled_indices=integers(8, size),
-        labelled_weak=stack(views.labelled_weak, size),
-        labelled_strong=stack(views.labelled_strong, size),
-        unlabelled_indices=integers(40, unlabelled),
-        unlabelled_weak=stack(views.unlabelled_weak, unlabelled),
-        unlabelled_strong=stack(views.unlabelled_strong, unlabelled),
-        unlabelled_labels=integers(CLASSES, unlabelled) if algorithm.oracle else None,
+        labeled_indices=integers(8, size),
+        labeled_weak=stack(views.labeled_weak, size),
+        labeled_strong=stack(views.labeled_strong, size),
+        unlabeled_indices=integers(40, unlabeled),
+        unlabeled_weak=stack(views.unlabeled_weak, unlabeled),
+        unlabeled_strong=stack(views.unlabeled_strong, unlabeled),
+        unlabeled_labels=integers(CLASSES, unlabeled) if algorithm.oracle else None,
     )
 
 

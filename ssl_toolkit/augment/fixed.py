@@ -179,7 +179,7 @@ def _crop_maps(draws: Draws, height: int, width: int) -> Tensor:
 
 
 def _affine_maps(draws: Draws, height: int, width: int) -> Tensor:
-    """The inverse of: shear along x, scale and rotate about the centre, then translate."""
+    """The inverse of: shear along x, scale and rotate about the center, then translate."""
     angle = torch.deg2rad(draws["affine.angle"])
     shear = torch.tan(torch.deg2rad(draws["affine.shear_x"]))
     cos, sin, scale = angle.cos(), angle.sin(), draws["affine.scale"][:, :1, None]

@@ -27,7 +27,7 @@ Operation = Callable[[Tensor, Tensor], Tensor]
 Matrix = tuple[float, float, float, float, float, float]
 Geometry = Callable[[float, int, int], Matrix]
 
-# --- colour, as PIL defines it ------------------------------------------------------------------
+# --- color, as PIL defines it ------------------------------------------------------------------
 
 
 def autocontrast(images: Tensor, values: Tensor) -> Tensor:
@@ -62,19 +62,19 @@ def brightness(images: Tensor, values: Tensor) -> Tensor:
     return (images * _each(values)).clamp_(0, 1)
 
 
-def colour(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with the grey image: 0 gives grey, 1 the image."""
-    return torch.lerp(_grey(images), images, _each(values)).clamp_(0, 1)
+def color(images: Tensor, values: Tensor) -> Tensor:
+    """Blend with the gray image: 0 gives gray, 1 the image."""
+    return torch.lerp(_gray(images), images, _each(values)).clamp_(0, 1)
 
 
 def contrast(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with the mean grey of the image: 0 gives a plain grey, 1 the image."""
-    mean = _grey(images).mean((2, 3), keepdim=True)
+    """Blend with the mean gray of the image: 0 gives a plain gray, 1 the image."""
+    mean = _gray(images).mean((2, 3), keepdim=True)
     return torch.lerp(mean, images, _each(values)).clamp_(0, 1)
 
 
 def sharpness(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with PIL's SMOOTH filter (3x3, centre 5 of 13), which keeps the outermost pixels."""
+    """Blend with PIL's SMOOTH filter (3x3, center 5 of 13), which keeps the outermost pixels."""
     smooth = images.clone()
     if min(images.shape[-2:]) > 2:
         rows = (images[..., :-2, :] + images[..., 1:-1, :]).add_(images[..., 2:, :])
@@ -94,7 +94,7 @@ def solarize(images: Tensor, values: Tensor) -> Tensor:
     return torch.where(_levels(images) >= 256 * _each(values), 1 - images, images)
 
 
-# --- colour, as the authors of SimPLE have it ---------------------------------------------------
+# --- color, as the authors of SimPLE have it ---------------------------------------------------
 
 
 def add_brightness(images: Tensor, values: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def solarize_below(images: Tensor, values: Tensor) -> Tensor:
 
 
 def rotation(value: float, height: int, width: int) -> Matrix:
-    """Rotate about the centre by degrees, counter-clockwise if positive."""
+    """Rotate about the center by degrees, counter-clockwise if positive."""
     cos, sin = math.cos(math.radians(value)), math.sin(math.radians(value))
     x = (width - cos * width + sin * height) / 2
     y = (height - sin * width - cos * height) / 2
@@ -156,7 +156,7 @@ def translation_y(value: float, height: int, width: int) -> Matrix:
 def warp(images: Tensor, matrices: Tensor) -> Tensor:
     """Fill pixel (x, y) from the one that holds (ax + by + c, dx + ey + f); black outside.
 
-    Coordinates are of pixel centres, the first at 0.5. On (n, C, H, W) images with one row
+    Coordinates are of pixel centers, the first at 0.5. On (n, C, H, W) images with one row
     a, b, c, d, e, f of `matrices` (n, 6) each.
     """
     count, channels, height, width = images.shape
@@ -175,7 +175,7 @@ def warp(images: Tensor, matrices: Tensor) -> Tensor:
 
 
 def cutout_(images: Tensor, boxes: Tensor) -> Tensor:
-    """Grey (0.5) out the box of each image, in place.
+    """Gray (0.5) out the box of each image, in place.
 
     Args:
         images: (n, C, H, W).
@@ -201,7 +201,7 @@ def _levels(images: Tensor) -> Tensor:
     return (images * 255).round()
 
 
-def _grey(images: Tensor) -> Tensor:
+def _gray(images: Tensor) -> Tensor:
     """Luma (n, 1, H, W) with the weights of ITU-R 601, as PIL's mode L."""
     red, green, blue = images[:, :, None].unbind(1)
     return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -15,7 +15,7 @@ from ssl_toolkit.interfaces import Augmenter, Draws
 
 
 class Entry(NamedTuple):
-    """One operation of a pool: a change of colours, or of geometry."""
+    """One operation of a pool: a change of colors, or of geometry."""
 
     name: str
     value: Callable[[int], float]
@@ -44,7 +44,7 @@ FIXMATCH = (
     Entry("autocontrast", _none, ops.autocontrast),
     Entry("equalize", _none, ops.equalize),
     Entry("brightness", _enhance, ops.brightness),
-    Entry("colour", _enhance, ops.colour),
+    Entry("color", _enhance, ops.color),
     Entry("contrast", _enhance, ops.contrast),
     Entry("sharpness", _enhance, ops.sharpness),
     Entry("posterize", lambda level: 4.0 + 4 * level // 10, ops.posterize),
@@ -67,7 +67,7 @@ AUTHORS = (
     Entry("autocontrast", _none, ops.autocontrast),
     Entry("equalize", _none, ops.equalize),
     Entry("brightness", _between(0.05, 0.95), ops.add_brightness),
-    Entry("colour", _between(0.05, 0.95), ops.scale_saturation),
+    Entry("color", _between(0.05, 0.95), ops.scale_saturation),
     Entry("contrast", _between(0.05, 0.95), ops.scale_contrast),
     Entry("sharpness", _between(0.05, 0.95), ops.sharpness),
     Entry("posterize", _between(4, 8), ops.posterize),
@@ -90,7 +90,7 @@ class RandAugment(Augmenter):
     RandAugment (Cubuk et al., 2019, https://arxiv.org/abs/1909.13719) as FixMatch uses it (Sohn et
     al., 2020, https://arxiv.org/abs/2001.07685, appendix): weak augmentation first; then
     `num_ops` times an operation drawn with replacement for each image and applied with
-    `probability`, at level 1 to 9 of 10 of the table's range; then a grey square of half the side
+    `probability`, at level 1 to 9 of 10 of the table's range; then a gray square of half the side
     around a uniformly drawn pixel, clipped at the border (Cutout, DeVries & Taylor, 2017,
     https://arxiv.org/abs/1708.04552).
 
@@ -143,7 +143,7 @@ class RandAugment(Augmenter):
         )
         cutout: float = option(
             0.5,
-            help="side of the grey square as a share of the shorter image side; 0 for none",
+            help="side of the gray square as a share of the shorter image side; 0 for none",
             source="FixMatch: 16 pixels at 32; SimPLE's code: size / 2",
             ge=0,
             le=1,

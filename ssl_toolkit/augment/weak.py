@@ -34,7 +34,7 @@ class Weak(Augmenter):
 
     The weak augmentation of FixMatch (Sohn et al., 2020, https://arxiv.org/abs/2001.07685,
     section 2.3) and SimPLE (Hu et al., 2021, https://arxiv.org/abs/2103.16725), drawn for each
-    image. Normalisation, which they count as part of it, belongs to the classifier here.
+    image. Normalization, which they count as part of it, belongs to the classifier here.
     """
 
     class Config(Options):
@@ -106,7 +106,7 @@ def shift(images: Tensor, draws: Draws) -> Tensor:
 
     The padded image never exists: pixels are gathered by their places in it, a row of which is one
     slice of a table. Only where these slices begin is computed from the CPU draws, and moved
-    without a synchronisation.
+    without a synchronization.
 
     Returns:
         A new tensor of the same shape and dtype.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.testing import RuleResult
 
 KINDS = ("algorithm", "augmenter", "backbone", "dataset", "launcher", "logger")
-COLOURS = {"passed": "green", "broken": "red"}
+COLORS = {"passed": "green", "broken": "red"}
 
 
 @click.command(short_help="Check that a plugin keeps its contract.")
@@ -75,7 +75,7 @@ def _print(kind: str, name: str, results: tuple[RuleResult, ...], verbose: bool)
         table.add_column("", no_wrap=True)
         table.add_column("what")
         for result in results:
-            state = f"[{COLOURS[result.status]}]{result.status}[/]"
+            state = f"[{COLORS[result.status]}]{result.status}[/]"
             table.add_row(result.rule.name, state, escape(result.rule.what))
         console.print(table)
     else:

@@ -50,7 +50,7 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Run several algorithms on the same split, weights and order of pictures, and compare them.
+    """Run several algorithms on the same split, weights and order of images, and compare them.
 
     Only an algorithm's own section may differ between rows. The same command goes on with what is
     missing after an interruption, and redoes nothing that is finished.

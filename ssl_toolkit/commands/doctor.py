@@ -41,7 +41,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "configs", _place(configs_dir())
     yield "datasets", _place(_dataset_folder())
     yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())).expanduser())
-    yield "pictures", _caches()
+    yield "images", _caches()
     for extra, packages in EXTRAS.items():
         missing = [name for name in packages if not _installed(name)]
         fix = f'missing {", ".join(missing)} (pip install "ssl-toolkit[{extra}]")'
@@ -85,7 +85,7 @@ def _caches() -> str:
     except OSError as error:
         return f"no cache: {error.strerror}"
     return (
-        f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded pictures; what was not used for "
+        f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded images; what was not used for "
         f"{UNUSED_DAYS} days is removed when more are decoded ({VARIABLE}=DIR for another place)"
     )
 

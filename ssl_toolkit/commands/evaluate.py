@@ -16,7 +16,7 @@ from ssl_toolkit.commands.screen import echo, echo_json
     "--data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Other pictures with labels of the same classes: a folder or manifest as for training.",
+    help="Other images with labels of the same classes: a folder or manifest as for training.",
 )
 @click.option(
     "--root",
@@ -28,7 +28,7 @@ from ssl_toolkit.commands.screen import echo, echo_json
     "--on-bad-image",
     type=click.Choice(["error", "skip"]),
     default="error",
-    help="What an unreadable picture of --data does (default: error).",
+    help="What an unreadable image of --data does (default: error).",
 )
 @click.option(
     "--confusion",
@@ -48,10 +48,10 @@ def command(
     batch_size: int | None,
     as_json: bool,
 ) -> None:
-    """Score the model in the folder RUN on its own validation and test pictures, or on --data.
+    """Score the model in the folder RUN on its own validation and test images, or on --data.
 
-    Of --data the test part is scored, and all pictures with a label where it names none. The
-    interval of the accuracy is a bootstrap over the pictures (95 %, 10,000 resamples, seed 0).
+    Of --data the test part is scored, and all images with a label where it names none. The
+    interval of the accuracy is a bootstrap over the images (95 %, 10,000 resamples, seed 0).
     JSON has the confusion matrix too: a row for each true class, a column for each predicted one.
     """
     from ssl_toolkit.console import Console
@@ -62,7 +62,7 @@ def command(
     from ssl_toolkit.reports.confusion import draw_confusion
     from ssl_toolkit.runs.predictions import confusions, score_parts
     from ssl_toolkit.runs.progress import score_rows
-    from ssl_toolkit.tabular import write_picture
+    from ssl_toolkit.tabular import write_image
     from ssl_toolkit.text import shown
 
     check_target(confusion, (".png",))
@@ -91,8 +91,8 @@ def command(
         # The last part is the test, or what stands for it.
         filled = [part for part in matrices if results[part] is not None]
         if not filled:
-            raise DataError(f"{shown(run)}: nothing to score; name pictures with --data")
-        write_picture(confusion, draw_confusion(matrices[filled[-1]], classes))
+            raise DataError(f"{shown(run)}: nothing to score; name images with --data")
+        write_image(confusion, draw_confusion(matrices[filled[-1]], classes))
     if as_json:
         told = {
             part: scored and {**scored, "confusion": matrices[part].tolist()}

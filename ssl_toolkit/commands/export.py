@@ -30,8 +30,8 @@ def command(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     """Write the model of the finished run in the folder RUN in a form that others open.
 
     The files of torch-export and onnx take images (N, 3, S, S) in [0, 1], any N, and give
-    probabilities: normalisation and softmax are inside, and so are the names of the classes. The
-    folder for timm gives logits; its configuration has the normalisation and the names.
+    probabilities: normalization and softmax are inside, and so are the names of the classes. The
+    folder for timm gives logits; its configuration has the normalization and the names.
     """
     from ssl_toolkit.inference.export import export_run
 

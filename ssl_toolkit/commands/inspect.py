@@ -15,13 +15,13 @@ MOST = 20
 """Lines of a list that are printed; --json prints all."""
 
 
-@click.command(short_help="Look at pictures before training.")
+@click.command(short_help="Look at images before training.")
 @click.argument("data")
 @click.option("--root", metavar="DIR", help="Where the paths of a list start.")
 @click.option("--image-size", metavar="N", help="Side at which they are decoded (default: 32).")
 @click.option("--fit", metavar="crop|pad", help="How they become square (default: crop).")
-@click.option("--workers", metavar="N", help="Threads that read pictures.")
-@click.option("--contact-sheet", metavar="FILE", help="Write some pictures of each class: a .png.")
+@click.option("--workers", metavar="N", help="Threads that read images.")
+@click.option("--contact-sheet", metavar="FILE", help="Write some images of each class: a .png.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
 def command(
@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Show what a run with --data DATA would use.
 
-    Layout, classes, counts, sizes, unreadable files, pictures that are there twice, and leaks into
+    Layout, classes, counts, sizes, unreadable files, images that are there twice, and leaks into
     the test. What is decoded here is not decoded again by a run of the same --image-size
     and --fit.
     """
@@ -78,11 +78,11 @@ def _sheet_path(text: str) -> Path:
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"layout: {facts['layout']}"
-    yield f"pictures: {_told(facts['counts'])}"
+    yield f"images: {_told(facts['counts'])}"
     yield from _listed("classes", [f"{k}: {_told(v)}" for k, v in facts["per_class"].items()])
     balance = facts["balance"]
     ratio = f"{balance['largest'] / balance['smallest']:.1f} times the smallest"
-    yield f"balance: the largest class has {balance['largest']} pictures, {ratio}"
+    yield f"balance: the largest class has {balance['largest']} images, {ratio}"
     if "widths" in facts:
         yield from _file_lines(facts)
     yield from _listed("byte-identical", [" = ".join(group) for group in facts["duplicates"]])

@@ -18,7 +18,7 @@ def model_options(
     Args:
         device: the default.
         batch_size: the default; None lets the run decide.
-        workers: whether pictures are read by threads of which the user may say how many.
+        workers: whether images are read by threads of which the user may say how many.
     """
     told = "Speed and memory." if batch_size is None else f"Default: {batch_size}."
     options = [
@@ -39,7 +39,7 @@ def model_options(
                 "--workers",
                 type=click.IntRange(0, 256),
                 metavar="N",
-                help="Threads that read pictures (default: one a processor, 8 at most).",
+                help="Threads that read images (default: one a processor, 8 at most).",
             )
         )
     options.append(

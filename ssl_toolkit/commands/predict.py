@@ -11,7 +11,7 @@ from ssl_toolkit.commands.model_options import model_options
 from ssl_toolkit.commands.screen import echo
 
 
-@click.command(short_help="Classify pictures with a trained model.")
+@click.command(short_help="Classify images with a trained model.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("images", nargs=-1, required=True, type=click.Path())
 @click.option(
@@ -34,16 +34,16 @@ def command(
     """Classify IMAGES, files or folders, with the model of RUN.
 
     RUN is the folder of a run or of an exported model; its data isn't needed. Columns: path,
-    class, confidence (the probability of that class), error. A picture that can't be read has an
+    class, confidence (the probability of that class), error. An image that can't be read has an
     empty class and the reason, and the exit status is 1 at the end.
     """
-    from ssl_toolkit.data.readers.listing import list_pictures
+    from ssl_toolkit.data.readers.listing import list_images
     from ssl_toolkit.files import check_target
     from ssl_toolkit.inference.run_inputs import inputs_of
     from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
     from ssl_toolkit.text import text_of
 
-    listing = list_pictures(images)
+    listing = list_images(images)
     check_target(output, TABLES, [*listing.paths, *inputs_of(run)])
     from ssl_toolkit.inference.model import load_model
 
@@ -70,10 +70,10 @@ def command(
         columns += [f"p_{name}" for name in model.classes]
     write_rows(output, columns, rows())
     if output is not None:
-        echo(f"{len(listing.names)} pictures: {text_of(str(output))}")
+        echo(f"{len(listing.names)} images: {text_of(str(output))}")
     if bad:
         echo(
-            f"error: {bad} of {len(listing.names)} pictures can't be read; the column error of "
+            f"error: {bad} of {len(listing.names)} images can't be read; the column error of "
             "their rows says why",
             err=True,
         )

@@ -10,7 +10,7 @@ from ssl_toolkit.commands.model_options import model_options
 from ssl_toolkit.commands.screen import echo
 
 
-@click.command(short_help="Label a pool of pictures with a trained model.")
+@click.command(short_help="Label a pool of images with a trained model.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("pool", type=click.Path())
 @click.option(
@@ -30,7 +30,7 @@ from ssl_toolkit.commands.screen import echo
     "--uncertain",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Print the N pictures most worth labelling next: those with the least margin between "
+    help="Print the N images most worth labeling next: those with the least margin between "
     "the two most probable classes. The manifest is then only written with --output.",
 )
 @model_options(device="auto", batch_size=64, workers=True)
@@ -44,20 +44,20 @@ def command(
     batch_size: int,
     workers: int | None,
 ) -> int:
-    """Label the pictures of the folder POOL with the model of RUN, where it is sure.
+    """Label the images of the folder POOL with the model of RUN, where it is sure.
 
-    Writes a manifest with the columns path, label, split, confidence that --data accepts: pictures
+    Writes a manifest with the columns path, label, split, confidence that --data accepts: images
     below the threshold are in it without a label. Its paths are relative to it when the pool lies
-    beside or below it, otherwise absolute, and training then needs --root too. A picture that
+    beside or below it, otherwise absolute, and training then needs --root too. An image that
     can't be read is left out and named, and the exit status is 1 at the end.
     """
-    from ssl_toolkit.data.readers.listing import list_pictures
+    from ssl_toolkit.data.readers.listing import list_images
     from ssl_toolkit.files import check_target
     from ssl_toolkit.inference.run_inputs import inputs_of
     from ssl_toolkit.tabular import write_rows
     from ssl_toolkit.text import text_of
 
-    listing = list_pictures([pool])
+    listing = list_images([pool])
     check_target(output, (".csv", ".tsv", ".jsonl"), [*listing.paths, *inputs_of(run)])
     from ssl_toolkit.inference.model import load_model
     from ssl_toolkit.inference.pseudo_label import (
@@ -82,12 +82,12 @@ def command(
         write_rows(output, MANIFEST, rows)
         labels = {row[1] for row in rows if row[1]}
         sure = sum(1 for row in rows if row[1])
-        told = f"{sure} of {len(rows)} pictures labelled, {len(labels)} classes"
+        told = f"{sure} of {len(rows)} images labeled, {len(labels)} classes"
         echo(told if output is None else f"{text_of(str(output))}: {told}", err=True)
         if len(labels) < 2:
             echo("warning: training needs two classes; lower --threshold", err=True)
         if output is not None and (root := root_of([str(row[0]) for row in rows])):
             echo(f"train on it with --root {root}", err=True)
     for line in guesses.unreadable:
-        echo(f"error: can't read picture {line}", err=True)
+        echo(f"error: can't read image {line}", err=True)
     return 1 if guesses.unreadable else 0

@@ -13,7 +13,7 @@ import click
     "--data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Where its pictures are now, if they were moved.",
+    help="Where its images are now, if they were moved.",
 )
 @click.option(
     "--steps",

@@ -17,18 +17,18 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     (
         "--data",
         "PATH",
-        "Your own pictures: labeled/<class>/, unlabeled/, test/<class>/, or a list.",
+        "Your own images: labeled/<class>/, unlabeled/, test/<class>/, or a list.",
     ),
     ("--root", "DIR", "Where the files of a named data set, or the paths of a list, are."),
-    ("--labels-per-class", "N", "Labelled pictures of each class."),
-    ("--num-labels", "N", "Labelled pictures in all, stratified."),
-    ("--labels", "FILE", "Which pictures are labelled: a path a line, or .csv path,label."),
+    ("--labels-per-class", "N", "Labeled images of each class."),
+    ("--num-labels", "N", "Labeled images in all, stratified."),
+    ("--labels", "FILE", "Which images are labeled: a path a line, or .csv path,label."),
     ("--split", "FILE", "A split.json to use as it is."),
     ("--val-fraction", "F", "Share of each class for validation."),
     ("--test-fraction", "F", "Share of each class for the test."),
-    ("--on-bad-image", "error|skip", "What an unreadable picture does (default: error)."),
-    ("--stream-buffer", "N", "Decode unlabelled pictures while training, shuffled within N."),
-    ("--image-size", "N", "Side of the pictures in pixels."),
+    ("--on-bad-image", "error|skip", "What an unreadable image does (default: error)."),
+    ("--stream-buffer", "N", "Decode unlabeled images while training, shuffled within N."),
+    ("--image-size", "N", "Side of the images in pixels."),
     ("--fit", "crop|pad", "How images become square: cut (default) or padded with white."),
     ("--steps", "N", "Optimizer steps (default: 1000)."),
     ("--eval-every", "N", "Steps between evaluations."),
@@ -38,15 +38,15 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--minutes", "M", "Fit image size and steps to M minutes, measured on this device."),
     ("--time-limit", "MIN", "Minutes after which to save, test what is there, and stop."),
     ("--on-collapse", "stop|warn", "Where training collapses: save and stop, or go on (default)."),
-    ("--batch-size", "N", "Labelled pictures in a batch."),
-    ("--eval-batch-size", "N", "Pictures in a batch of evaluation."),
+    ("--batch-size", "N", "Labeled images in a batch."),
+    ("--eval-batch-size", "N", "Images in a batch of evaluation."),
     ("--lr", "X", "Learning rate (default: 0.002)."),
     ("--seed", "N", "Seed of everything random (default: 0)."),
     ("--profile", "paper|reference", "The paper's formulas, or what its authors' code does."),
     ("--device", "NAME", "auto, cpu, cuda, cuda:N or mps (default: auto)."),
     ("--devices", "N", "Processes that share each batch, one a GPU (default: 1)."),
     ("--precision", "auto|fp32|bf16|fp16", "Arithmetic of the forward (default: auto)."),
-    ("--workers", "N", "Threads that read pictures."),
+    ("--workers", "N", "Threads that read images."),
     ("--loggers", "A,B", "Where metrics go beside the run's files: tensorboard, wandb, mlflow."),
     ("--output", "DIR", "Folder of the run (default: runs/<algo>-<dataset>-s<seed>)."),
 )
@@ -68,14 +68,14 @@ def configuration_options(*, without: Collection[str] = ()) -> Decorator:
             "--pretrained/--no-pretrained", default=None, help="Start from published weights."
         ),
         click.option(
-            "--labelled-in-pool/--no-labelled-in-pool",
+            "--labeled-in-pool/--no-labeled-in-pool",
             default=None,
-            help="Keep labelled pictures in the unlabelled pool as well.",
+            help="Keep labeled images in the unlabeled pool as well.",
         ),
         click.option(
             "--drop-leaks/--no-drop-leaks",
             default=None,
-            help="Drop training pictures that are test or validation ones, or have two labels.",
+            help="Drop training images that are test or validation ones, or have two labels.",
         ),
         click.option(
             "--download/--no-download", default=None, help="Fetch missing files of the data set."
@@ -115,7 +115,7 @@ def command(
     verbose: bool,
     **flags: Any,
 ) -> int:
-    """Train an algorithm on pictures of which a few are labelled, and test it.
+    """Train an algorithm on images of which a few are labeled, and test it.
 
     Without --data and --dataset it trains on handwritten digits that come with the package.
     Everything else that can be set stands in the output of --dry-run.

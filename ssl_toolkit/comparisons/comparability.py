@@ -23,7 +23,7 @@ _SPLIT = (
     "labels",
     "val_fraction",
     "test_fraction",
-    "labelled_in_pool",
+    "labeled_in_pool",
     "on_bad_image",
     "drop_leaks",
     "stream_buffer",
@@ -170,7 +170,7 @@ def _unequal(members: Sequence[Member], what: str, keys: Sequence[str]) -> Itera
 
 
 def _told_changes(members: Sequence[Member]) -> str:
-    """How the pictures of the first run differ from those of another, if their files say."""
+    """How the images of the first run differ from those of another, if their files say."""
     first, *others = (RunFolder(member.folder).split for member in members)
     told = next(filter(None, (compare_files(first, other) for other in others)), "")
     return f" ({told})" if told else ""

@@ -191,7 +191,7 @@ def _notes(members: Sequence[Member]) -> list[str]:
     tested = [(member.summary or {}).get("test") is not None for member in completed]
     if tested and not all(tested):
         notes.append(
-            "runs without test pictures have a validation accuracy only, which chose their weights"
+            "runs without test images have a validation accuracy only, which chose their weights"
         )
     notes += _how_trained(completed)
     notes += _environment(completed)

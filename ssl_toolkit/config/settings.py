@@ -161,7 +161,7 @@ class ModelSettings(Options):
     )
     sync_batchnorm: bool = option(
         False,
-        help="normalise by the whole batch where several GPUs share it (else each by its part)",
+        help="normalize by the whole batch where several GPUs share it (else each by its part)",
     )
 
 
@@ -200,31 +200,31 @@ class Settings(Options):
     weights: Place | None = option(None, help="file with weights to start from")
 
     dataset: str | None = option(None, min_length=1, help="registered data set")
-    data: Place | None = option(None, help="folder with pictures")
+    data: Place | None = option(None, help="folder with images")
     root: Place | None = option(None, help="folder with the files of the data set")
     download: bool = option(False, help="fetch missing files of the data set")
-    labels_per_class: int | None = option(None, ge=1, help="labelled pictures of each class")
-    num_labels: int | None = option(None, ge=1, help="labelled pictures in all, stratified")
-    labels: Place | None = option(None, help="file that says which are labelled")
+    labels_per_class: int | None = option(None, ge=1, help="labeled images of each class")
+    num_labels: int | None = option(None, ge=1, help="labeled images in all, stratified")
+    labels: Place | None = option(None, help="file that says which are labeled")
     split: Place | None = option(None, help="split.json to use as it is")
     val_fraction: float | None = option(None, ge=0, lt=1, help="share for validation")
     test_fraction: float | None = option(None, ge=0, lt=1, help="share for the test")
-    labelled_in_pool: bool | None = option(
-        None, help="keep labelled pictures in the unlabelled pool as well"
+    labeled_in_pool: bool | None = option(
+        None, help="keep labeled images in the unlabeled pool as well"
     )
-    on_bad_image: Literal["error", "skip"] = option("error", help="what an unreadable picture does")
+    on_bad_image: Literal["error", "skip"] = option("error", help="what an unreadable image does")
     stream_buffer: int | None = option(
         None,
         ge=1,
-        help="decode unlabelled pictures while training goes, shuffled within so many; "
+        help="decode unlabeled images while training goes, shuffled within so many; "
         "none: decode all before",
     )
     drop_leaks: bool = option(
-        False, help="drop training pictures that are byte-identical to test or validation ones"
+        False, help="drop training images that are byte-identical to test or validation ones"
     )
     classes: list[str] | None = option(None, min_length=2, help="names of the classes, in order")
     sampler: Literal["uniform", "balanced"] = option(
-        "uniform", help="how labelled pictures are drawn: alike, or classes in equal shares"
+        "uniform", help="how labeled images are drawn: alike, or classes in equal shares"
     )
     image_size: int | None = option(None, ge=1, le=4096, help="side in pixels")
     fit: Fit = option(
@@ -233,8 +233,8 @@ class Settings(Options):
     )
 
     steps: int | None = option(None, ge=1, help="optimizer steps")
-    batch_size: int | None = option(None, ge=1, help="labelled pictures in a batch")
-    eval_batch_size: int | None = option(None, ge=1, help="pictures in a batch of evaluation")
+    batch_size: int | None = option(None, ge=1, help="labeled images in a batch")
+    eval_batch_size: int | None = option(None, ge=1, help="images in a batch of evaluation")
     lr: float | None = option(None, gt=0, help="learning rate")
     eval_every: int | None = option(None, ge=1, help="steps between evaluations")
     log_every: int | None = option(None, ge=1, help="steps between rows of metrics")
@@ -259,7 +259,7 @@ class Settings(Options):
     compile: bool = option(
         False, help="compile the forwards of a step, which takes minutes and pays in long runs"
     )
-    workers: int = option(0, ge=0, le=256, help="threads that read pictures")
+    workers: int = option(0, ge=0, le=256, help="threads that read images")
     output: Place | None = option(None, help="folder of the run")
     loggers: Names = option([], help="where the metrics are sent, beside the files of the run")
     group: str | None = option(
@@ -333,8 +333,8 @@ OTHER_NAMES = {
     "threshold": "confidence_threshold",
     "p_cutoff": "confidence_threshold",
     "tau": "confidence_threshold",
-    "uratio": "unlabelled_ratio",
-    "mu": "unlabelled_ratio",
+    "uratio": "unlabeled_ratio",
+    "mu": "unlabeled_ratio",
     "ulb_loss_ratio": "unsupervised_weight",
     "lambda_u": "unsupervised_weight",
     "lambda_p": "pair_weight",

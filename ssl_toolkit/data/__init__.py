@@ -1,1 +1,1 @@
-"""Where pictures come from: data sets, folders, splits, the image store and index streams."""
+"""Where images come from: data sets, folders, splits, the image store and index streams."""

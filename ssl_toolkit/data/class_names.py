@@ -6,7 +6,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 
-UNLABELLED = frozenset(("", "-1", "unlabeled", "unlabelled", "null"))
+UNLABELED = frozenset(("", "-1", "unlabeled", "unlabelled", "null"))
 """Labels, in lower case, that mean none."""
 
 _FORMULA = frozenset("=+-@\t\r")
@@ -16,10 +16,10 @@ _FORMULA = frozenset("=+-@\t\r")
 def guarded(text: str, *, as_label: bool = False) -> str:
     """A text as a cell: after an apostrophe or two where it would be read as something else.
 
-    That is a formula in a spreadsheet, in a column of labels a word of `UNLABELLED`; and, with two,
+    That is a formula in a spreadsheet, in a column of labels a word of `UNLABELED`; and, with two,
     a text without the spaces at its ends. `unguarded` gives the text back.
     """
-    plain = not as_label and text[:1] not in _FORMULA and text.lower() in UNLABELLED
+    plain = not as_label and text[:1] not in _FORMULA and text.lower() in UNLABELED
     return text if plain else _guard(text) + text
 
 
@@ -37,7 +37,7 @@ def _guard(text: str) -> str:
     bare = text.lstrip("'")  # apostrophes of its own change nothing, so each adds to them
     if bare != bare.strip():
         return "''"
-    return "'" if bare and (bare[0] in _FORMULA or bare.lower() in UNLABELLED) else ""
+    return "'" if bare and (bare[0] in _FORMULA or bare.lower() in UNLABELED) else ""
 
 
 def class_of(cell: str) -> str:
@@ -45,7 +45,7 @@ def class_of(cell: str) -> str:
     text = unguarded(cell)
     if text == cell:
         text = cell.strip()
-        return "" if text.lower() in UNLABELLED else text
+        return "" if text.lower() in UNLABELED else text
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.class_names import UNLABELLED
+from ssl_toolkit.data.class_names import UNLABELED
 from ssl_toolkit.errors import DataError
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)")
@@ -52,7 +52,7 @@ def label_name(value: Any, where: str) -> str:
             f"{type(value).__name__}"
         )
     name = str(value).strip()
-    return "" if name.lower() in UNLABELLED else name
+    return "" if name.lower() in UNLABELED else name
 
 
 def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:

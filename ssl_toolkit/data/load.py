@@ -10,7 +10,7 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.cache.verify import verify
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.readers.detect import read_data
@@ -18,7 +18,7 @@ from ssl_toolkit.data.readers.fit import lay_out
 from ssl_toolkit.data.sets.benchmarks import default_root
 from ssl_toolkit.data.sets.torchvision import PREFIX, TorchvisionSet
 from ssl_toolkit.data.splits.draw import Rows
-from ssl_toolkit.data.splits.labels_file import choose_labelled
+from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable
 from ssl_toolkit.text import some
@@ -32,13 +32,13 @@ def load_table(
     *,
     lazily: bool = False,
 ) -> ImageTable:
-    """The pictures that the settings name, before a split is drawn.
+    """The images that the settings name, before a split is drawn.
 
     Args:
-        settings: with ``image_size``, pictures that are files are decoded into the cache; with
+        settings: with ``image_size``, images that are files are decoded into the cache; with
             ``stream_buffer`` none is opened.
-        progress: called while pictures are decoded.
-        lazily: open no picture that is a file; unreadable ones stay in the table.
+        progress: called while images are decoded.
+        lazily: open no image that is a file; unreadable ones stay in the table.
 
     Raises:
         DataError: they can't be found or read, or ``classes`` are not those of the data.
@@ -68,9 +68,9 @@ def load_table(
                 workers=settings.workers,
                 progress=progress,
             )
-    if streamed and (not isinstance(table.read, FilePictures) or table.read.in_parquet):
+    if streamed and (not isinstance(table.read, ImageFiles) or table.read.in_parquet):
         raise ConfigError(
-            f"--stream-buffer: the pictures of {settings.data or settings.dataset} are neither "
+            f"--stream-buffer: the images of {settings.data or settings.dataset} are neither "
             "shards nor files of their own; leave it out"
         )
     return table if settings.classes is None else _reorder(table, settings.classes)
@@ -80,7 +80,7 @@ def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Ro
     """The table and the rows that ``labels`` names; None when it is not given.
 
     Raises:
-        DataError: as `choose_labelled`.
+        DataError: as `choose_labeled`.
     """
     if settings.labels is None:
         return table, None
@@ -88,7 +88,7 @@ def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Ro
     if settings.data is not None and settings.root is None:
         data = Path(settings.data)
         folder = data if data.is_dir() else data.parent
-    return choose_labelled(table, settings.labels, folder)
+    return choose_labeled(table, settings.labels, folder)
 
 
 def _dataset(name: str) -> Dataset:

@@ -1,12 +1,12 @@
-"""From stored pictures to the augmented views of a step.
+"""From stored images to the augmented views of a step.
 
 Everything random here is a pure function of (seed, batch number): a resumed run and every
 algorithm of a comparison see the same images in the same order under the same draws.
 
-Algorithms with other numbers of unlabelled images a batch share as much as that allows. Batch t
+Algorithms with other numbers of unlabeled images a batch share as much as that allows. Batch t
 holds positions t·U to (t+1)·U - 1 of one endless order, which depends on the seed and the pool
 alone; row i of a view's draws depends on the seed, t, the kind of the view, its number and i, not
-on U. So the labelled part is equal in every batch. A larger U runs through the same order faster,
+on U. So the labeled part is equal in every batch. A larger U runs through the same order faster,
 and the first rows of a view have equal draws in every batch, though after the first batch for other
 images.
 """
@@ -39,18 +39,18 @@ class TrainingImages:
     """The images that training may touch, and where they are in the store."""
 
     store: ImageStore
-    labelled: Tensor
+    labeled: Tensor
     """(n,) int64 rows of the store, on its device; likewise below."""
     labels: Tensor
-    """(n,) int64 classes of the labelled rows."""
+    """(n,) int64 classes of the labeled rows."""
     pool: ImageStore
-    """Where the unlabelled ones are: the same store, or one that decodes them as they come."""
-    unlabelled: Tensor
+    """Where the unlabeled ones are: the same store, or one that decodes them as they come."""
+    unlabeled: Tensor
     """(m,) int64 rows of `pool`."""
     hidden: Tensor
-    """(m,) int64 true classes of the unlabelled rows, -1 where unknown; for metrics and oracles."""
+    """(m,) int64 true classes of the unlabeled rows, -1 where unknown; for metrics and oracles."""
     order: Order | None = None
-    """In which the unlabelled ones are drawn; None for any."""
+    """In which the unlabeled ones are drawn; None for any."""
     features: FeatureStore | None = None
     """Features of all rows of `store`, where a frozen backbone makes pixels needless."""
     feature_views: FeatureViews | None = None
@@ -62,8 +62,8 @@ class TrainingImages:
         return self.store if self.features is None else self.features
 
     def stream(self, seed: int) -> IndexStream:
-        """Places in `unlabelled` in the order of a run."""
-        return IndexStream(len(self.unlabelled), seed, "unlabelled", self.order)
+        """Places in `unlabeled` in the order of a run."""
+        return IndexStream(len(self.unlabeled), seed, _stream("unlabeled"), self.order)
 
 
 _POSITIONS = 256  # of an order, and
@@ -80,9 +80,9 @@ class BatchMaker:
         views: what the algorithm wants.
         weak: augmenter of the weak views.
         strong: augmenter of the strong views.
-        batch_size: B, labelled images in a batch.
+        batch_size: B, labeled images in a batch.
         seed: the seed of the run.
-        balanced: whether labelled images are drawn with the classes in equal shares.
+        balanced: whether labeled images are drawn with the classes in equal shares.
         oracle: whether batches carry the hidden labels.
         ranks: the processes that share each batch, whose sizes they divide; None for this one.
     """
@@ -105,76 +105,74 @@ class BatchMaker:
         self.weak = weak
         self.strong = strong
         self._seed = seed
-        self._labelled_size = batch_size
-        self._unlabelled_size = batch_size * views.unlabelled_ratio if views.needs_unlabelled else 0
+        self._labeled_size = batch_size
+        self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0
         self._oracle = oracle
         self._ranks = ranks or Ranks()
-        self._labelled = (
-            BalancedStream(images.labels.cpu(), seed, "labelled")
+        self._labeled = (
+            BalancedStream(images.labels.cpu(), seed, _stream("labeled"))
             if balanced
-            else IndexStream(len(images.labels), seed, "labelled")
+            else IndexStream(len(images.labels), seed, _stream("labeled"))
         )
-        if self._unlabelled_size:
-            self._unlabelled = images.stream(seed)
+        if self._unlabeled_size:
+            self._unlabeled = images.stream(seed)
 
     def draw(self, number: int) -> Batch:
         """Batch `number`, counted from 0; this process's part of it."""
         device = self.images.labels.device
         store, views = self.images.store, self.views
-        labelled = self._labelled.take(number * self._labelled_size, self._labelled_size)
-        unlabelled = torch.empty(0, dtype=torch.int64)
-        if self._unlabelled_size:
-            unlabelled = self._unlabelled.take(
-                number * self._unlabelled_size, self._unlabelled_size
-            )
-        labelled = self._ranks.share(labelled).to(device, non_blocking=True)
-        unlabelled = self._ranks.share(unlabelled).to(device, non_blocking=True)
+        labeled = self._labeled.take(number * self._labeled_size, self._labeled_size)
+        unlabeled = torch.empty(0, dtype=torch.int64)
+        if self._unlabeled_size:
+            unlabeled = self._unlabeled.take(number * self._unlabeled_size, self._unlabeled_size)
+        labeled = self._ranks.share(labeled).to(device, non_blocking=True)
+        unlabeled = self._ranks.share(unlabeled).to(device, non_blocking=True)
         if self.images.feature_views is not None:
-            return self._feature_batch(self.images.feature_views, number, labelled, unlabelled)
-        x = store.gather(self.images.labelled[labelled])
-        u = self.images.pool.gather(self.images.unlabelled[unlabelled])
+            return self._feature_batch(self.images.feature_views, number, labeled, unlabeled)
+        x = store.gather(self.images.labeled[labeled])
+        u = self.images.pool.gather(self.images.unlabeled[unlabeled])
         weak_x, weak_u = self._views(
             self.weak,
             number,
             {
-                "labelled_weak": (x, views.labelled_weak),
-                "unlabelled_weak": (u, views.unlabelled_weak),
+                "labeled_weak": (x, views.labeled_weak),
+                "unlabeled_weak": (u, views.unlabeled_weak),
             },
         )
         strong_x, strong_u = self._views(
             self.strong,
             number,
             {
-                "labelled_strong": (x, views.labelled_strong),
-                "unlabelled_strong": (u, views.unlabelled_strong),
+                "labeled_strong": (x, views.labeled_strong),
+                "unlabeled_strong": (u, views.unlabeled_strong),
             },
         )
         return Batch(
-            labels=self.images.labels[labelled],
-            labelled_indices=labelled,
-            labelled_weak=weak_x,
-            labelled_strong=strong_x,
-            unlabelled_indices=unlabelled,
-            unlabelled_weak=weak_u,
-            unlabelled_strong=strong_u,
-            unlabelled_labels=self.images.hidden[unlabelled] if self._oracle else None,
+            labels=self.images.labels[labeled],
+            labeled_indices=labeled,
+            labeled_weak=weak_x,
+            labeled_strong=strong_x,
+            unlabeled_indices=unlabeled,
+            unlabeled_weak=weak_u,
+            unlabeled_strong=strong_u,
+            unlabeled_labels=self.images.hidden[unlabeled] if self._oracle else None,
         )
 
     def digests(self, image_size: int) -> dict[str, str]:
         """Hashes of how the orders and the draws begin, by name.
 
-        ``labelled_order`` and ``unlabelled_order`` are of the first positions; ``labelled_weak``
+        ``labeled_order`` and ``unlabeled_order`` are of the first positions; ``labeled_weak``
         and the like, for each kind of view there is, of the first view's draws in the first
-        batches, of as many rows as a batch has labelled images. So the names that two algorithms
-        have in common have equal hashes, also where their batches have other numbers of unlabelled
+        batches, of as many rows as a batch has labeled images. So the names that two algorithms
+        have in common have equal hashes, also where their batches have other numbers of unlabeled
         images. Nothing is changed by it.
 
         Args:
             image_size: side of the images in pixels.
         """
-        streams = {"labelled": (self._labelled, self._labelled_size)}
-        if self._unlabelled_size:
-            streams["unlabelled"] = (self._unlabelled, self._unlabelled_size)
+        streams = {"labeled": (self._labeled, self._labeled_size)}
+        if self._unlabeled_size:
+            streams["unlabeled"] = (self._unlabeled, self._unlabeled_size)
         found = {}
         for part, (stream, size) in streams.items():
             found[f"{part}_order"] = _digest([stream.take(0, _POSITIONS)])
@@ -189,50 +187,50 @@ class BatchMaker:
     ) -> Iterator[Tensor]:
         augmenter = copy.deepcopy(augmenter)  # one may count what it draws
         for number in range(_BATCHES):
-            generator = seeded_generator(self._seed, number, kind, 0)
+            generator = seeded_generator(self._seed, number, _stream(kind), 0)
             draws = augmenter.draw(size, image_size, image_size, generator)
-            yield from (draws[name][: self._labelled_size] for name in sorted(draws))
+            yield from (draws[name][: self._labeled_size] for name in sorted(draws))
 
     def hidden_labels(self, batch: Batch) -> Tensor:
-        """(U,) true classes of the batch's unlabelled images, -1 where unknown; for metrics."""
-        return self.images.hidden[batch.unlabelled_indices]
+        """(U,) true classes of the batch's unlabeled images, -1 where unknown; for metrics."""
+        return self.images.hidden[batch.unlabeled_indices]
 
     def probe(self, augmenter: Augmenter, number: int) -> tuple[Tensor, Draws, Tensor]:
-        """Views of the batch's labelled images for an augmenter that wants feedback.
+        """Views of the batch's labeled images for an augmenter that wants feedback.
 
         The same in every process, so that its state stays the same as well.
 
         Returns:
             The views (B, 3, H, W), their draws, and the labels (B,).
         """
-        rows = self._labelled.take(number * self._labelled_size, self._labelled_size)
+        rows = self._labeled.take(number * self._labeled_size, self._labeled_size)
         rows = rows.to(self.images.labels.device)
-        images = self.images.store.gather(self.images.labelled[rows])
+        images = self.images.store.gather(self.images.labeled[rows])
         generator = seeded_generator(self._seed, number, "probe", 0)
         count, _, height, width = images.shape
         draws = augmenter.draw_probe(count, height, width, generator)
         return augmenter.transform(images, draws), draws, self.images.labels[rows]
 
-    def labelled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """All labelled images in order, unchanged: (indices, images, labels), `size` at a time."""
-        rows = self.images.labelled
+    def labeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """All labeled images in order, unchanged: (indices, images, labels), `size` at a time."""
+        rows = self.images.labeled
         for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
             yield indices, self.images.plain.gather(rows[indices]), self.images.labels[indices]
 
-    def unlabelled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def unlabeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The whole pool in order, unchanged: (indices, images), `size` at a time."""
-        rows = self.images.unlabelled
+        rows = self.images.unlabeled
         for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
             plain = self.images.pool if self.images.features is None else self.images.features
             yield indices, plain.gather(rows[indices])
 
     def _feature_batch(
-        self, features: FeatureViews, number: int, labelled: Tensor, unlabelled: Tensor
+        self, features: FeatureViews, number: int, labeled: Tensor, unlabeled: Tensor
     ) -> Batch:
         """A batch of features: for each image and view one of the views that were computed."""
         rows = {
-            "labelled": features.labeled[labelled],
-            "unlabelled": features.unlabeled[unlabelled],
+            "labeled": features.labeled[labeled],
+            "unlabeled": features.unlabeled[unlabeled],
         }
         stacks = {"weak": features.weak, "strong": features.strong}
 
@@ -240,7 +238,7 @@ class BatchMaker:
             kind, stack = f"{source}_{strength}", stacks[strength]
             chosen = []
             for view in range(getattr(self.views, kind)):
-                generator = seeded_generator(self._seed, number, kind, view)
+                generator = seeded_generator(self._seed, number, _stream(kind), view)
                 size = len(rows[source]) * self._ranks.size
                 which = torch.randint(len(stack), (size,), generator=generator)
                 chosen.append(stack[self._ranks.share(which).to(stack.device), rows[source]])
@@ -248,14 +246,14 @@ class BatchMaker:
             return torch.stack(chosen) if chosen else empty
 
         return Batch(
-            labels=self.images.labels[labelled],
-            labelled_indices=labelled,
-            labelled_weak=drawn("labelled", "weak"),
-            labelled_strong=drawn("labelled", "strong"),
-            unlabelled_indices=unlabelled,
-            unlabelled_weak=drawn("unlabelled", "weak"),
-            unlabelled_strong=drawn("unlabelled", "strong"),
-            unlabelled_labels=self.images.hidden[unlabelled] if self._oracle else None,
+            labels=self.images.labels[labeled],
+            labeled_indices=labeled,
+            labeled_weak=drawn("labeled", "weak"),
+            labeled_strong=drawn("labeled", "strong"),
+            unlabeled_indices=unlabeled,
+            unlabeled_weak=drawn("unlabeled", "weak"),
+            unlabeled_strong=drawn("unlabeled", "strong"),
+            unlabeled_labels=self.images.hidden[unlabeled] if self._oracle else None,
         )
 
     def _views(
@@ -266,7 +264,7 @@ class BatchMaker:
         for kind, (images, count) in wanted.items():
             size, _, height, width = images.shape
             for view in range(count):
-                generator = seeded_generator(self._seed, number, kind, view)
+                generator = seeded_generator(self._seed, number, _stream(kind), view)
                 drawn = augmenter.draw(size * self._ranks.size, height, width, generator)
                 draws.append({key: self._ranks.share(value) for key, value in drawn.items()})
                 sources.append(images)
@@ -281,6 +279,11 @@ class BatchMaker:
             made[end - size : end].view(count, len(images), *shape)
             for end, size, (images, count) in zip(ends, sizes, wanted.values(), strict=True)
         ]
+
+
+def _stream(kind: str) -> str:
+    """The name of a random stream; it is hashed, so another spelling would change every draw."""
+    return kind.replace("labeled", "labelled")
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

@@ -30,7 +30,7 @@ def check_needs(
         Lines about what will not be used.
 
     Raises:
-        DataError: there are no labels, or no unlabelled pictures, or an oracle lacks labels.
+        DataError: there are no labels, or no unlabeled images, or an oracle lacks labels.
         ConfigError: the batch is too small for the backbone.
         PluginError: `views` doesn't say how many views of each kind.
     """
@@ -39,23 +39,23 @@ def check_needs(
     if not isinstance(views, Views) or not _are_counts(views):
         raise PluginError(
             f"views of algorithm {settings.algo!r} returned {views!r}; it must return Views(...) "
-            "of whole numbers from 0, with an unlabelled_ratio of at least 1"
+            "of whole numbers from 0, with an unlabeled_ratio of at least 1"
         )
-    if not len(split.labelled):
-        raise DataError("no picture carries a label; label a few of each class")
-    if views.needs_unlabelled and not len(split.unlabelled):
+    if not len(split.labeled):
+        raise DataError("no image carries a label; label a few of each class")
+    if views.needs_unlabeled and not len(split.unlabeled):
         where = (
-            f"{settings.data}: there are no unlabelled pictures; put some into its folder "
+            f"{settings.data}: there are no unlabeled images; put some into its folder "
             "unlabeled/, or say how many labels to keep with --labels-per-class N"
             if settings.data
-            else "no unlabelled pictures are left; ask for fewer labels or --labelled-in-pool"
+            else "no unlabeled images are left; ask for fewer labels or --labeled-in-pool"
         )
-        raise DataError(f"--algo {settings.algo} learns from unlabelled pictures too, but {where}")
-    hidden = table.labels[split.unlabelled]
+        raise DataError(f"--algo {settings.algo} learns from unlabeled images too, but {where}")
+    hidden = table.labels[split.unlabeled]
     if algorithm_class.oracle and (hidden < 0).any():
         raise DataError(
-            f"--algo {settings.algo} is an upper bound that needs the labels of the unlabelled "
-            f"pictures, and {(hidden < 0).sum()} of {len(hidden)} carry none"
+            f"--algo {settings.algo} is an upper bound that needs the labels of the unlabeled "
+            f"images, and {(hidden < 0).sum()} of {len(hidden)} carry none"
         )
     fitted = isinstance(algorithm, FeatureAlgorithm)
     if fitted and settings.stream_buffer is not None:
@@ -66,7 +66,7 @@ def check_needs(
     trained = not fitted and settings.model.freeze not in ("backbone", "bn")
     if settings.batch_size == 1 and trained and has_batchnorm(classifier):
         raise ConfigError(
-            f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 pictures "
+            f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 images "
             "in a batch; use --batch-size 2 or more"
         )
     if fitted and not settings.pretrained and settings.weights is None:
@@ -74,10 +74,8 @@ def check_needs(
             f"--algo {settings.algo} fits a head to the features of random weights here; use "
             "--pretrained, or --weights FILE"
         ]
-    if not (views.needs_unlabelled or fitted) and len(split.unlabelled):
-        return [
-            f"--algo {settings.algo} does not use the {len(split.unlabelled)} unlabelled pictures"
-        ]
+    if not (views.needs_unlabeled or fitted) and len(split.unlabeled):
+        return [f"--algo {settings.algo} does not use the {len(split.unlabeled)} unlabeled images"]
     return []
 
 
@@ -116,7 +114,7 @@ def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:
     if batch_size == size and has_batchnorm(classifier) and not settings.model.sync_batchnorm:
         raise ConfigError(
             f"--batch-size {batch_size}: BatchNorm of backbone {settings.backbone} needs at least "
-            f"2 pictures in the part of each process; use {2 * size} or more"
+            f"2 images in the part of each process; use {2 * size} or more"
         )
     if settings.stream_buffer is not None:
         raise ConfigError(
@@ -126,10 +124,10 @@ def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:
 
 
 def has_batchnorm(module: nn.Module) -> bool:
-    """Whether a layer normalises by the statistics of a batch."""
+    """Whether a layer normalizes by the statistics of a batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
 def _are_counts(views: Views) -> bool:
     counts = vars(views).values()
-    return all(isinstance(c, int) and c >= 0 for c in counts) and views.unlabelled_ratio > 0
+    return all(isinstance(c, int) and c >= 0 for c in counts) and views.unlabeled_ratio > 0

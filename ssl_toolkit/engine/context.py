@@ -97,7 +97,7 @@ def _check_images(images: Tensor) -> None:
     """
     if images.ndim not in (2, 4):  # features of a frozen backbone are (N, D)
         stack = images.ndim in (3, 5)
-        more = "; a view is one of the stack, such as batch.labelled_weak[0]" * stack
+        more = "; a view is one of the stack, such as batch.labeled_weak[0]" * stack
         raise ValueError(f"images must be (N, 3, H, W), got {tuple(images.shape)}{more}")
     if not len(images):
         raise ValueError("there are no images; a view that views() doesn't ask for has none")

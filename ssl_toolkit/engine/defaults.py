@@ -9,7 +9,7 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.load import (
     DEFAULT_DATASET,
     _dataset,
@@ -41,8 +41,7 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
         others = ("labels_per_class", "num_labels")
         if given := [name for name in others if getattr(settings, name) is not None]:
             raise ConfigError(
-                f"--labels says which pictures are labelled; leave --{given[0].replace('_', '-')} "
-                "out"
+                f"--labels says which images are labeled; leave --{given[0].replace('_', '-')} out"
             )
     if settings.data is not None:
         if settings.dataset is not None:
@@ -83,7 +82,7 @@ def typical_side(settings: Settings) -> int | None:
         table = load_table(settings, lazily=True)
     except DataError:  # told where the data is read
         return None
-    sides = table.read.sides(MOST_HEADERS) if isinstance(table.read, FilePictures) else []
+    sides = table.read.sides(MOST_HEADERS) if isinstance(table.read, ImageFiles) else []
     return int(np.median(sides)) if sides else None
 
 

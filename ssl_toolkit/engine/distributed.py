@@ -244,7 +244,7 @@ class _Gather(torch.autograd.Function):
         return ctx.ranks.share(ctx.ranks.total(gradients[0]), ctx.dim), None, None
 
 
-def synchronised(module: T, device: torch.device) -> T:
+def synchronized(module: T, device: torch.device) -> T:
     """A module with the statistics of the whole batch in every BatchNorm layer.
 
     Raises:
@@ -252,7 +252,7 @@ def synchronised(module: T, device: torch.device) -> T:
     """
     if device.type != "cuda":
         raise ConfigError(
-            "model.sync_batchnorm: torch synchronises BatchNorm on CUDA devices only, not on "
+            "model.sync_batchnorm: torch synchronizes BatchNorm on CUDA devices only, not on "
             f"{device.type}; leave it out"
         )
     made: T = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]

@@ -58,7 +58,7 @@ class EMA:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Move the averages towards `module`; call once after each optimizer step."""
+        """Move the averages toward `module`; call once after each optimizer step."""
         decay = (
             min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         )

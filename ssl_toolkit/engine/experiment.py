@@ -18,10 +18,10 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, Settings
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.feed.sampling import derive_seed
-from ssl_toolkit.data.feed.streaming import keep_all_but_unlabelled
+from ssl_toolkit.data.feed.streaming import keep_all_but_unlabeled
 from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split, draw_split
@@ -37,7 +37,7 @@ from ssl_toolkit.engine.devices import (
     make_scaler,
     own_device,
 )
-from ssl_toolkit.engine.distributed import Ranks, synchronised
+from ssl_toolkit.engine.distributed import Ranks, synchronized
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
@@ -71,7 +71,7 @@ class Experiment:
     table: ImageTable
     split: Split
     leaks: Leaks
-    """The same pictures in places where they must not be; dropped already under ``drop_leaks``."""
+    """The same images in places where they must not be; dropped already under ``drop_leaks``."""
     trainer: Trainer
     test: tuple[Tensor, Tensor]
     """(n,) rows of the store and their (n,) labels; empty where there is no test split."""
@@ -89,7 +89,7 @@ class Experiment:
 
     @cached_property
     def content(self) -> Content:
-        """What the pictures of the split hold."""
+        """What the images of the split hold."""
         return content_of(self.table, self.split)
 
     @cached_property
@@ -122,7 +122,7 @@ def prepare(
 
     Args:
         config: validated, resolved or not.
-        progress: called while pictures are read, with how many of how many.
+        progress: called while images are read, with how many of how many.
         ranks: the processes that train together, each of which prepares the same; None for one.
         table: the data, read before; None to read it.
         split: of `table`, in place of the one that the settings name.
@@ -153,13 +153,13 @@ def _prepare(
 
     if table is None:
         table = load_table(settings, progress)
-    if isinstance(table.read, FilePictures) and table.read.warning:
+    if isinstance(table.read, ImageFiles) and table.read.warning:
         warnings.append(table.read.warning)
     stored = None
     if split is None:
         table, split, stored = split_of(table, settings)
     if settings.stream_buffer is not None:
-        split = keep_all_but_unlabelled(
+        split = keep_all_but_unlabeled(
             table,
             split,
             needed(settings.image_size),
@@ -185,13 +185,13 @@ def _prepare(
     images, rows = training_images(table, split, settings, device, progress)
     if stored is not None:  # now that what can't be read was told
         stored.check(table)
-    if settings.labelled_in_pool is None:
-        in_pool = bool(np.isin(split.labelled, split.unlabelled).any())
-        settings = settings.model_copy(update={"labelled_in_pool": in_pool})
+    if settings.labeled_in_pool is None:
+        in_pool = bool(np.isin(split.labeled, split.unlabeled).any())
+        settings = settings.model_copy(update={"labeled_in_pool": in_pool})
         config = replace(config, settings=settings)
     if table.features is not None:  # no channels to normalize
         classifier.set_statistics((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    elif classifier.mean.isnan().any():  # the weights brought no normalisation of their own
+    elif classifier.mean.isnan().any():  # the weights brought no normalization of their own
         mean, std = defaults.mean, defaults.std
         if mean is None or std is None:
             mean, std = statistics(images, settings.seed)
@@ -211,7 +211,7 @@ def _prepare(
             classifier.head = nn.Linear(classifier.backbone.feature_dim, len(table.classes))
     fitted = isinstance(algorithm, FeatureAlgorithm)
     if settings.model.sync_batchnorm:
-        classifier = synchronised(classifier, device)
+        classifier = synchronized(classifier, device)
     freeze(classifier, settings.model.freeze)
     classifier.to(device)
     algorithm.to(device)
@@ -278,7 +278,7 @@ def split_of(table: ImageTable, settings: Settings) -> tuple[ImageTable, Split, 
     table, chosen = chosen_labels(table, settings)
     stored = None if settings.split is None else load_split(Path(settings.split), table)
     split = _drawn(table, settings, chosen) if stored is None else stored.split
-    if chosen is not None and len(others := np.setdiff1d(split.labelled, chosen)):
+    if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
         raise DataError(
             f"--labels names other labeled images than {shown(Path(needed(settings.split)))} "
             f"({len(others):,} are not in it); leave one of them out"
@@ -294,7 +294,7 @@ def _drawn(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | No
         num_labels=settings.num_labels,
         val_fraction=needed(settings.val_fraction),
         test_fraction=needed(settings.test_fraction),
-        labelled_in_pool=settings.labelled_in_pool,
+        labeled_in_pool=settings.labeled_in_pool,
         chosen=chosen,
     )
 
@@ -302,14 +302,14 @@ def _drawn(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | No
 def _without_leaks(table: ImageTable, split: Split, settings: Settings) -> tuple[Split, Leaks]:
     """The split, without leaks if they shall be dropped; and what was found.
 
-    The pictures of a named data set are only looked at if they shall: its split is that of its
+    The images of a named data set are only looked at if they shall: its split is that of its
     papers, and hashing it takes time at every start.
     """
     if settings.data is None and not settings.drop_leaks:
         return split, Leaks()
     parts = split_parts(table, split)
     if settings.stream_buffer is not None:  # reading them all is what streaming avoids
-        parts[parts == "unlabelled"] = ""
+        parts[parts == "unlabeled"] = ""
     leaks = find_leaks(table, parts)
     return drop_leaks(table, split, leaks) if settings.drop_leaks else (split, leaks)
 
@@ -336,12 +336,12 @@ def _classifier(settings: Settings, table: ImageTable) -> tuple[Classifier, list
 
 
 def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Settings) -> Task:
-    counts = _class_counts(table, split.labelled)
+    counts = _class_counts(table, split.labeled)
     return Task(
         num_classes=len(table.classes),
         feature_dim=classifier.backbone.feature_dim,
         label_counts=tuple(int(count) for count in counts),
-        unlabelled_count=len(split.unlabelled),
+        unlabeled_count=len(split.unlabeled),
         max_steps=needed(settings.steps),
     )
 

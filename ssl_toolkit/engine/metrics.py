@@ -45,7 +45,7 @@ def convergence_step(
 def scores(
     probs: NDArray[np.float32], labels: NDArray[np.int64], classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything that is reported about a labelled set.
+    """Everything that is reported about a labeled set.
 
     Args:
         probs: (N, C) probabilities, N >= 1.
@@ -105,7 +105,7 @@ def expected_calibration_error(
 
 
 def top_k_accuracy(probs: NDArray[np.floating[Any]], labels: NDArray[np.int64], k: int) -> float:
-    """Share of pictures whose true class is among the `k` most probable ones.
+    """Share of images whose true class is among the `k` most probable ones.
 
     Of equal probabilities the first class counts as the more probable, as it does for the
     accuracy, which this is for ``k = 1``. With C <= k classes it is 1.
@@ -144,18 +144,18 @@ def confusion_matrix(
 def bootstrap_interval(
     correct: int, count: int, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of an accuracy under resampling of its pictures with replacement.
+    """Percentile interval of an accuracy under resampling of its images with replacement.
 
     How many of a resample are correct is binomial with the accuracy that was observed, so that
-    number is drawn instead of the pictures: the same distribution, at no cost for large sets. It
+    number is drawn instead of the images: the same distribution, at no cost for large sets. It
     says how much another test set of that size would move the result, nothing of another
     training; for 0 or all correct it has no width.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
 
     Args:
-        correct: pictures that were classified rightly.
-        count: all pictures, at least 1.
+        correct: images that were classified rightly.
+        count: all images, at least 1.
         level: share of the resamples inside, in (0, 1).
         resamples: how many are drawn.
         seed: of a numpy generator of its own; equal arguments give equal intervals.

@@ -64,7 +64,7 @@ def check_output(output: Any, batch: Batch, num_classes: int) -> None:
                 f"returned metric {name!r}, a name that the engine uses itself; choose another"
             )
         _check_scalar(f"metric {name!r}", metric)
-    _check_guess(output, len(batch.unlabelled_indices), num_classes)
+    _check_guess(output, len(batch.unlabeled_indices), num_classes)
 
 
 def check_gradients(total: Tensor, untouched: Iterable[nn.Parameter]) -> None:

@@ -52,7 +52,7 @@ class StepRecorder:
             step: the optimizer step it belongs to, counted from 1.
             total: the objective.
             output: what the algorithm returned.
-            hidden: (U,) true classes of the unlabelled images, -1 where unknown.
+            hidden: (U,) true classes of the unlabeled images, -1 where unknown.
         """
         values: dict[str, Tensor | float] = {"train.loss": total}
         for name, loss in output.losses.items():

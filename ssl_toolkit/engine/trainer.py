@@ -199,7 +199,7 @@ class Trainer:
         features = training_features(images, self.classifier.blocks)
         self.classifier.head = algorithm.fit(features, seeded_generator(self.settings.seed, "fit"))
         self.classifier.head.to(images.labels.device)
-        self.images = len(images.labels) + len(images.unlabelled)
+        self.images = len(images.labels) + len(images.unlabeled)
         self.step = 1
         row: Row = {"step": 1, **self._evaluate()}
         self.seconds += time.perf_counter() - started
@@ -251,7 +251,7 @@ class Trainer:
             check_gradients(total, self.classifier.parameters() if first else ())
             self.scaler.scale(total / accumulate).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
-        self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabelled_indices))
+        self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabeled_indices))
 
     def _gradients_kept(self) -> AbstractContextManager[object]:
         """Processes exchange the sum of a step's gradients with its last batch, not each."""
@@ -279,18 +279,18 @@ class Trainer:
             return
         with torch.no_grad(), self.autocast():
             self.algorithm.scan(
-                self.batches.labelled_images(needed(self.settings.eval_batch_size)),
-                self.batches.unlabelled_images(needed(self.settings.eval_batch_size)),
+                self.batches.labeled_images(needed(self.settings.eval_batch_size)),
+                self.batches.unlabeled_images(needed(self.settings.eval_batch_size)),
                 self._context(self.step * self.settings.optimizer.accumulate),
             )
 
     def _evaluate(self) -> Row:
-        """Score the averaged weights; on the labelled images where there is no validation."""
+        """Score the averaged weights; on the labeled images where there is no validation."""
         rows, labels = self.validation
         split = "validation"
         if not len(rows):
-            rows, labels = self.batches.images.labelled, self.batches.images.labels
-            split = "train.labelled"
+            rows, labels = self.batches.images.labeled, self.batches.images.labels
+            split = "train.labeled"
         size = needed(self.settings.eval_batch_size)
         probs = predict(self.evaluated, self.batches.images.plain, rows, size, self.ranks)
         right = probs.argmax(dim=-1) == labels.cpu()

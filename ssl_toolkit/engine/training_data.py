@@ -1,4 +1,4 @@
-"""The pictures that training draws from, in memory, in a cache, or decoded as they come."""
+"""The images that training draws from, in memory, in a cache, or decoded as they come."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
-from ssl_toolkit.data.feed.streaming import StreamedPictures, reading_order
+from ssl_toolkit.data.feed.streaming import StreamedImages, reading_order
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.batches import TrainingImages
 from ssl_toolkit.engine.features import FeatureStore
@@ -21,7 +21,7 @@ from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 _COUNTED = 2000
-"""Streamed pictures whose channel statistics are taken."""
+"""Streamed images whose channel statistics are taken."""
 
 
 def training_images(
@@ -31,22 +31,22 @@ def training_images(
     device: torch.device,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[TrainingImages, NDArray[np.int64]]:
-    """The pictures of all parts in one store; and their rows of the table, sorted.
+    """The images of all parts in one store; and their rows of the table, sorted.
 
-    Under ``stream_buffer`` the unlabelled ones are in a store of their own, which decodes them as
+    Under ``stream_buffer`` the unlabeled ones are in a store of their own, which decodes them as
     they come, and their rows are not among those returned.
 
     Args:
-        table: the pictures.
+        table: the images.
         split: of the table.
         settings: resolved.
         device: where the stores lie.
-        progress: called while pictures are decoded.
+        progress: called while images are decoded.
     """
-    parts = [split.labelled, split.unlabelled, split.validation, split.test]
+    parts = [split.labeled, split.unlabeled, split.validation, split.test]
     size, buffer = needed(settings.image_size), settings.stream_buffer
     if buffer is not None:
-        parts = [split.labelled, split.validation, split.test]
+        parts = [split.labeled, split.validation, split.test]
     rows = np.unique(np.concatenate(parts)).astype(np.int64)
     features = None if table.features is None else FeatureStore.of(table.features[rows], device)
     if features is None:
@@ -54,17 +54,17 @@ def training_images(
     else:  # images that take no memory, so that every row has a place
         blank = torch.zeros(1, 3, 1, 1, dtype=torch.uint8, device=device)
         store = ImageStore(blank.expand(len(rows), -1, -1, -1))
-    labelled, labels = places(rows, split.labelled, table, device)
-    if buffer is None or not len(split.unlabelled):
-        unlabelled, hidden = places(rows, split.unlabelled, table, device)
-        images = TrainingImages(store, labelled, labels, store, unlabelled, hidden)
+    labeled, labels = places(rows, split.labeled, table, device)
+    if buffer is None or not len(split.unlabeled):
+        unlabeled, hidden = places(rows, split.unlabeled, table, device)
+        images = TrainingImages(store, labeled, labels, store, unlabeled, hidden)
         return replace(images, features=features), rows
-    files, streamed = table.read, split.unlabelled
-    assert isinstance(files, FilePictures)
+    files, streamed = table.read, split.unlabeled
+    assert isinstance(files, ImageFiles)
     files.workers = settings.workers
-    unlabelled = torch.arange(len(streamed), device=device)
+    unlabeled = torch.arange(len(streamed), device=device)
     hidden = torch.from_numpy(table.labels[streamed]).to(device)
-    pictures = StreamedPictures(
+    streaming = StreamedImages(
         files,
         streamed,
         table.labels[streamed],
@@ -72,23 +72,23 @@ def training_images(
         buffer=buffer,
         refuse=settings.on_bad_image == "error",
     )
-    pool = ImageStore(pictures, np.arange(len(streamed)), device)
+    pool = ImageStore(streaming, np.arange(len(streamed)), device)
     order = reading_order(files, streamed, buffer)
-    return TrainingImages(store, labelled, labels, pool, unlabelled, hidden, order), rows
+    return TrainingImages(store, labeled, labels, pool, unlabeled, hidden, order), rows
 
 
 def statistics(images: TrainingImages, seed: int) -> tuple[ChannelStatistics, ChannelStatistics]:
-    """Those of all training pictures; of streamed ones, of the first that will come."""
+    """Those of all training images; of streamed ones, of the first that will come."""
     if images.pool is images.store:
-        seen = torch.unique(torch.cat([images.labelled, images.unlabelled]))
+        seen = torch.unique(torch.cat([images.labeled, images.unlabeled]))
         return channel_statistics(images.store, seen.cpu())
-    first = images.stream(seed).take(0, min(_COUNTED, len(images.unlabelled)))
-    return channel_statistics(images.store, images.labelled.cpu(), (images.pool, first))
+    first = images.stream(seed).take(0, min(_COUNTED, len(images.unlabeled)))
+    return channel_statistics(images.store, images.labeled.cpu(), (images.pool, first))
 
 
 def places(
     rows: NDArray[np.int64], part: NDArray[np.int64], table: ImageTable, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Where a part's pictures are in the store, and their labels."""
+    """Where a part's images are in the store, and their labels."""
     places = torch.from_numpy(np.searchsorted(rows, part).astype(np.int64))
     return places.to(device), torch.from_numpy(table.labels[part]).to(device)

@@ -109,13 +109,13 @@ class Transfer:
         if not (self.cached or fits):
             return None
         if images.pool is not images.store:  # streamed: the labeled ones alone can be looked at
-            images = replace(images, pool=images.store, unlabelled=images.labelled[:0])
+            images = replace(images, pool=images.store, unlabeled=images.labeled[:0])
         images = self._drawn(images)
         extractor = None
         features = images.features
         if features is None:
             extractor = FeatureExtractor(classifier, self.batch_size, progress=self.progress)
-            rows = torch.unique(torch.cat([images.labelled, images.unlabelled, validation, test]))
+            rows = torch.unique(torch.cat([images.labeled, images.unlabeled, validation, test]))
             plain = extractor.plain(images.store, rows)
             features = FeatureStore(_spread(plain, rows, images.store))
         found = None
@@ -133,13 +133,13 @@ class Transfer:
 
     def _drawn(self, images: TrainingImages) -> TrainingImages:
         """The training images with `most` of the unlabeled ones."""
-        count = len(images.unlabelled)
+        count = len(images.unlabeled)
         if self.most is None or count <= self.most:
             return images
         generator = seeded_generator(self.seed, "unlabeled")
         chosen = torch.randperm(count, generator=generator)[: self.most].sort().values
-        chosen = chosen.to(images.unlabelled.device)
-        return replace(images, unlabelled=images.unlabelled[chosen], hidden=images.hidden[chosen])
+        chosen = chosen.to(images.unlabeled.device)
+        return replace(images, unlabeled=images.unlabeled[chosen], hidden=images.hidden[chosen])
 
     def _fit(
         self,
@@ -149,9 +149,7 @@ class Transfer:
         validation: Tensor,
         test: Tensor,
     ) -> ProbeResult:
-        labeled, pool = (
-            features.gather(rows).cpu() for rows in (images.labelled, images.unlabelled)
-        )
+        labeled, pool = (features.gather(rows).cpu() for rows in (images.labeled, images.unlabeled))
         if self.head == "probe" and not self.frozen:
             transform = unit_length(classifier.blocks)
         else:
@@ -175,7 +173,7 @@ class Transfer:
         """Data that are features have no views but themselves."""
         count = 1 if self.count else 0
         same = features.features.unsqueeze(0).expand(count, -1, -1)
-        return FeatureViews(same, same, images.labelled, images.unlabelled)
+        return FeatureViews(same, same, images.labeled, images.unlabeled)
 
     def _views(
         self,
@@ -187,17 +185,17 @@ class Transfer:
         """Features of the kinds of views that a step wants; empty stacks for the others."""
         v = self.views
         # All training images at once: the splits of a cross-validation then share what is cached.
-        rows = torch.unique(torch.cat([images.labelled, images.unlabelled]))
+        rows = torch.unique(torch.cat([images.labeled, images.unlabeled]))
 
         def computed(augmenter: Augmenter, *wanted: int) -> Tensor:
             count = self.count if any(wanted) else 0
             views = extractor.views(images.store, rows, augmenter, count, self.seed)
             return views.to(images.labels.device)
 
-        weak_views = computed(weak, v.labelled_weak, v.unlabelled_weak)
-        strong_views = computed(strong, v.labelled_strong, v.unlabelled_strong)
-        labeled = torch.searchsorted(rows, images.labelled)
-        unlabeled = torch.searchsorted(rows, images.unlabelled)
+        weak_views = computed(weak, v.labeled_weak, v.unlabeled_weak)
+        strong_views = computed(strong, v.labeled_strong, v.unlabeled_strong)
+        labeled = torch.searchsorted(rows, images.labeled)
+        unlabeled = torch.searchsorted(rows, images.unlabeled)
         return FeatureViews(weak_views, strong_views, labeled, unlabeled)
 
 
@@ -218,8 +216,8 @@ def training_features(images: TrainingImages, blocks: tuple[int, ...]) -> Traini
     labeled, unlabeled = (
         torch.cat([images.features.gather(rows).unsqueeze(0), views.weak[:, places]]).cpu()
         for rows, places in (
-            (images.labelled, views.labeled),
-            (images.unlabelled, views.unlabeled),
+            (images.labeled, views.labeled),
+            (images.unlabeled, views.unlabeled),
         )
     )
     return TrainingFeatures(labeled, images.labels.cpu(), unlabeled, blocks)
@@ -255,7 +253,7 @@ def transfer_for(
     if isinstance(algorithm, FeatureAlgorithm):
         count = algorithm.augmented_views
         wanted = 1 if count else 0
-        views = Views(labelled_weak=wanted, unlabelled_weak=wanted)
+        views = Views(labeled_weak=wanted, unlabeled_weak=wanted)
         most = algorithm.most_unlabeled
         return Transfer(probe, "random", True, True, views, count, batch_size, seed, most, progress)
     if given:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import Progress
 from ssl_toolkit.data.feed.image_store import build_store
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
 from ssl_toolkit.data.readers.table_builder import Collected
@@ -42,7 +42,7 @@ class Embeddings:
     """(N,) index into `classes`, -1 where the image has no label."""
     classes: tuple[str, ...]
     splits: NDArray[np.str_]
-    """(N,) ``pool``, ``labelled``, ``unlabelled``, ``validation`` or ``test``."""
+    """(N,) ``pool``, ``labeled``, ``unlabeled``, ``validation`` or ``test``."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` or ``.parquet`` file, whole or not at all.
@@ -114,7 +114,7 @@ def embed(
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
     rows = Collected(workers, size, progress, fit=fit)
     if _is_flat(Path(data)):
-        rows.add(walk(Path(data), "", root=real_path(Path(data))), -1, "unlabelled")
+        rows.add(walk(Path(data), "", root=real_path(Path(data))), -1, "unlabeled")
         rows.drop_unreadable(refuse=not skip_bad)
         table = rows.table(())
     else:
@@ -151,7 +151,7 @@ def _is_flat(data: Path) -> bool:
     found = entries(data) if data.is_dir() else []
     told = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
     plain = all(path.is_file() and path.suffix.lower() not in told for path in found)
-    return plain and any(path.suffix.lower() in PICTURE_SUFFIXES for path in found)
+    return plain and any(path.suffix.lower() in IMAGE_SUFFIXES for path in found)
 
 
 def _parquet(found: Embeddings) -> bytes:

@@ -1,4 +1,4 @@
-"""Scores of a trained model, on the data of its run or on other pictures with labels."""
+"""Scores of a trained model, on the data of its run or on other images with labels."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def predict_own_data(
     Args:
         path: folder of the run.
         device: see `load_model`; None for the run's own.
-        batch_size: pictures in a forward; None for the run's own.
-        progress: called while pictures are decoded.
+        batch_size: images in a forward; None for the run's own.
+        progress: called while images are decoded.
 
     Returns:
         Probabilities and labels of ``validation`` and ``test``; and the classes.
@@ -77,23 +77,23 @@ def predict_other_data(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> tuple[Predictions, tuple[str, ...]]:
-    """Probabilities of a trained model on pictures of the same classes that it wasn't trained on.
+    """Probabilities of a trained model on images of the same classes that it wasn't trained on.
 
     Args:
         path: folder of a run or of an exported model, see `load_model`.
         data: a folder or manifest, as for training.
         root: what the paths of a manifest are relative to.
-        skip_bad: leave unreadable pictures out instead of refusing them.
+        skip_bad: leave unreadable images out instead of refusing them.
         device: see `load_model`.
-        batch_size: pictures in a forward; changes speed and memory, not the result.
-        progress: called while pictures are decoded.
+        batch_size: images in a forward; changes speed and memory, not the result.
+        progress: called while images are decoded.
 
     Returns:
-        Probabilities and labels of ``test``; where the data names no test part, of ``labelled``:
-        all training pictures with a label. And the classes in the order of the model.
+        Probabilities and labels of ``test``; where the data names no test part, of ``labeled``:
+        all training images with a label. And the classes in the order of the model.
 
     Raises:
-        DataError: the data can't be read, no picture has a label, or its classes are others.
+        DataError: the data can't be read, no image has a label, or its classes are others.
     """
     model = load_model(path, device)
     table = read_data(
@@ -107,7 +107,7 @@ def predict_other_data(
     check_classes(table.classes, model.classes, path, data)
     part, rows = _to_score(table)
     if not len(rows):
-        raise DataError(f"{shown(data)}: no picture carries a label, so nothing can be scored")
+        raise DataError(f"{shown(data)}: no image carries a label, so nothing can be scored")
     check_input(table.features, model.backbone)
     store: ImageStore | FeatureStore
     if table.features is not None:
@@ -124,6 +124,6 @@ def _to_score(table: ImageTable) -> tuple[str, NDArray[np.int64]]:
     test = np.flatnonzero(table.parts == "test")
     if len(test):
         return "test", test
-    return "labelled", np.flatnonzero(
-        np.isin(table.parts, ("labelled", "pool")) & (table.labels >= 0)
+    return "labeled", np.flatnonzero(
+        np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
     )

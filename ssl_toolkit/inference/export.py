@@ -25,9 +25,9 @@ def export_run(
 ) -> tuple[Path, str]:
     """Write the model that a finished run reports in a form that others open.
 
-    ``timm``: a copy of the run's ``model/``; logits of normalised images, the normalisation in its
+    ``timm``: a copy of the run's ``model/``; logits of normalized images, the normalization in its
     configuration. ``torch-export`` and ``onnx``: one file from images (N, 3, S, S) in [0, 1] to
-    probabilities, normalisation and softmax inside, any N (see `torch_export_file`, `onnx_file`).
+    probabilities, normalization and softmax inside, any N (see `torch_export_file`, `onnx_file`).
 
     Args:
         run: folder of the run; its data isn't needed.

@@ -1,4 +1,4 @@
-"""A trained classifier, from its folder alone, for pictures in any form."""
+"""A trained classifier, from its folder alone, for images in any form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from torch import Tensor
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.files import pillow_muted
-from ssl_toolkit.data.images.inputs import Picture, Pixels, name_of, pixels_of, several, unit_floats
+from ssl_toolkit.data.images.inputs import (
+    ImageInput,
+    Pixels,
+    name_of,
+    pixels_of,
+    several,
+    unit_floats,
+)
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
@@ -30,11 +37,11 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import shown
 
 LEAST_AHEAD = 64
-"""Pictures decoded ahead of the forward at least, so that threads never wait for a small batch."""
+"""Images decoded ahead of the forward at least, so that threads never wait for a small batch."""
 
 
 class Model:
-    """Pictures to probabilities; made by `load_model`.
+    """Images to probabilities; made by `load_model`.
 
     Args:
         classifier: put into eval mode and onto the device.
@@ -46,11 +53,11 @@ class Model:
     """
 
     classifier: Classifier
-    """The weights that the run reports, with their normalisation inside, in eval mode."""
+    """The weights that the run reports, with their normalization inside, in eval mode."""
     classes: tuple[str, ...]
     """C names in the order of the probabilities."""
     image_size: int
-    """Side in pixels that it was trained with; `predict` brings every picture to it."""
+    """Side in pixels that it was trained with; `predict` brings every image to it."""
     backbone: str
     """Name of the backbone."""
     device: torch.device
@@ -68,7 +75,7 @@ class Model:
         device: torch.device,
         fit: Fit = "crop",
     ) -> None:
-        # The layout of runs, in which decoded pictures arrive too.
+        # The layout of runs, in which decoded images arrive too.
         self.classifier = classifier.to(device).to(memory_format=torch.channels_last).eval()
         self.classes = tuple(classes)
         self.image_size = image_size
@@ -81,7 +88,7 @@ class Model:
         """Probabilities of images that are of the right size already; no gradient.
 
         Args:
-            images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalised; on
+            images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalized; on
                 any device. (N, D) float for a model that was trained on features.
 
         Returns:
@@ -107,32 +114,32 @@ class Model:
 
     def predict(
         self,
-        images: Picture | Iterable[Picture],
+        images: ImageInput | Iterable[ImageInput],
         batch_size: int = 64,
         *,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
-        """Probabilities of pictures of any size, as in training and evaluation.
+        """Probabilities of images of any size, as in training and evaluation.
 
-        Files and Pillow's pictures are turned and converted as in training. All are scaled and
+        Files and Pillow's images are turned and converted as in training. All are scaled and
         cut to the square that the model was trained with; those of that size stay as they are.
 
         Args:
-            images: one picture or several: paths, pictures of Pillow's, arrays (H, W, 3) or
+            images: one image or several: paths, images of Pillow's, arrays (H, W, 3) or
                 (H, W), tensors (3, H, W); or a stack: an array (N, H, W, 3) or (N, H, W), a tensor
-                (N, 3, H, W) or (N, H, W). Arrays and tensors hold RGB or grey, as uint8 or as
-                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one picture. A model
+                (N, 3, H, W) or (N, H, W). Arrays and tensors hold RGB or gray, as uint8 or as
+                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one image. A model
                 that was trained on features takes them: an array or tensor (N, D).
-            batch_size: pictures in a forward; changes speed and memory, not the result.
+            batch_size: images in a forward; changes speed and memory, not the result.
             workers: threads that decode while the model computes, 0 for none; None for as many
                 as there are processors, 8 at most.
 
         Returns:
-            (N, C) float32; rows sum to 1. The most probable class of picture i is
+            (N, C) float32; rows sum to 1. The most probable class of image i is
             ``model.classes[probabilities[i].argmax()]``.
 
         Raises:
-            DataError: some can't be read; one message a picture.
+            DataError: some can't be read; one message an image.
         """
         if feature_length(self.backbone) is not None:
             if not isinstance(images, np.ndarray | Tensor):
@@ -147,7 +154,7 @@ class Model:
         given = several(images)
         rows = list(self.stream(given, batch_size, workers=workers))
         faults = [
-            f"can't read picture {name_of(image, place)}: {row}"
+            f"can't read image {name_of(image, place)}: {row}"
             for place, (image, row) in enumerate(zip(given, rows, strict=True))
             if isinstance(row, str)
         ]
@@ -157,9 +164,9 @@ class Model:
         return np.stack([row for row in rows if not isinstance(row, str)]) if rows else empty
 
     def stream(
-        self, images: Iterable[Picture], batch_size: int = 64, *, workers: int | None = None
+        self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
     ) -> Iterator[NDArray[np.float32] | str]:
-        """What `predict` gives, picture by picture, in order; memory doesn't grow with them.
+        """What `predict` gives, image by image, in order; memory doesn't grow with them.
 
         Args:
             images: as for `predict`, several.
@@ -167,17 +174,17 @@ class Model:
             workers: as for `predict`.
 
         Yields:
-            The picture's (C,) float32 probabilities, or the reason why it can't be read.
+            The image's (C,) float32 probabilities, or the reason why it can't be read.
         """
         threads = min(os.cpu_count() or 1, 8) if workers is None else workers
-        with closing(self._decoded(images, threads, max(LEAST_AHEAD, 2 * batch_size))) as pictures:
-            while group := list(islice(pictures, batch_size)):
+        with closing(self._decoded(images, threads, max(LEAST_AHEAD, 2 * batch_size))) as decoded:
+            while group := list(islice(decoded, batch_size)):
                 good = [pixels for pixels in group if not isinstance(pixels, str)]
                 rows = iter(self._forward(good)) if good else iter(())
                 yield from (p if isinstance(p, str) else next(rows) for p in group)
 
     def _decoded(
-        self, images: Iterable[Picture], threads: int, ahead: int
+        self, images: Iterable[ImageInput], threads: int, ahead: int
     ) -> Generator[Pixels | str, None, None]:
         size, fit = self.image_size, self.fit
         if feature_length(self.backbone) is not None:
@@ -198,10 +205,10 @@ class Model:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _forward(self, pictures: Sequence[Pixels]) -> NDArray[np.float32]:
-        if any(picture.dtype != np.uint8 for picture in pictures):
-            pictures = [unit_floats(picture) for picture in pictures]
-        pixels = torch.from_numpy(np.stack(pictures)).to(self.device).permute(0, 3, 1, 2)
+    def _forward(self, decoded: Sequence[Pixels]) -> NDArray[np.float32]:
+        if any(image.dtype != np.uint8 for image in decoded):
+            decoded = [unit_floats(image) for image in decoded]
+        pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
         images = pixels.to(torch.float32)
         if pixels.dtype == torch.uint8:
             images = images.div_(255)  # as the store of a run does: the very same floats
@@ -224,7 +231,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
 
     Returns:
-        The model, which knows its classes, image size and normalisation.
+        The model, which knows its classes, image size and normalization.
 
     Raises:
         ModelError: no such folder, nothing to load in it, damaged files, or no such device.
@@ -281,7 +288,7 @@ def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
             dataset_std=(1.0, 1.0, 1.0),
             seed=0,
         )
-        # The statistics of the normalisation are among the weights.
+        # The statistics of the normalization are among the weights.
         classifier.load_state_dict(reported_weights(state))
     except ToolkitError:
         raise

@@ -1,4 +1,4 @@
-"""Labels that a model is sure of, and the pictures that it is least sure of."""
+"""Labels that a model is sure of, and the images that it is least sure of."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MANIFEST = ("path", "label", "split", "confidence")
 """Columns of a manifest of pseudo labels."""
 
 UNCERTAIN = ("path", "class", "confidence", "second", "margin")
-"""Columns of a list of uncertain pictures."""
+"""Columns of a list of uncertain images."""
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What a model says of a pool; N pictures that could be read."""
+    """What a model says of a pool; N images that could be read."""
 
     names: list[str]
     """(N,) as `Listing.names`."""
@@ -37,13 +37,13 @@ class Guesses:
     probabilities: NDArray[np.float32]
     """(N, 2) theirs."""
     unreadable: list[str]
-    """The other pictures of the pool, each with its reason."""
+    """The other images of the pool, each with its reason."""
 
 
 def guess(
     model: Model, listing: Listing, batch_size: int = 64, *, workers: int | None = None
 ) -> Guesses:
-    """Classify every picture of a pool; arguments as for `Model.stream`."""
+    """Classify every image of a pool; arguments as for `Model.stream`."""
     kept: list[int] = []
     first, probabilities = [], []
     unreadable = []
@@ -68,7 +68,7 @@ def check_names(classes: Sequence[str], listing: Listing) -> None:
     """Refuse a manifest that would not read back the same.
 
     Args:
-        classes: that pictures may be of.
+        classes: that images may be of.
         listing: the pool.
 
     Raises:
@@ -104,7 +104,7 @@ def root_of(paths: Sequence[str]) -> str:
 def manifest_rows(
     guesses: Guesses, classes: Sequence[str], threshold: float, folder: Path | None
 ) -> list[Row]:
-    """A manifest's rows: the class of those at the threshold or above, the others unlabelled.
+    """A manifest's rows: the class of those at the threshold or above, the others unlabeled.
 
     Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
 
@@ -116,15 +116,15 @@ def manifest_rows(
             links lead, the paths are relative to it, otherwise absolute, as they are for None.
 
     Returns:
-        A value for each of `MANIFEST`, in the order of the guesses. The split is ``labelled`` or
-        ``unlabelled``, so that another threshold at training time can't mix them up.
+        A value for each of `MANIFEST`, in the order of the guesses. The split is ``labeled`` or
+        ``unlabeled``, so that another threshold at training time can't mix them up.
     """
     paths = _paths(guesses.paths, folder)
     rows: list[Row] = []
     confidences = guesses.probabilities[:, 0]
     for path, best, confidence in zip(paths, guesses.first[:, 0], confidences, strict=True):
         told = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
-        label, split = (classes[best], "labelled") if told >= threshold else ("", "unlabelled")
+        label, split = (classes[best], "labeled") if told >= threshold else ("", "unlabeled")
         rows.append([text_of(path), label, split, told])
     return rows
 
@@ -147,10 +147,10 @@ def _all_in(folder: str, paths: Sequence[str]) -> bool:
 
 
 def uncertain_rows(guesses: Guesses, classes: Sequence[str], most: int) -> list[Row]:
-    """The pictures that are most worth labelling next, the most uncertain first.
+    """The images that are most worth labeling next, the most uncertain first.
 
     By margin: the probability of the most probable class less that of the second. Of equal
-    margins the earlier picture comes first.
+    margins the earlier image comes first.
 
     Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
 

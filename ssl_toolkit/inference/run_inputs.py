@@ -37,7 +37,7 @@ def _paths_in(folder: RunFolder, keys: Sequence[str]) -> list[Path | None]:
 
 
 def check_beside(path: Path | None, data: Path, root: Path | None = None) -> None:
-    """Refuse a drawing that would replace one of the pictures of some data, or lie among them.
+    """Refuse a drawing that would replace one of the images of some data, or lie among them.
 
     Args:
         path: None for no drawing.
@@ -55,5 +55,5 @@ def check_beside(path: Path | None, data: Path, root: Path | None = None) -> Non
     if data.is_file() and path.exists():
         from ssl_toolkit.data.readers.detect import read_data
 
-        pictures = read_data(data, root=root, lazily=True).read
-        check_target(path, inputs=getattr(pictures, "paths", ()))
+        images = read_data(data, root=root, lazily=True).read
+        check_target(path, inputs=getattr(images, "paths", ()))

@@ -1,8 +1,8 @@
 """What a plugin implements and what the engine promises it.
 
-Symbols used in all docstrings: B labelled images a step, U = B · unlabelled_ratio unlabelled
+Symbols used in all docstrings: B labeled images a step, U = B · unlabeled_ratio unlabeled
 images a step, C classes, (H, W) height and width in pixels. Images are float tensors in [0, 1],
-in RGB order, *not* normalised: the classifier normalises.
+in RGB order, *not* normalized: the classifier normalizes.
 
 A plugin's class says which version of this contract it was made for, ``api_version = (1, 0)``
 (`ssl_toolkit.API_VERSION`); one that was made for another is refused in one line.

@@ -17,24 +17,24 @@ from ssl_toolkit.config.options import Options
 class Views:
     """How many differently augmented views of each image an algorithm wants a step.
 
-    `Views()` asks for one weak view of the labelled images.
+    `Views()` asks for one weak view of the labeled images.
     """
 
-    labelled_weak: int = 1
-    labelled_strong: int = 0
-    unlabelled_weak: int = 0
-    unlabelled_strong: int = 0
-    unlabelled_ratio: int = 1
-    """Unlabelled images for each labelled one (the papers' mu).
+    labeled_weak: int = 1
+    labeled_strong: int = 0
+    unlabeled_weak: int = 0
+    unlabeled_strong: int = 0
+    unlabeled_ratio: int = 1
+    """Unlabeled images for each labeled one (the papers' mu).
 
-    With another ratio the labelled part of each batch stays the same, and so do the order of the
-    unlabelled images, which is gone through faster, and the draws of a view's first rows.
+    With another ratio the labeled part of each batch stays the same, and so do the order of the
+    unlabeled images, which is gone through faster, and the draws of a view's first rows.
     """
 
     @property
-    def needs_unlabelled(self) -> bool:
-        """Whether any view of unlabelled images is wanted."""
-        return self.unlabelled_weak + self.unlabelled_strong > 0
+    def needs_unlabeled(self) -> bool:
+        """Whether any view of unlabeled images is wanted."""
+        return self.unlabeled_weak + self.unlabeled_strong > 0
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Task:
     feature_dim: int
     """Length of the backbone's feature vector, for heads of the algorithm's own."""
     label_counts: tuple[int, ...]
-    """Labelled images of each class, C numbers."""
-    unlabelled_count: int
-    """Size of the unlabelled pool; unlabelled indices are below it."""
+    """Labeled images of each class, C numbers."""
+    unlabeled_count: int
+    """Size of the unlabeled pool; unlabeled indices are below it."""
     max_steps: int
 
 
@@ -60,15 +60,15 @@ class Batch:
 
     labels: Tensor
     """(B,) int64."""
-    labelled_indices: Tensor
-    """(B,) int64, positions in the labelled set."""
-    labelled_weak: Tensor
-    labelled_strong: Tensor
-    unlabelled_indices: Tensor
-    """(U,) int64, positions in the unlabelled pool."""
-    unlabelled_weak: Tensor
-    unlabelled_strong: Tensor
-    unlabelled_labels: Tensor | None = None
+    labeled_indices: Tensor
+    """(B,) int64, positions in the labeled set."""
+    labeled_weak: Tensor
+    labeled_strong: Tensor
+    unlabeled_indices: Tensor
+    """(U,) int64, positions in the unlabeled pool."""
+    unlabeled_weak: Tensor
+    unlabeled_strong: Tensor
+    unlabeled_labels: Tensor | None = None
     """(U,) int64 hidden labels: only for an algorithm that declares ``oracle = True``."""
 
 
@@ -137,7 +137,7 @@ class Context(ABC):
 
         The forward is in train mode and float32, leaves BatchNorm's running statistics alone,
         adds nothing to the gradients of the parameters and takes no part in their
-        synchronisation.
+        synchronization.
 
         Args:
             images: (N, 3, H, W); need not require a gradient.
@@ -215,12 +215,12 @@ class TrainingFeatures:
 
 @dataclass(frozen=True)
 class Guess:
-    """What the algorithm believes about the unlabelled images of the step, for the metrics."""
+    """What the algorithm believes about the unlabeled images of the step, for the metrics."""
 
     probs: Tensor
     """(U, C) rows that sum to 1, without gradient."""
     used: Tensor
-    """(U,) bool: which images take part in the loss as pseudo-labelled ones."""
+    """(U,) bool: which images take part in the loss as pseudo-labeled ones."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class StepOutput:
 class Algorithm(nn.Module, ABC):
     """A semi-supervised objective. Subclasses are final: share code through functions.
 
-    Buffers are saved with the run and parameters are optimised with the model, for free; what is
+    Buffers are saved with the run and parameters are optimized with the model, for free; what is
     neither goes through torch's ``get_extra_state`` and ``set_extra_state``. A nan in a buffer ends
     the run. BatchNorm in modules of its own is averaged over the processes of a run as the model's
     is.
@@ -260,7 +260,7 @@ class Algorithm(nn.Module, ABC):
     plugin_kind: ClassVar[str] = "algorithms"
     Config: ClassVar[type[Options]] = Options
     oracle: ClassVar[bool] = False
-    """Whether the algorithm is given the hidden labels of unlabelled images (an upper bound)."""
+    """Whether the algorithm is given the hidden labels of unlabeled images (an upper bound)."""
     auto_rank: ClassVar[int] = 0
     """Preference of ``--algo auto`` among the algorithms that it tries with a pre-trained backbone,
     the highest first, those for frozen features before those that train it; 0: it is not tried."""
@@ -301,15 +301,15 @@ class Algorithm(nn.Module, ABC):
 
     def scan(
         self,
-        labelled: Iterator[tuple[Tensor, Tensor, Tensor]],
-        unlabelled: Iterator[tuple[Tensor, Tensor]],
+        labeled: Iterator[tuple[Tensor, Tensor, Tensor]],
+        unlabeled: Iterator[tuple[Tensor, Tensor]],
         ctx: Context,
     ) -> None:
         """Look at every training image without augmentation.
 
         Args:
-            labelled: yields (indices, images, labels) in order.
-            unlabelled: yields (indices, images) in order, the whole pool.
+            labeled: yields (indices, images, labels) in order.
+            unlabeled: yields (indices, images) in order, the whole pool.
             ctx: as for `step`; gradients are off.
         """
 
@@ -346,7 +346,7 @@ class FeatureAlgorithm(Algorithm, ABC):
 
     def views(self) -> Views:
         """None: no batch is made."""
-        return Views(labelled_weak=0)
+        return Views(labeled_weak=0)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Never called.

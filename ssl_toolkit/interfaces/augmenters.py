@@ -84,7 +84,7 @@ class Augmenter(nn.Module, ABC):
         return self.draw(count, height, width, generator)
 
     def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:
-        """Learn from the model's answers to the probe views of labelled images.
+        """Learn from the model's answers to the probe views of labeled images.
 
         Called once a batch before its views are drawn, when `wants_feedback`: several times for one
         optimizer step under gradient accumulation.

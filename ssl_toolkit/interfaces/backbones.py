@@ -13,9 +13,9 @@ ChannelStatistics = tuple[float, float, float]
 
 
 class Backbone(nn.Module, ABC):
-    """Normalised images to feature vectors.
+    """Normalized images to feature vectors.
 
-    A subclass sets `feature_dim` and implements `forward`; the core adds the normalisation before
+    A subclass sets `feature_dim` and implements `forward`; the core adds the normalization before
     it and a linear classifier after it. The name under which it was registered reaches `build`,
     so that one class can serve a family of names.
     """
@@ -23,7 +23,7 @@ class Backbone(nn.Module, ABC):
     plugin_kind: ClassVar[str] = "backbones"
     feature_dim: int
     mean: ChannelStatistics | None = None
-    """Normalisation (RGB, of images in [0, 1]); None for the statistics of the data set."""
+    """Normalization (RGB, of images in [0, 1]); None for the statistics of the data set."""
     std: ChannelStatistics | None = None
     default_image_size: int | None = None
     """Side in pixels that the backbone was made for; None for any."""
@@ -76,7 +76,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalised images to (N, feature_dim) features."""
+        """(N, 3, H, W) normalized images to (N, feature_dim) features."""
 
     def classifier(self, num_classes: int) -> nn.Module | None:
         """A head of its own, (N, feature_dim) to (N, num_classes) logits; None for a linear one."""

@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.interfaces.backbones import ChannelStatistics
 
-Part = Literal["pool", "labelled", "unlabelled", "validation", "test"]
+Part = Literal["pool", "labeled", "unlabeled", "validation", "test"]
 
 
 @dataclass(frozen=True)
 class ImageTable:
-    """Everything a data set holds, before a split is drawn. N pictures."""
+    """Everything a data set holds, before a split is drawn. N images."""
 
     classes: tuple[str, ...]
     keys: Sequence[str]
-    """(N,) a name for each picture that means the same on every machine (a relative path), unique;
+    """(N,) a name for each image that means the same on every machine (a relative path), unique;
     a tuple, or where there are many something smaller."""
     labels: NDArray[np.int64]
-    """(N,) index into `classes`; -1 where the picture carries no label."""
+    """(N,) index into `classes`; -1 where the image carries no label."""
     parts: NDArray[np.str_]
-    """(N,) each a `Part`; from ``pool`` the labelled, validation and test ones are drawn."""
+    """(N,) each a `Part`; from ``pool`` the labeled, validation and test ones are drawn."""
     read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]]
-    """Pictures of these rows as (n, size, size, 3) uint8, for a size in pixels."""
+    """Images of these rows as (n, size, size, 3) uint8, for a size in pixels."""
     digest: Callable[[int], str] | None = None
-    """Hash of the picture's bytes, for finding the same picture twice; None where unknown."""
+    """Hash of the image's bytes, for finding the same image twice; None where unknown."""
     notes: tuple[str, ...] = ()
     """Lines the user should see, such as what was ignored."""
     features: NDArray[np.float32] | None = None
@@ -48,24 +48,24 @@ class DatasetDefaults:
     backbone: str = "wrn_28_2"
     batch_size: int = 16
     labels_per_class: int | None = None
-    """None: every picture that carries a label."""
+    """None: every image that carries a label."""
     val_fraction: float = 0.0
     test_fraction: float = 0.0
     flip: bool = True
     mean: ChannelStatistics | None = None
-    """Channel statistics in RGB order; None: measured on the training pictures."""
+    """Channel statistics in RGB order; None: measured on the training images."""
     std: ChannelStatistics | None = None
 
 
 class Dataset(ABC):
-    """A source of labelled and unlabelled pictures, by name."""
+    """A source of labeled and unlabeled images, by name."""
 
     plugin_kind: ClassVar[str] = "datasets"
     defaults: ClassVar[DatasetDefaults] = DatasetDefaults()
 
     @abstractmethod
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Find the pictures.
+        """Find the images.
 
         Args:
             root: folder with the files, None for the default one.

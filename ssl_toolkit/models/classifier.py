@@ -1,4 +1,4 @@
-"""Normalisation, backbone and head in one module, and what training needs to know of it."""
+"""Normalization, backbone and head in one module, and what training needs to know of it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ssl_toolkit.models.heads import head_for
 class Classifier(nn.Module):
     """Images in [0, 1] to features and logits.
 
-    The channel statistics are buffers, so that saved weights carry the normalisation that they
+    The channel statistics are buffers, so that saved weights carry the normalization that they
     were trained with. The state dict has the keys ``mean``, ``std``, ``backbone.…``, ``head.…``.
 
     The head is the backbone's own (`Backbone.classifier`), otherwise one linear layer with
-    torch's default initialisation, U(-1/sqrt(D), 1/sqrt(D)) for D features.
+    torch's default initialization, U(-1/sqrt(D), 1/sqrt(D)) for D features.
 
     Args:
-        backbone: normalised images to features.
+        backbone: normalized images to features.
         num_classes: C, at least 1.
         mean: channel means (RGB) of images in [0, 1].
         std: channel standard deviations (RGB), each above 0.
@@ -54,7 +54,7 @@ class Classifier(nn.Module):
         self.set_statistics(mean, std)
 
     def set_statistics(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Replace the channel statistics of the normalisation.
+        """Replace the channel statistics of the normalization.
 
         Raises:
             ValueError: a standard deviation is not above 0.
@@ -113,7 +113,7 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
 
 @contextmanager
 def hold_statistics(module: nn.Module) -> Iterator[None]:
-    """Let BatchNorm layers in train mode normalise by the batch but leave running values alone.
+    """Let BatchNorm layers in train mode normalize by the batch but leave running values alone.
 
     Layers in eval mode go on using their running statistics. Not for use from several threads on
     one module.
@@ -150,7 +150,7 @@ def parameter_groups(
         feature_lr: learning rate of the backbone (SimPLE's transfer runs use one of their own).
         weight_decay: for the parameters that decay.
         decay_on: "all" parameters, as SimPLE's published code, or "kernels" only: those with two
-            dimensions or more, which leaves out biases and normalisation (MixMatch, FixMatch).
+            dimensions or more, which leaves out biases and normalization (MixMatch, FixMatch).
 
     Returns:
         Dicts with ``name`` ("features", "classifier"; "….undecayed" for the ones without decay),

@@ -35,7 +35,7 @@ def export_model(
     """Write ``model.safetensors`` and ``config.json``.
 
     With a timm backbone the folder is timm's own form: ``timm.create_model("local-dir:FOLDER",
-    pretrained=True)`` gives the same logits for images normalised by the ``mean`` and ``std`` of
+    pretrained=True)`` gives the same logits for images normalized by the ``mean`` and ``std`` of
     its configuration; so it is for the wide ResNets after ``import
     ssl_toolkit.models.timm_registration``. The weights of other backbones have the keys
     ``backbone.…`` and ``head.…``. `load_exported` opens all of them. ``input`` and ``output`` of
@@ -185,12 +185,12 @@ def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelSt
 
 
 def preparation(image_size: int, fit: Fit) -> str:
-    """How a picture became an image in training, in words."""
+    """How an image became an image in training, in words."""
     side, then = "shorter", "the middle square cut out"
     if fit == "pad":
         side, then = "longer", "centered on a white square"
     return (
-        f"pictures are turned as EXIF says, their {side} side scaled to {image_size} pixels "
+        f"images are turned as EXIF says, their {side} side scaled to {image_size} pixels "
         f"(bicubic, antialiased), {then}, and divided by 255"
     )
 

@@ -90,7 +90,7 @@ def build_classifier(
 ) -> tuple[Classifier, list[str]]:
     """Build a classifier on the CPU, in train mode, its first weights set by the seed alone.
 
-    Normalisation: the backbone's own statistics where it has some and starts from weights
+    Normalization: the backbone's own statistics where it has some and starts from weights
     (published ones or a file), otherwise those of the data set; a file that carries statistics,
     such as the checkpoint of a run, has the last word. torch's global generators are left as
     they were.

@@ -25,7 +25,7 @@ _CHECKED = (1, 3)
 
 
 class Probabilities(nn.Module):
-    """Images in [0, 1] to probabilities: normalisation, backbone, head and softmax.
+    """Images in [0, 1] to probabilities: normalization, backbone, head and softmax.
 
     Args:
         classifier: shared, not copied.
@@ -36,7 +36,7 @@ class Probabilities(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) float in [0, 1], not normalised, to (N, C) float32; rows sum to 1."""
+        """(N, 3, S, S) float in [0, 1], not normalized, to (N, C) float32; rows sum to 1."""
         probabilities: Tensor = self.classifier(images).logits.float().softmax(dim=-1)
         return probabilities
 
@@ -49,7 +49,7 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``classes`` in the order of the probabilities, ``image_size``, ``fit``, ``backbone``,
-        ``mean`` and ``std`` of the normalisation, and in words ``input``, ``inside`` and
+        ``mean`` and ``std`` of the normalization, and in words ``input``, ``inside`` and
         ``output``.
     """
     size = config["image_size"]
@@ -64,7 +64,7 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
         + input_text(
             config["backbone"],
             f"(N, 3, {size}, {size}) float32, any N >= 1, RGB in [0, 1], not "
-            f"normalised; {preparation(size, config['fit'])}",
+            f"normalized; {preparation(size, config['fit'])}",
         ),
         "inside": "(images - mean) / std, the network, softmax",
         "output": "probabilities: (N, C) float32, rows sum to 1, classes in the order of `classes`",
@@ -75,7 +75,7 @@ def torch_export_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
     """The content of a ``.pt2`` file for ``torch.export.load``.
 
     The program takes (N, 3, S, S) float32 images in [0, 1] for any N >= 1 and gives (N, C)
-    probabilities: normalisation and softmax are inside, scaling to S pixels is not. The extra file
+    probabilities: normalization and softmax are inside, scaling to S pixels is not. The extra file
     ``metadata.json`` holds what `metadata` returns.
 
     Args:

@@ -17,7 +17,7 @@ from ssl_toolkit.interfaces import Backbone
 class TimmBackbone(Backbone):
     """A timm model without its head; features are what timm gives its head.
 
-    The head that `Classifier` adds is one linear layer with torch's default initialisation,
+    The head that `Classifier` adds is one linear layer with torch's default initialization,
     whatever timm would do for the model in question.
 
     Args:
@@ -99,7 +99,7 @@ class TimmBackbone(Backbone):
         return bool(configuration) and not configuration.fixed_input_size
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalised images to (N, feature_dim) features."""
+        """(N, 3, H, W) normalized images to (N, feature_dim) features."""
         parts = self._parts(images)
         return torch.cat(parts, dim=1) if self.used_stages else parts[0]
 

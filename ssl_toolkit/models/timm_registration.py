@@ -60,7 +60,7 @@ class WideResNetForTimm(nn.Module):
         )
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalised images to (N, num_features) pooled features."""
+        """(N, 3, H, W) normalized images to (N, num_features) pooled features."""
         features: Tensor = self.backbone(images)
         return features
 
@@ -70,7 +70,7 @@ class WideResNetForTimm(nn.Module):
         return logits
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalised images to (N, num_classes) logits."""
+        """(N, 3, H, W) normalized images to (N, num_classes) logits."""
         return self.forward_head(self.forward_features(images))
 
 

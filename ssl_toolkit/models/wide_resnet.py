@@ -99,7 +99,7 @@ class WideResNet(Backbone):
         return cls(int(match[1]), int(match[2]))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalised images to (N, 64 · width) features."""
+        """(N, 3, H, W) normalized images to (N, 64 · width) features."""
         x = self.conv(images)
         for stage in self.stages:
             x = stage(x)

@@ -128,7 +128,7 @@ def make_plan(
         comparison: validated.
         folder: absolute; what an earlier call has planned there is kept to.
         launcher: that will carry it out.
-        console: shows the reading of pictures and the warnings.
+        console: shows the reading of images and the warnings.
         afresh: whether what is in the folder will be replaced.
 
     Raises:
@@ -240,7 +240,7 @@ def _rehearse(
     for warning in experiment.warnings:
         console.warn(f"{row}, seed {settings.seed}: {warning}")
     views = trainer.batches.views
-    ratio = views.unlabelled_ratio if views.needs_unlabelled else 0
+    ratio = views.unlabeled_ratio if views.needs_unlabeled else 0
     images = needed(settings.batch_size) * (1 + ratio) * settings.optimizer.accumulate
     draws = trainer.batches.digests(needed(settings.image_size))
     drawn = Member(

@@ -1,4 +1,4 @@
-"""A confusion matrix as a picture."""
+"""A confusion matrix as an image."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.I
         classes: C names.
 
     Returns:
-        An RGB picture; about 30 C pixels a side, 4 C beyond `MOST_NAMED` classes.
+        An RGB image; about 30 C pixels a side, 4 C beyond `MOST_NAMED` classes.
     """
     number = len(classes)
     named = number <= MOST_NAMED
     cell = max(26, 10 * len(str(matrix.max()))) if named else max(1, min(4, 4000 // number))
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    colours = np.round(
+    colors = np.round(
         np.array(_WHITE) + shares[..., None] * (np.array(_FULL) - np.array(_WHITE))
     ).astype(np.uint8)
-    grid = Image.fromarray(colours).resize((number * cell,) * 2, Image.Resampling.NEAREST)
+    grid = Image.fromarray(colors).resize((number * cell,) * 2, Image.Resampling.NEAREST)
 
     font = ImageFont.load_default(12)
     names = [n if len(n) <= _LONGEST else n[: _LONGEST - 1] + "…" for n in classes]
     margin = 30 + (round(max(font.getlength(name) for name in names)) if named else 0)
-    picture = Image.new("RGB", (margin + grid.width + 20, margin + grid.height + 20), _WHITE)
-    picture.paste(grid, (margin, margin))
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (margin + grid.width + 20, margin + grid.height + 20), _WHITE)
+    image.paste(grid, (margin, margin))
+    draw = ImageDraw.Draw(image)
     draw.rectangle(
         (margin - 1, margin - 1, margin + grid.width, margin + grid.height), outline=_BLACK
     )
     middle = margin + grid.width // 2
     draw.text((middle, 12), "predicted", _BLACK, font, anchor="mm")
-    _sideways(picture, "true", font, (12, middle))
+    _sideways(image, "true", font, (12, middle))
     if named:
         for place, name in enumerate(names):
-            centre = margin + place * cell + cell // 2
-            draw.text((margin - 6, centre), name, _BLACK, font, anchor="rm")
-            _sideways(picture, name, font, (centre, margin - 6), foot=True)
+            center = margin + place * cell + cell // 2
+            draw.text((margin - 6, center), name, _BLACK, font, anchor="rm")
+            _sideways(image, name, font, (center, margin - 6), foot=True)
         for (row, column), count in np.ndenumerate(matrix):
             if count:
                 at = margin + column * cell + cell // 2, margin + row * cell + cell // 2
                 ink = _WHITE if shares[row, column] > 0.5 else _BLACK
                 draw.text(at, str(count), ink, font, anchor="mm")
-    return picture
+    return image
 
 
 def _sideways(
-    picture: Image.Image,
+    image: Image.Image,
     text: str,
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
     at: tuple[int, int],
     *,
     foot: bool = False,
 ) -> None:
-    """Write from the bottom up, centred at a point, or ending there at the foot."""
+    """Write from the bottom up, centered at a point, or ending there at the foot."""
     width = round(font.getlength(text)) + 2
     strip = Image.new("RGB", (width, 16), _WHITE)
     ImageDraw.Draw(strip).text((1, 8), text, _BLACK, font, anchor="lm")
     turned = strip.rotate(90, expand=True)
-    picture.paste(turned, (at[0] - 8, at[1] - (width if foot else width // 2)))
+    image.paste(turned, (at[0] - 8, at[1] - (width if foot else width // 2)))

@@ -1,4 +1,4 @@
-"""What a person's own pictures are like, and a sheet of some of them."""
+"""What a person's own images are like, and a sheet of some of them."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.readers.hugging_face import METADATA
-from ssl_toolkit.data.splits.duplicates import find_leaks, same_pictures
+from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
 from ssl_toolkit.interfaces import ImageTable, Part
 from ssl_toolkit.text import text_of
 
 _TILE, _GAP, _NAME = 96, 4, 160
-"""Pixels: side of a picture on the sheet, around it, and width of the names."""
+"""Pixels: side of an image on the sheet, around it, and width of the names."""
 
 _ACROSS, _DOWN = 10, 100
-"""Most pictures of a class, and most classes, on a sheet."""
+"""Most images of a class, and most classes, on a sheet."""
 
 
 def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
-    """Facts about pictures, all of plain types.
+    """Facts about images, all of plain types.
 
     Args:
         data: what ``--data`` names.
-        table: its pictures, read with unreadable ones skipped.
+        table: its images, read with unreadable ones skipped.
         size: the side at which they were decoded.
 
     Returns:
         By name: ``data``, ``layout``, ``classes``, ``counts`` (of each part), ``per_class`` (counts
-        of each part), ``balance`` (largest and smallest number of pictures that may be labelled),
-        of files ``widths`` and ``heights`` (least, median, largest, of upright pictures),
+        of each part), ``balance`` (largest and smallest number of images that may be labeled),
+        of files ``widths`` and ``heights`` (least, median, largest, of upright images),
         ``modes``, ``extensions`` and ``unreadable`` (path and reason), ``duplicates`` (groups of
-        byte-identical pictures), ``leaks`` (as in a run's leaks.json), ``warnings``, ``notes``.
+        byte-identical images), ``leaks`` (as in a run's leaks.json), ``warnings``, ``notes``.
     """
-    files = table.read if isinstance(table.read, FilePictures) else None
+    files = table.read if isinstance(table.read, ImageFiles) else None
     leaks = find_leaks(table, table.parts)
-    same = same_pictures(table, np.arange(len(table.keys)))
-    learnt = np.isin(table.parts, ("labelled", "pool")) & (table.labels >= 0)
-    sizes = np.bincount(table.labels[learnt], minlength=len(table.classes))
+    same = same_images(table, np.arange(len(table.keys)))
+    learned = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    sizes = np.bincount(table.labels[learned], minlength=len(table.classes))
     warning = "" if files is None else files.warning
     return {
         "data": text_of(str(data)),
@@ -68,24 +68,24 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
             )
             if text
         ],
-        # The first one counts what stands above, and skipped pictures are listed with reasons.
+        # The first one counts what stands above, and skipped images are listed with reasons.
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
 
 
 def contact_sheet(table: ImageTable) -> Image.Image:
-    """Some pictures of every class, a row each, and of the unlabelled ones.
+    """Some images of every class, a row each, and of the unlabeled ones.
 
-    Pictures are spread evenly over those of a class. At most 100 classes are shown.
+    Images are spread evenly over those of a class. At most 100 classes are shown.
 
     Args:
-        table: the pictures.
+        table: the images.
     """
     groups = [
         (name, np.flatnonzero(table.labels == label))
         for label, name in enumerate(table.classes[:_DOWN])
     ]
-    groups.append(("(unlabelled)", np.flatnonzero(table.labels < 0)))
+    groups.append(("(unlabeled)", np.flatnonzero(table.labels < 0)))
     groups = [(name, rows) for name, rows in groups if len(rows)]
     step = _TILE + _GAP
     sheet = Image.new("RGB", (_NAME + _ACROSS * step + _GAP, len(groups) * step + _GAP), "white")
@@ -101,7 +101,7 @@ def contact_sheet(table: ImageTable) -> Image.Image:
     return sheet
 
 
-def _file_facts(files: FilePictures, size: int) -> dict[str, Any]:
+def _file_facts(files: ImageFiles, size: int) -> dict[str, Any]:
     """What only files tell: their sizes before scaling, modes, extensions and faults."""
     cache, places = files.open(size), files.places
     suffixes = (Path(files.paths[place]).suffix.lower() for place in places.tolist())
@@ -130,15 +130,15 @@ def _range(values: NDArray[np.int32]) -> dict[str, float]:
     }
 
 
-def _layout(data: Path, table: ImageTable, pictures: FilePictures | None) -> str:
-    if pictures is None:
+def _layout(data: Path, table: ImageTable, images: ImageFiles | None) -> str:
+    if images is None:
         kind = "images" if table.features is None else f"features of {table.features.shape[1]}"
         return f"arrays of a .npz file, {kind}"
-    archive = container(pictures.paths[0])
+    archive = container(images.paths[0])
     if archive is not None:
-        return f"pictures inside {Path(archive).suffix.lower()} files"
+        return f"images inside {Path(archive).suffix.lower()} files"
     if data.is_file():
-        return f"a list of pictures, {text_of(data.name)}"
+        return f"a list of images, {text_of(data.name)}"
     if any((data / name).exists() for name in METADATA):
         return "an image folder with metadata"
     told = []
@@ -146,6 +146,6 @@ def _layout(data: Path, table: ImageTable, pictures: FilePictures | None) -> str
         rows = np.flatnonzero(table.parts == part)
         if len(rows):
             tops = {class_name(table.keys[row].split("/")[0]) for row in rows.tolist()}
-            kind = "" if part == "unlabelled" else "<class>/"
+            kind = "" if part == "unlabeled" else "<class>/"
             told.append("<class>/" if tops <= set(table.classes) else f"{min(tops)}/{kind}")
     return f"folders: {', '.join(told)}"

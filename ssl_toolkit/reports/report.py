@@ -10,7 +10,7 @@ from ssl_toolkit.comparisons.discover import loose_places
 from ssl_toolkit.comparisons.gather import gather, gather_folder
 from ssl_toolkit.comparisons.plan_file import PLAN
 from ssl_toolkit.comparisons.types import Comparison
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import check_target
 from ssl_toolkit.reports.html import write_report
@@ -20,7 +20,7 @@ from ssl_toolkit.text import shown, text_of
 
 PAGE = "report.html"
 
-_OTHER_FILES = (*PICTURE_SUFFIXES, *TABLES, ".json", ".md", ".pdf", ".txt")
+_OTHER_FILES = (*IMAGE_SUFFIXES, *TABLES, ".json", ".md", ".pdf", ".txt")
 
 
 def remake(

@@ -172,7 +172,7 @@ def choose(
     best, reason = _best(trials)
     skipped: list[str] = []
     tuned = _worth_training(config, experiment, ranked, best)
-    enough = len(experiment.split.validation) >= len(experiment.split.labelled)
+    enough = len(experiment.split.validation) >= len(experiment.split.labeled)
     if tuned and enough:
         found = validated(with_candidate(config, best.candidate), best.candidate, experiment, limit)
         assert found is not None
@@ -256,7 +256,7 @@ def _folds(
     """Places of the labels that are kept and that are held out; none where a class has one."""
     from sklearn.model_selection import StratifiedKFold
 
-    labels = experiment.table.labels[experiment.split.labelled]
+    labels = experiment.table.labels[experiment.split.labeled]
     least = int(np.bincount(labels)[np.unique(labels)].min())
     if least >= 2:
         made = StratifiedKFold(min(FOLDS, least), shuffle=True, random_state=0)

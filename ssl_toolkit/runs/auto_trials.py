@@ -115,7 +115,7 @@ def cross_validated(
     started = computed()
     plugin = registry.load("algorithms", candidate.algorithm)
     algorithm = plugin(config.algorithm, experiment.trainer.algorithm.task)
-    hits = np.zeros(len(experiment.split.labelled), dtype=np.bool_)
+    hits = np.zeros(len(experiment.split.labeled), dtype=np.bool_)
     for kept, held_out in folds:
         hits[held_out] = _fitted(algorithm, experiment, kept, held_out)
     return Trial(candidate, np.ones_like(hits), hits, computed() - started)
@@ -131,7 +131,7 @@ def tuned_trial(
 ) -> Trial | None:
     """Train a candidate without a fold, until the comparison is decided; None: no time for it."""
     split, labels = experiment.split, experiment.table.labels
-    tested = np.zeros(len(split.labelled), dtype=np.bool_)
+    tested = np.zeros(len(split.labeled), dtype=np.bool_)
     trial = Trial(candidate, tested, np.zeros_like(tested), 0.0)
     started = computed()
     for number, (kept, held_out) in enumerate(folds[:TUNED_FOLDS]):
@@ -142,10 +142,10 @@ def tuned_trial(
             trainer.stop = _watch(trainer, limit)
         if trainer.fit():
             return None
-        places = trainer.batches.images.unlabelled[-len(held_out) :]
+        places = trainer.batches.images.unlabeled[-len(held_out) :]
         size = needed(trainer.settings.eval_batch_size)
         probs = predict(trainer.evaluated, trainer.batches.images.plain, places, size)
-        right = probs.argmax(dim=-1).numpy() == labels[split.labelled[held_out]]
+        right = probs.argmax(dim=-1).numpy() == labels[split.labeled[held_out]]
         tested[held_out], trial.hits[held_out] = True, right
         trial = replace(trial, seconds=computed() - started)
         if trial.chance(best) < LEVEL or not trial.leads(best):
@@ -209,11 +209,11 @@ def _without_fold(
     split = experiment.split
     plugin = registry.load("algorithms", config.settings.algo)
     task = experiment.trainer.algorithm.task
-    wants = plugin(config.algorithm, task).views().needs_unlabelled
+    wants = plugin(config.algorithm, task).views().needs_unlabeled
     nothing = np.empty(0, dtype=np.int64)
-    held = split.labelled[held_out]
-    pool = np.setdiff1d(split.unlabelled, held) if wants else nothing
-    part = Split(split.labelled[kept], np.concatenate([pool, held]), nothing, nothing)
+    held = split.labeled[held_out]
+    pool = np.setdiff1d(split.unlabeled, held) if wants else nothing
+    part = Split(split.labeled[kept], np.concatenate([pool, held]), nothing, nothing)
     trainer = prepare(config, table=experiment.table, split=part).trainer
     if trainer.transfer is not None:  # its probe is not asked for
         trainer.transfer = replace(trainer.transfer, probe=False)
@@ -231,8 +231,8 @@ def _fitted(
     """Whether the held-out labels are predicted by a head that is fitted without them."""
     images = experiment.trainer.batches.images
     assert images.features is not None
-    labeled = images.features.gather(images.labelled).cpu()
-    pool = images.features.gather(images.unlabelled).cpu()
+    labeled = images.features.gather(images.labeled).cpu()
+    pool = images.features.gather(images.unlabeled).cpu()
     labels = images.labels.cpu()
     features = TrainingFeatures(
         labeled[kept][None],

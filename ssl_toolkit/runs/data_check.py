@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
@@ -19,11 +19,11 @@ NEW_COMPARISON = "restore them, or compare into another folder (--output)"
 
 
 def find_data(folder: RunFolder, data: Path | None = None) -> ImageTable:
-    """The data of a run, no picture decoded and nothing downloaded.
+    """The data of a run, no image decoded and nothing downloaded.
 
     Args:
         folder: of the run.
-        data: where its pictures are now; None for where they were.
+        data: where its images are now; None for where they were.
 
     Raises:
         UserError: it can't be found or read.
@@ -35,7 +35,7 @@ def find_data(folder: RunFolder, data: Path | None = None) -> ImageTable:
 def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -> None:
     """Refuse data that a run was not made with.
 
-    Digests come from the cache of the run's pictures where there is one; else the files are read.
+    Digests come from the cache of the run's images where there is one; else the files are read.
 
     Args:
         folder: of the run.
@@ -43,15 +43,15 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
         data: where it was found; None for where it was.
 
     Raises:
-        DataError: other classes, pictures that are gone, or others than they were.
+        DataError: other classes, images that are gone, or others than they were.
     """
     settings = folder.read_config().settings
     own = folder.read_summary()["classes"]
     check_classes(table.classes, own, folder.path, data or settings.data)
     stored = load_split(folder.split, table)
-    if isinstance(table.read, FilePictures):
+    if isinstance(table.read, ImageFiles):
         if settings.stream_buffer is not None:
-            held = [stored.split.labelled, stored.split.validation, stored.split.test]
+            held = [stored.split.labeled, stored.split.validation, stored.split.test]
             table.read.keep(np.concatenate(held))
         table.read.open_known(needed(settings.image_size))
     stored.check(table)

@@ -41,14 +41,14 @@ from ssl_toolkit.runs.summary import Outcome, Results, summary_of
 from ssl_toolkit.text import shown
 
 OWN_DATA = (
-    "trained on the embedded data set {}; for your own pictures: --data FOLDER "
+    "trained on the embedded data set {}; for your own images: --data FOLDER "
     "(labeled/<class>/, unlabeled/, test/<class>/)"
 )
 
 MEMORY = (
     "the GPU has too little memory for step {}; begin anew with a smaller --batch-size (and --set "
-    "optimizer.accumulate=2 or more for as many pictures a step), fewer or smaller views "
-    "(strong_views, unlabelled_ratio, --image-size) or --precision bf16; a GPU that others filled: "
+    "optimizer.accumulate=2 or more for as many images a step), fewer or smaller views "
+    "(strong_views, unlabeled_ratio, --image-size) or --precision bf16; a GPU that others filled: "
     "`ssl-toolkit resume {}`"
 )
 
@@ -121,7 +121,7 @@ def _finish(
         except KeyboardInterrupt:
             reason = interrupts.signal or "SIGINT"
             summary = _summary(experiment, folder, "interrupted")
-    except (TrainingError, DataError) as error:  # streamed pictures are read only now
+    except (TrainingError, DataError) as error:  # streamed images are read only now
         _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
         raise
     except torch.OutOfMemoryError as error:

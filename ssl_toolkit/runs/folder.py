@@ -30,7 +30,7 @@ MAY_CHANGE = frozenset(
 """Keys that say where and how, not what: another value of theirs changes no result."""
 
 
-FROM_DATA = "labelled_in_pool"
+FROM_DATA = "labeled_in_pool"
 """The key that is filled from the data alone: None in a configuration that was not run yet."""
 
 
@@ -52,12 +52,12 @@ class RunFolder:
 
     @property
     def split(self) -> Path:
-        """Which picture is in which part."""
+        """Which image is in which part."""
         return self.path / "split.json"
 
     @property
     def leaks(self) -> Path:
-        """The same pictures in places where they must not be; only where there are such."""
+        """The same images in places where they must not be; only where there are such."""
         return self.path / "leaks.json"
 
     @property
@@ -145,7 +145,7 @@ class RunFolder:
         """The configuration with the run's own split, and without weights that a checkpoint holds.
 
         Args:
-            data: where the run's pictures are now; None for where they were.
+            data: where the run's images are now; None for where they were.
 
         Raises:
             ConfigError: `data` is given, but the run used a data set by name.

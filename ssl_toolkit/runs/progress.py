@@ -114,7 +114,7 @@ def _brief(row: Row, best: tuple[float, int] | None) -> str:
         "train.coverage": "coverage",
         "train.pseudo_label_accuracy": "pseudo-label accuracy",
         "validation.accuracy": "validation accuracy",
-        "train.labelled.accuracy": "accuracy on the labelled training pictures",
+        "train.labeled.accuracy": "accuracy on the labeled training images",
     }
     parts += [f"{text} {row[key]:.4f}" for key, text in named.items() if key in row]
     if best is not None:
@@ -142,7 +142,7 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values of the final table."""
     rows = [("algorithm", f"{summary['algorithm']} (profile {summary['profile']})")]
     rows.append(("backbone", str(summary["backbone"])))
-    rows.append(("pictures", ", ".join(f"{v} {k}" for k, v in summary["counts"].items())))
+    rows.append(("images", ", ".join(f"{v} {k}" for k, v in summary["counts"].items())))
     steps = f"{summary['steps']}"
     if summary["best_step"] is not None:
         steps += f", best validation at {summary['best_step']}"
@@ -168,7 +168,7 @@ def score_rows(
             told = told if scores is None else f"{scores['accuracy']:.4f}"
             rows.append(("validation" if scores is None else "validation accuracy", told))
         elif scores is None:
-            rows.append((part, f"none: there are no {part} pictures"))
+            rows.append((part, f"none: there are no {part} images"))
         else:
             rows += _part_rows(part, scores, all_in)
     return rows
@@ -177,7 +177,7 @@ def score_rows(
 def _part_rows(part: str, scores: dict[str, Any], all_in: str) -> list[tuple[str, str]]:
     lower, upper = scores["interval"]
     rows = [
-        (f"{part} accuracy", f"{scores['accuracy']:.4f} of {scores['count']} pictures"),
+        (f"{part} accuracy", f"{scores['accuracy']:.4f} of {scores['count']} images"),
         (f"{part} accuracy, 95 % interval", f"{lower:.4f} to {upper:.4f}"),
         (f"{part} balanced accuracy", f"{scores['balanced_accuracy']:.4f}"),
         (f"{part} macro F1", f"{scores['macro_f1']:.4f}"),
@@ -195,6 +195,6 @@ def _part_rows(part: str, scores: dict[str, Any], all_in: str) -> list[tuple[str
         classes = worst
     for name, own in classes:
         accuracy = own["accuracy"]
-        told = "no pictures" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
+        told = "no images" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
         rows.append((f"  {name}", told))
     return rows

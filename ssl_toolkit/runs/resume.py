@@ -50,7 +50,7 @@ def resume(
 
     Args:
         path: folder of the run.
-        data: where its pictures are now, if they were moved; the same ones as before.
+        data: where its images are now, if they were moved; the same ones as before.
         steps: steps in all, to train longer than was asked at first. The configuration and the
             record say so from then on. Values that were chosen by the number of steps at the
             start stay (decay of the average, BatchNorm's momentum, when is evaluated and saved);
@@ -226,7 +226,7 @@ def _checked(
     told = [
         f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
         for key in sorted(was.keys() | now.keys())
-        if key not in {*MAY_CHANGE, "data"}  # pictures may move; what they hold is checked
+        if key not in {*MAY_CHANGE, "data"}  # images may move; what they hold is checked
         and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
     ]
     if told:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.loading import RunConfig
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
 from ssl_toolkit.engine.experiment import prepare
@@ -86,9 +86,9 @@ def count_images(split: Split) -> Counts:
     """Those of a split."""
     return Counts(
         all=len(rows_of(split)),
-        labeled=len(split.labelled),
-        unlabeled=len(split.unlabelled),
-        trained=len(np.union1d(split.labelled, split.unlabelled)),
+        labeled=len(split.labeled),
+        unlabeled=len(split.unlabeled),
+        trained=len(np.union1d(split.labeled, split.unlabeled)),
         validation=len(split.validation),
         test=len(split.test),
     )
@@ -96,7 +96,7 @@ def count_images(split: Split) -> Counts:
 
 def rows_of(split: Split) -> Rows:
     """Rows of all parts, each once."""
-    parts = [split.labelled, split.unlabelled, split.validation, split.test]
+    parts = [split.labeled, split.unlabeled, split.validation, split.test]
     return np.unique(np.concatenate(parts))
 
 
@@ -153,9 +153,9 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
         plain = each(lambda rows: extractor.plain(store, rows))
     if transfer is not None and transfer.cached:
         v = transfer.views
-        if v.labelled_weak or v.unlabelled_weak:
+        if v.labeled_weak or v.unlabeled_weak:
             view += each(lambda rows: extractor.views(store, rows, batches.weak, 1, 0))
-        if v.labelled_strong or v.unlabelled_strong:
+        if v.labeled_strong or v.unlabeled_strong:
             view += each(lambda rows: extractor.views(store, rows, batches.strong, 1, 0))
     return plain, view
 
@@ -163,7 +163,7 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
 def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     """For an image: reading it, from the cache of decoded ones where that is there."""
     read = table.read
-    if isinstance(read, FilePictures):
+    if isinstance(read, ImageFiles):
         read.open_known(size)
     few = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
     with contextlib.suppress(UserError):  # told when all are read
@@ -213,7 +213,7 @@ def _trainer(config: RunConfig, counts: Counts, table: ImageTable) -> Trainer:
 def _use_features(trainer: Trainer) -> None:
     """Let batches come from features that mean nothing."""
     images, views = trainer.batches.images, needed(trainer.transfer).views
-    rows = torch.unique(torch.cat([images.labelled, images.unlabelled]))
+    rows = torch.unique(torch.cat([images.labeled, images.unlabeled]))
     size = trainer.classifier.backbone.feature_dim
     device = rows.device
 
@@ -224,10 +224,10 @@ def _use_features(trainer: Trainer) -> None:
         images,
         features=FeatureStore(torch.randn(len(images.store), size, device=device)),
         feature_views=FeatureViews(
-            made(views.labelled_weak, views.unlabelled_weak),
-            made(views.labelled_strong, views.unlabelled_strong),
-            torch.searchsorted(rows, images.labelled),
-            torch.searchsorted(rows, images.unlabelled),
+            made(views.labeled_weak, views.unlabeled_weak),
+            made(views.labeled_strong, views.unlabeled_strong),
+            torch.searchsorted(rows, images.labeled),
+            torch.searchsorted(rows, images.unlabeled),
         ),
     )
 
@@ -238,9 +238,9 @@ def _costs(trainer: Trainer, counts: Counts) -> tuple[Costs, float]:
     if 12 * costs.step < SHORT:
         costs = trainer.measure()
     images = trainer.batches.images
-    evaluated = len(trainer.validation[0]) or len(images.labelled)
+    evaluated = len(trainer.validation[0]) or len(images.labeled)
     predict = costs.evaluation / evaluated
-    seen = len(images.labelled) + len(images.unlabelled)
+    seen = len(images.labeled) + len(images.unlabeled)
     scan = costs.scan * max(1.0, (counts.labeled + counts.unlabeled) / seen)
     evaluation = predict * (counts.validation or counts.labeled)
     return replace(costs, evaluation=evaluation, scan=scan), predict

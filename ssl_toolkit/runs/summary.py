@@ -31,10 +31,10 @@ class Outcome:
 
 
 def counts(split: Split) -> dict[str, int]:
-    """Pictures of each part."""
+    """Images of each part."""
     return {
-        "labelled": len(split.labelled),
-        "unlabelled": len(split.unlabelled),
+        "labeled": len(split.labeled),
+        "unlabeled": len(split.unlabeled),
         "validation": len(split.validation),
         "test": len(split.test),
     }
@@ -83,12 +83,12 @@ def summary_of(
 
 def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Alarms, labels by class, and the pseudo labels used between the last two evaluations."""
-    labels = experiment.table.labels[experiment.split.labelled]
+    labels = experiment.table.labels[experiment.split.labeled]
     counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
     evaluations = [row for row in rows if is_evaluation(row)]
     health: dict[str, Any] = {
         "alarms": alarms(evaluations, steps=needed(experiment.config.settings.steps)),
-        "labelled": dict(zip(experiment.classes, counts, strict=True)),
+        "labeled": dict(zip(experiment.classes, counts, strict=True)),
     }
     if any(experiment.trainer.pseudo_labels):
         pseudo_labels = zip(experiment.classes, experiment.trainer.pseudo_labels, strict=True)

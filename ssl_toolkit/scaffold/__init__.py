@@ -18,7 +18,7 @@ from ssl_toolkit.api import API_VERSION
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 
-LICENCES = ("MIT", "Apache-2.0", "BSD-3-Clause")
+LICENSES = ("MIT", "Apache-2.0", "BSD-3-Clause")
 
 _HERE = Path(__file__).parent
 _LONGEST = 32
@@ -42,7 +42,7 @@ class Kind:
 KINDS = {
     "algorithm": Kind(
         "semi-supervised algorithm",
-        "As it was made it is pseudo-labelling (Lee, 2013): confident answers of an averaged "
+        "As it was made it is pseudo-labeling (Lee, 2013): confident answers of an averaged "
         "teacher become labels.",
         (
             "ssl-toolkit run --algo NAME",
@@ -69,7 +69,7 @@ KINDS = {
     ),
     "dataset": Kind(
         "data set",
-        "As it was made it draws coloured shapes.",
+        "As it was made it draws colored shapes.",
         (
             "ssl-toolkit run --dataset NAME",
             "ssl-toolkit compare --algos simple,fixmatch --dataset NAME --labels-per-class 2",
@@ -98,14 +98,14 @@ KINDS = {
 """By name, as the command takes it."""
 
 
-def create(kind: str, name: str, parent: Path, *, licence: str | None, author: str | None) -> Path:
+def create(kind: str, name: str, parent: Path, *, license: str | None, author: str | None) -> Path:
     """Write a project, whole or not at all.
 
     Args:
         kind: a key of `KINDS`.
         name: of the plugin, of its module and of the project's folder.
         parent: where the folder is made; made itself when missing.
-        licence: one of `LICENCES`; None for none.
+        license: one of `LICENSES`; None for none.
         author: who holds the copyright; None for "the authors of NAME".
 
     Returns:
@@ -124,7 +124,7 @@ def create(kind: str, name: str, parent: Path, *, licence: str | None, author: s
         parent.mkdir(parents=True, exist_ok=True)
         beside.mkdir()
         try:
-            for path, text in _files(kind, name, licence, author).items():
+            for path, text in _files(kind, name, license, author).items():
                 target = beside / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(text, encoding="utf-8", newline="\n")
@@ -166,7 +166,7 @@ def _check_name(kind: str, name: str) -> None:
         raise PluginError(f"{kind} {name!r} {reason}; choose another name")
 
 
-def _files(kind: str, name: str, licence: str | None, author: str | None) -> dict[str, str]:
+def _files(kind: str, name: str, license: str | None, author: str | None) -> dict[str, str]:
     """The project: path to content."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -177,7 +177,7 @@ def _files(kind: str, name: str, licence: str | None, author: str | None) -> dic
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    facts = _facts(kind, name, licence, author)
+    facts = _facts(kind, name, license, author)
     templates = {
         f"{name}.py": f"templates/{kind}.py.j2",
         f"tests/test_{name}.py": "templates/test.py.j2",
@@ -186,13 +186,13 @@ def _files(kind: str, name: str, licence: str | None, author: str | None) -> dic
         ".github/workflows/tests.yaml": "templates/ci.yaml.j2",
         ".gitignore": "templates/gitignore.j2",
     }
-    if licence is not None:
-        templates["LICENSE"] = f"licences/{licence}.txt"
+    if license is not None:
+        templates["LICENSE"] = f"licenses/{license}.txt"
     made = {path: environment.get_template(file).render(facts) for path, file in templates.items()}
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 
 
-def _facts(kind: str, name: str, licence: str | None, author: str | None) -> dict[str, Any]:
+def _facts(kind: str, name: str, license: str | None, author: str | None) -> dict[str, Any]:
     about = KINDS[kind]
     major, minor = ssl_toolkit.__version__.split(".")[:2]
     return {
@@ -206,7 +206,7 @@ def _facts(kind: str, name: str, licence: str | None, author: str | None) -> dic
         "pad": " " * max(0, 22 - len(name)),
         "class_name": class_name(kind, name),
         "distribution": name.replace("_", "-"),
-        "licence": licence,
+        "license": license,
         "author": author or f"the authors of {name}",
         "year": datetime.date.today().year,
         "versions": f">={major}.{minor},<{major}.{int(minor) + 1}",

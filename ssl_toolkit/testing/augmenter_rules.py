@@ -124,13 +124,13 @@ def shape_and_dtype_are_kept(subject: Subject) -> None:
 
 @rule(
     "augmenters",
-    why="the classifier normalises images in [0, 1]; other values train it on something else.",
+    why="the classifier normalizes images in [0, 1]; other values train it on something else.",
     cause="a missing clamp, or a division by a spread that is 0 in plain images",
 )
 def views_stay_in_range(subject: Subject) -> None:
-    """Views are finite and in [0, 1], those of black, white and grey images too."""
+    """Views are finite and in [0, 1], those of black, white and gray images too."""
     augmenter = _make(subject)
-    plain = {"black": 0.0, "white": 1.0, "grey": 0.5}
+    plain = {"black": 0.0, "white": 1.0, "gray": 0.5}
     sets = {"random": _images(subject, 32)}
     sets |= {name: torch.full_like(_images(subject), level) for name, level in plain.items()}
     for name, images in sets.items():
@@ -160,7 +160,7 @@ def images_are_left_alone(subject: Subject) -> None:
 
 @rule(
     "augmenters",
-    why="all views of a step are made in one call; a view must not depend on its neighbours.",
+    why="all views of a step are made in one call; a view must not depend on its neighbors.",
     cause="a mean over the batch, or rows of draws taken in another order than the images",
 )
 def images_are_independent(subject: Subject) -> None:
@@ -177,7 +177,7 @@ def images_are_independent(subject: Subject) -> None:
 
 @rule(
     "augmenters",
-    why="data sets bring their own size; predictions are made on pictures of any.",
+    why="data sets bring their own size; predictions are made on images of any.",
     cause="one side taken for both, or a size that is written down",
 )
 def any_size_works(subject: Subject) -> None:

@@ -138,7 +138,7 @@ def input_is_left_alone(subject: Subject) -> None:
 
 @rule(
     "backbones",
-    why="the normalisation divides by std, and a wrong one costs accuracy in silence.",
+    why="the normalization divides by std, and a wrong one costs accuracy in silence.",
     cause="statistics of levels 0 to 255 in place of 0 to 1",
 )
 def statistics_are_plausible(subject: Subject) -> None:

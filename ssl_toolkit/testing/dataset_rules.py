@@ -16,7 +16,7 @@ from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import listed
 
 SOME = 40
-"""Pictures that are looked at."""
+"""Images that are looked at."""
 
 
 @rule(
@@ -39,10 +39,10 @@ def classes_are_named(subject: Subject) -> None:
     cause="absolute paths, or the names of files without their folders",
 )
 def keys_are_stable(subject: Subject) -> None:
-    """There is a key for each picture, unique and not the path of this machine."""
+    """There is a key for each image, unique and not the path of this machine."""
     table = subject.table
     keys = [*table.keys]
-    require(len(keys) == len(table.labels), f"{len(keys)} keys for {len(table.labels)} pictures")
+    require(len(keys) == len(table.labels), f"{len(keys)} keys for {len(table.labels)} images")
     require(len(set(keys)) == len(keys), f"{len(keys) - len(set(keys))} keys occur twice")
     absolute = [key for key in keys if _is_absolute(key)]
     require(not absolute, f"key {absolute[:1]} is an absolute path")
@@ -66,19 +66,19 @@ def labels_are_indices(subject: Subject) -> None:
 
 @rule(
     "datasets",
-    why="a class without labels can't be learnt, nor scored.",
+    why="a class without labels can't be learned, nor scored.",
     cause="classes of another version of the data set",
 )
 def every_class_has_labels(subject: Subject) -> None:
-    """Each class has a labelled picture to train on, and where there is a test part one there."""
+    """Each class has a labeled image to train on, and where there is a test part one there."""
     table = subject.table
     parts = np.asarray(table.parts)
-    for told, names in {"train on": ("pool", "labelled"), "test": ("test",)}.items():
+    for told, names in {"train on": ("pool", "labeled"), "test": ("test",)}.items():
         labels = np.asarray(table.labels)[np.isin(parts, names)]
         if not len(labels) and told == "test":
             continue
         missing = [c for i, c in enumerate(table.classes) if not (labels == i).any()]
-        require(not missing, f"{listed(missing[:3])} have no labelled picture to {told}")
+        require(not missing, f"{listed(missing[:3])} have no labeled image to {told}")
 
 
 @rule(
@@ -87,7 +87,7 @@ def every_class_has_labels(subject: Subject) -> None:
     cause="'train' or 'val' in place of 'pool' or 'validation'",
 )
 def parts_are_known(subject: Subject) -> None:
-    """Each picture is in one of the known parts."""
+    """Each image is in one of the known parts."""
     table = subject.table
     parts = np.asarray(table.parts)
     require(parts.shape == (len(table.labels),), f"parts are {parts.shape}")
@@ -97,33 +97,33 @@ def parts_are_known(subject: Subject) -> None:
 
 @rule(
     "datasets",
-    why="pictures are read by row, in any order and at the size of the run.",
+    why="images are read by row, in any order and at the size of the run.",
     cause="read ignores the order of the rows or the size, or gives floats",
 )
-def pictures_are_read_by_row(subject: Subject) -> None:
+def images_are_read_by_row(subject: Subject) -> None:
     """`read` gives (n, size, size, 3) uint8 of the very rows, at any size."""
     table = subject.table
     rows = _some(table)
     for size in (16, subject.plugin.defaults.image_size):
-        pictures = table.read(rows, size)
-        told = f"{pictures.shape} {pictures.dtype}"
-        good = pictures.shape == (len(rows), size, size, 3) and pictures.dtype == np.uint8
+        images = table.read(rows, size)
+        told = f"{images.shape} {images.dtype}"
+        good = images.shape == (len(rows), size, size, 3) and images.dtype == np.uint8
         require(good, f"at size {size}, {len(rows)} rows are {told}")
         turned = table.read(rows[::-1].copy(), size)[::-1]
-        require(np.array_equal(pictures, turned), "rows in another order give other pictures")
+        require(np.array_equal(images, turned), "rows in another order give other images")
 
 
 @rule(
     "datasets",
-    why="empty or equal pictures teach nothing.",
+    why="empty or equal images teach nothing.",
     cause="a wrong offset, channel order or scale when they are decoded",
 )
-def pictures_differ(subject: Subject) -> None:
-    """Pictures are not all alike, nor each of one level."""
+def images_differ(subject: Subject) -> None:
+    """Images are not all alike, nor each of one level."""
     table = subject.table
-    pictures = table.read(_some(table), subject.plugin.defaults.image_size)
-    require(pictures.std(axis=(1, 2, 3)).max() > 0, "each picture is of one level")
-    require(bool((pictures != pictures[:1]).any()), "all pictures are the same")
+    images = table.read(_some(table), subject.plugin.defaults.image_size)
+    require(images.std(axis=(1, 2, 3)).max() > 0, "each image is of one level")
+    require(bool((images != images[:1]).any()), "all images are the same")
 
 
 @rule(
@@ -132,7 +132,7 @@ def pictures_differ(subject: Subject) -> None:
     cause="files in the order of the disk, or a shuffle; sort them",
 )
 def loading_is_repeatable(subject: Subject) -> None:
-    """Loaded twice, keys, labels, parts and pictures are the same; no global generator is used."""
+    """Loaded twice, keys, labels, parts and images are the same; no global generator is used."""
     first = subject.table
     before = random_states()
     second: ImageTable = subject.plugin().load(subject.root)
@@ -142,18 +142,18 @@ def loading_is_repeatable(subject: Subject) -> None:
     require(np.array_equal(first.labels, second.labels), "labels differ")
     require(np.array_equal(first.parts, second.parts), "parts differ")
     rows, size = _some(first), subject.plugin.defaults.image_size
-    require(np.array_equal(first.read(rows, size), second.read(rows, size)), "pictures differ")
+    require(np.array_equal(first.read(rows, size), second.read(rows, size)), "images differ")
     used = [name for name in ("python", "numpy") if before[name] != after[name]]
     require(not used, f"load draws from the global generator of {listed(used)}")
 
 
 @rule(
     "datasets",
-    why="the same picture in training and test would be found by it.",
+    why="the same image in training and test would be found by it.",
     cause="a hash of the row's number or of the file's name",
 )
-def digests_tell_pictures_apart(subject: Subject) -> None:
-    """Where there is a digest, it is the same for a row each time, and differs between pictures."""
+def digests_tell_images_apart(subject: Subject) -> None:
+    """Where there is a digest, it is the same for a row each time, and differs between images."""
     table = subject.table
     if table.digest is None:
         return
@@ -161,10 +161,10 @@ def digests_tell_pictures_apart(subject: Subject) -> None:
     digests = [table.digest(int(row)) for row in rows]
     require(all(isinstance(d, str) and d for d in digests), "a digest is no text, or empty")
     require(digests == [table.digest(int(row)) for row in rows], "digests change")
-    pictures = table.read(rows, 32)
-    alike = [np.array_equal(pictures[0], picture) for picture in pictures]
+    images = table.read(rows, 32)
+    alike = [np.array_equal(images[0], image) for image in images]
     wrong = [d for d, same in zip(digests, alike, strict=True) if d == digests[0] and not same]
-    require(not wrong, "pictures that differ have the same digest")
+    require(not wrong, "images that differ have the same digest")
 
 
 @rule(

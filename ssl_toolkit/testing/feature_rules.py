@@ -48,7 +48,7 @@ def _made(subject: Subject, features: TrainingFeatures) -> FeatureAlgorithm:
         num_classes=CLASSES,
         feature_dim=sum(BLOCKS),
         label_counts=tuple(torch.bincount(features.labels, minlength=CLASSES).tolist()),
-        unlabelled_count=features.unlabeled.shape[1],
+        unlabeled_count=features.unlabeled.shape[1],
         max_steps=1,
     )
     made: FeatureAlgorithm = subject.plugin(subject.options(), task)

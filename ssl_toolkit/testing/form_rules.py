@@ -76,7 +76,7 @@ def config_is_frozen(subject: Subject) -> None:
 
 @rule(
     *CONFIGURED,
-    why="a misspelt option would be ignored, and a run would not be what its user believes.",
+    why="a misspelled option would be ignored, and a run would not be what its user believes.",
     cause="model_config of Config sets extra to ignore or allow",
 )
 def config_refuses_unknown_keys(subject: Subject) -> None:

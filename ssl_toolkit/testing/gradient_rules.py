@@ -29,7 +29,7 @@ def gradient_reaches_the_model(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="parameters of the algorithm are optimised with the model, and saved with the run.",
+    why="parameters of the algorithm are optimized with the model, and saved with the run.",
     cause="a head that no loss uses, or a detach() before it",
 )
 def gradient_reaches_own_parameters(subject: Subject) -> None:

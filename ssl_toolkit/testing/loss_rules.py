@@ -51,7 +51,7 @@ def views_are_constant(subject: Subject) -> None:
     counts = {field.name: getattr(first, field.name) for field in fields(first)}
     wrong = {name: value for name, value in counts.items() if type(value) is not int or value < 0}
     require(not wrong, f"views() has {wrong}; counts are whole numbers from 0")
-    require(first.unlabelled_ratio >= 1, "views() has unlabelled_ratio 0; it is at least 1")
+    require(first.unlabeled_ratio >= 1, "views() has unlabeled_ratio 0; it is at least 1")
 
 
 # --- losses -------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def views_are_constant(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="names become columns of the metrics; health checks look for `supervised`.",
-    cause="a name with capitals, spaces or dots, or the labelled loss under another name",
+    cause="a name with capitals, spaces or dots, or the labeled loss under another name",
 )
 def losses_are_named(subject: Subject) -> None:
     """Losses have names of lower-case letters, digits and underscores, one being `supervised`."""
@@ -158,16 +158,16 @@ def labels_matter(subject: Subject) -> None:
     why="views that change nothing cost time and make the method a supervised one.",
     cause="a mask that never passes, a detached term, or a term with weight 0",
 )
-def unlabelled_images_matter(subject: Subject) -> None:
-    """Where unlabelled views are asked for, the objective changes when they do."""
+def unlabeled_images_matter(subject: Subject) -> None:
+    """Where unlabeled views are asked for, the objective changes when they do."""
     trial = Trial(subject)
-    if not trial.algorithm.views().needs_unlabelled:
+    if not trial.algorithm.views().needs_unlabeled:
         return
     batch, second = trial.batch(), trial.batch(1)
     other = replace(
         batch,
-        unlabelled_weak=second.unlabelled_weak,
-        unlabelled_strong=second.unlabelled_strong,
+        unlabeled_weak=second.unlabeled_weak,
+        unlabeled_strong=second.unlabeled_strong,
     )
     values = [objective(Trial(subject).output(batch=b)) for b in (batch, other)]
     require(not torch.equal(*values), f"the objective is {values[0].item():g} for both")

@@ -15,7 +15,7 @@ from ssl_toolkit.testing.trial import LATE, MIDDLE, Trial, listed, tensors_of
 @rule(
     "algorithms",
     why="pseudo labels are judged by them; rows that don't sum to 1 are no probabilities.",
-    cause="a sharpening without normalisation, or logits in place of probabilities",
+    cause="a sharpening without normalization, or logits in place of probabilities",
 )
 def guess_is_a_distribution(subject: Subject) -> None:
     """The rows of `guess.probs` are at least 0 and sum to 1."""
@@ -41,7 +41,7 @@ def guess_fits_the_batch(subject: Subject) -> None:
     guess = trial.output(batch=batch).guess
     if guess is None:
         return
-    count = len(batch.unlabelled_indices)
+    count = len(batch.unlabeled_indices)
     shape = (count, trial.task.num_classes)
     require(tuple(guess.probs.shape) == shape, f"probs is {tuple(guess.probs.shape)}, not {shape}")
     require(tuple(guess.used.shape) == (count,), f"used is {tuple(guess.used.shape)}")
@@ -63,7 +63,7 @@ def metrics_are_scalars(subject: Subject) -> None:
         good = isinstance(metric, Tensor) and metric.ndim == 0
         require(good, f"metric {name!r} is no 0-dim tensor")
         require(not metric.requires_grad, f"metric {name!r} carries a gradient")
-    count = len(batch.unlabelled_indices)
+    count = len(batch.unlabeled_indices)
     for name, pairs in output.pairs.items():
         good = tuple(pairs.shape) == (count, count) and pairs.dtype == torch.bool
         require(good, f"pairs {name!r} is {tuple(pairs.shape)} {pairs.dtype}")

@@ -142,7 +142,7 @@ def scan_works(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="two classes are the most common task of users.",
-    cause="a count of classes that is written down, or more neighbours than classes",
+    cause="a count of classes that is written down, or more neighbors than classes",
 )
 def two_classes_work(subject: Subject) -> None:
     """A step works with 2 classes."""
@@ -161,11 +161,11 @@ def hundred_classes_work(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="large pictures leave room for few in a batch; processes share them out.",
+    why="large images leave room for few in a batch; processes share them out.",
     cause="a split into equal parts, or a size that is written down",
 )
 def batch_of_two_works(subject: Subject) -> None:
-    """A step works with 2 labelled images."""
+    """A step works with 2 labeled images."""
     _works(Trial(subject, batch_size=2))
 
 
@@ -174,17 +174,17 @@ def batch_of_two_works(subject: Subject) -> None:
     why="the ratio is what papers differ in most.",
     cause="rows of views are reshaped by a fixed ratio, or in the wrong order",
 )
-def unlabelled_ratios_work(subject: Subject) -> None:
-    """A step works with 1, 3 and 7 unlabelled images for each labelled one, where it can be set."""
-    if "unlabelled_ratio" not in subject.plugin.Config.model_fields:
+def unlabeled_ratios_work(subject: Subject) -> None:
+    """A step works with 1, 3 and 7 unlabeled images for each labeled one, where it can be set."""
+    if "unlabeled_ratio" not in subject.plugin.Config.model_fields:
         _works(Trial(subject))
         return
     for ratio in (1, 3, 7):
-        trial = Trial(subject, subject.options(unlabelled_ratio=ratio))
+        trial = Trial(subject, subject.options(unlabeled_ratio=ratio))
         views = trial.algorithm.views()
-        if views.needs_unlabelled:
-            found = views.unlabelled_ratio
-            require(found == ratio, f"unlabelled_ratio={ratio}, but views() asks for {found}")
+        if views.needs_unlabeled:
+            found = views.unlabeled_ratio
+            require(found == ratio, f"unlabeled_ratio={ratio}, but views() asks for {found}")
         _works(trial)
 
 
@@ -243,7 +243,7 @@ def extreme_teachers_stay_finite(subject: Subject) -> None:
     cause="a sign, a weight that drowns the labels, or a loss of the wrong rows",
 )
 def forty_steps_learn(subject: Subject) -> None:
-    """After 40 steps on toy pictures the labelled loss is lower and most answers are right."""
+    """After 40 steps on toy images the labeled loss is lower and most answers are right."""
     trial = Trial(subject, batch_size=8, sharpness=1)
     trial.fit(40)
     name = "train.loss.supervised"

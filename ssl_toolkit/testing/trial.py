@@ -1,4 +1,4 @@
-"""A small run of an algorithm: the engine's own parts around a tiny network and toy pictures."""
+"""A small run of an algorithm: the engine's own parts around a tiny network and toy images."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class Trial:
         config: options in place of the subject's.
         classes: C.
         batch_size: B.
-        size: height and width of the pictures.
+        size: height and width of the images.
         sharpness: factor of the weights of the head, of model and teacher; 0 for uniform answers.
         ranks: the processes that share the run; None for this one.
         blank: whether all views are black and all answers to them uniform, whatever the sharpness;
-            a scan sees the same pictures as ever.
+            a scan sees the same images as ever.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class Trial:
             head.weight.mul_(sharpness)
             head.bias.zero_()
             if ranks is None:
-                _measure_statistics(self.classifier, images.store.gather(images.labelled))
+                _measure_statistics(self.classifier, images.store.gather(images.labeled))
         self.ema = EMA(self.classifier, 0.9)
         self.task = Task(
             num_classes=classes,
             feature_dim=TinyNetwork.feature_dim,
             label_counts=tuple(torch.bincount(images.labels, minlength=classes).tolist()),
-            unlabelled_count=len(images.unlabelled),
+            unlabeled_count=len(images.unlabeled),
             max_steps=STEPS,
         )
         seed_globally(derive_seed(SEED, "algorithm"), device)
@@ -152,7 +152,7 @@ class Trial:
                 self.classifier, self.algorithm.parameters(), OptimizerSettings(), 0.05
             ),
             ema=self.ema,
-            validation=(images.labelled[:0], images.labels[:0]),
+            validation=(images.labeled[:0], images.labels[:0]),
             precision="fp32",
             autocast=make_autocast("fp32", device),
             scaler=make_scaler("fp32", device),
@@ -207,9 +207,9 @@ class Trial:
         """Let an algorithm scan that wants to, once."""
         if self.algorithm.scan_every > 0 and not self._scanned:
             self._scanned = True
-            labelled, pool = self.batches.labelled_images(10), self.batches.unlabelled_images(10)
+            labeled, pool = self.batches.labeled_images(10), self.batches.unlabeled_images(10)
             with torch.no_grad():
-                self.algorithm.scan(labelled, pool, self.context(step))
+                self.algorithm.scan(labeled, pool, self.context(step))
 
     def backward(self, output: StepOutput) -> Tensor:
         """The objective, after its gradient was added to the parameters."""
@@ -224,9 +224,9 @@ class Trial:
         trainer.fit()
 
     def accuracy(self) -> float:
-        """Of model or teacher, whichever is better, on the unlabelled pictures."""
+        """Of model or teacher, whichever is better, on the unlabeled images."""
         models = self.classifier, self.ema.module
-        store, rows, labels = self.images.pool, self.images.unlabelled, self.images.hidden
+        store, rows, labels = self.images.pool, self.images.unlabeled, self.images.hidden
         answers = [predict(m, store, rows, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
         return max(float((answer == labels.cpu()).float().mean()) for answer in answers)
 
@@ -257,11 +257,11 @@ def _settings(batch_size: int) -> Settings:
 
 @cache
 def _training_images(classes: int, size: tuple[int, int], device: torch.device) -> TrainingImages:
-    """Pictures of a colour and a coarse pattern for each class, and noise."""
+    """Images of a color and a coarse pattern for each class, and noise."""
     generator = torch.Generator().manual_seed(SEED)
     kinds = torch.rand(classes, 3, 2, 2, generator=generator)
-    colours = torch.rand(classes, 3, 1, 1, generator=generator)
-    kinds = F.interpolate(0.3 * kinds + 0.6 * colours, size, mode="bilinear")
+    colors = torch.rand(classes, 3, 1, 1, generator=generator)
+    kinds = F.interpolate(0.3 * kinds + 0.6 * colors, size, mode="bilinear")
     labels = torch.arange(classes * (16 if classes < 20 else 3)) % classes
     noise = 0.1 * torch.rand(len(labels), 3, *size, generator=generator)
     pixels = (255 * (kinds[labels] + noise)).to(torch.uint8)
@@ -272,7 +272,7 @@ def _training_images(classes: int, size: tuple[int, int], device: torch.device) 
 
 
 def _measure_statistics(classifier: Classifier, images: Tensor) -> None:
-    """Give BatchNorm the statistics of the pictures, for the teacher's first answers."""
+    """Give BatchNorm the statistics of the images, for the teacher's first answers."""
     set_batchnorm_momentum(classifier, 1.0)
     classifier(images)
     set_batchnorm_momentum(classifier, 0.1)

@@ -35,7 +35,7 @@ _serial = 0
 
 
 def pic(cls, size=(32, 32)):
-    """A unique, easily told class picture: class colour plus coarse noise (compresses well)."""
+    """A unique, easily told class image: class color plus coarse noise (compresses well)."""
     global _serial
     _serial += 1
     rng = np.random.default_rng(1000 + _serial)
@@ -133,7 +133,7 @@ for o in range(1, 9):
     pairs.append([f"o{o}.jpg", f"o{o}_twin.png"])
 expect(r, same_prediction=pairs)
 
-# c05: colour modes, each with the RGB twin
+# c05: color modes, each with the RGB twin
 r = base(case("c05_modes"))
 t = texture(32, 32, 5)
 g = t.convert("L")
@@ -231,10 +231,10 @@ r = base(case("c11_numeric_names"), classes=["1", "2", "10", "20"], lab=8)
 expect(
     r,
     classes_sorted_as_text=["1", "10", "2", "20"],
-    colour_of={"1": "red", "2": "green", "10": "blue", "20": "yellow"},
+    color_of={"1": "red", "2": "green", "10": "blue", "20": "yellow"},
 )
 
-# c12: the same unlabelled pictures flat, and nested under misleading class names
+# c12: the same unlabeled images flat, and nested under misleading class names
 r = base(case("c12_unlabeled_flat"), unl=12)
 r2 = case("c12b_unlabeled_nested")
 shutil.copytree(r, r2)
@@ -247,7 +247,7 @@ expect(
     r2,
     unlabeled=12,
     classes=list("abcd"),
-    note="folder names under the unlabelled split must not be read as labels or classes",
+    note="folder names under the unlabeled split must not be read as labels or classes",
 )
 
 # c13: names
@@ -263,7 +263,7 @@ os.symlink("nowhere.png", r / U / "gone.png")
 os.symlink(os.path.join("..", "..", U, "u_000.png"), r / L / "a" / "linked.png")
 expect(r, labeled=17, unlabeled=12, must_name="gone.png", max_seconds_to_scan=10)
 
-# c16: labelled pictures also in the unlabelled pool (a normal set-up in the FixMatch paper)
+# c16: labeled images also in the unlabeled pool (a normal set-up in the FixMatch paper)
 r = base(case("c16_labeled_in_unlabeled"))
 for f in sorted((r / L).rglob("*.png")):
     shutil.copy(f, r / U / f"L_{f.parent.name}_{f.name}")
@@ -284,7 +284,7 @@ expect(
     balanced_accuracy_over_present=round(1 / 3, 4),
 )
 
-# c19: the last batch holds one picture
+# c19: the last batch holds one image
 r = base(case("c19_last_batch_one"), classes="ab", lab=[3, 2], unl=9, test=[3, 2])
 expect(r, labeled=5, unlabeled=9, batch=4)
 

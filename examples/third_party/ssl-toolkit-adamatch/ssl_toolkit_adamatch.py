@@ -28,7 +28,7 @@ from ssl_toolkit.ops import soft_cross_entropy
 class AdaMatch(Algorithm):
     """FixMatch with aligned pseudo labels, a relative threshold and interpolated logits.
 
-    Labelled and unlabelled images are the paper's source and target domain, which here are one.
+    Labeled and unlabeled images are the paper's source and target domain, which here are one.
     """
 
     api_version = (1, 0)
@@ -37,7 +37,7 @@ class AdaMatch(Algorithm):
         """Options of AdaMatch."""
 
         relative_threshold: float = option(
-            0.9, ge=0, le=1, help="share of the labelled images' confidence (tau)", source="paper"
+            0.9, ge=0, le=1, help="share of the labeled images' confidence (tau)", source="paper"
         )
         unsupervised_weight: float = option(
             1.0, ge=0, help="weight of the unsupervised loss once it is warm", source="paper"
@@ -45,46 +45,46 @@ class AdaMatch(Algorithm):
         distribution_decay: float = option(
             0.99, ge=0, lt=1, help="of the running class distributions, each step", source="README"
         )
-        unlabelled_ratio: int = option(
-            3, ge=1, help="unlabelled images for each labelled one", source="authors' code"
+        unlabeled_ratio: int = option(
+            3, ge=1, help="unlabeled images for each labeled one", source="authors' code"
         )
 
     config: Config
-    labelled_classes: Tensor
-    """(C,) running mean of the probabilities of labelled images."""
-    unlabelled_classes: Tensor
-    """(C,) the same of unlabelled images."""
+    labeled_classes: Tensor
+    """(C,) running mean of the probabilities of labeled images."""
+    unlabeled_classes: Tensor
+    """(C,) the same of unlabeled images."""
 
     def __init__(self, config: Options, task: Task) -> None:
         super().__init__(config, task)
         uniform = torch.full((task.num_classes,), 1 / task.num_classes)
-        self.register_buffer("labelled_classes", uniform)
-        self.register_buffer("unlabelled_classes", uniform.clone())
+        self.register_buffer("labeled_classes", uniform)
+        self.register_buffer("unlabeled_classes", uniform.clone())
 
     def views(self) -> Views:
         """One weak and one strong view of every image."""
         return Views(
-            labelled_strong=1,
-            unlabelled_weak=1,
-            unlabelled_strong=1,
-            unlabelled_ratio=self.config.unlabelled_ratio,
+            labeled_strong=1,
+            unlabeled_weak=1,
+            unlabeled_strong=1,
+            unlabeled_ratio=self.config.unlabeled_ratio,
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """L_source + mu(t) · L_target, the paper's loss function."""
-        labelled = torch.cat([batch.labelled_weak[0], batch.labelled_strong[0]])
-        unlabelled = torch.cat([batch.unlabelled_weak[0], batch.unlabelled_strong[0]])
-        logits = ctx.model(torch.cat([labelled, unlabelled])).float()
-        joint, unlabelled_logits = torch.split(logits, [len(labelled), len(unlabelled)])
-        alone = ctx.forward(labelled, update_statistics=False).logits.float()
+        labeled = torch.cat([batch.labeled_weak[0], batch.labeled_strong[0]])
+        unlabeled = torch.cat([batch.unlabeled_weak[0], batch.unlabeled_strong[0]])
+        logits = ctx.model(torch.cat([labeled, unlabeled])).float()
+        joint, unlabeled_logits = torch.split(logits, [len(labeled), len(unlabeled)])
+        alone = ctx.forward(labeled, update_statistics=False).logits.float()
         # Random logit interpolation: lambda is drawn for each logit.
         mixed = torch.lerp(alone, joint, self._lambda(batch, ctx).to(joint))
         weak, strong = mixed.chunk(2)
-        unlabelled_weak, unlabelled_strong = unlabelled_logits.chunk(2)
+        unlabeled_weak, unlabeled_strong = unlabeled_logits.chunk(2)
 
-        guess, threshold = self._guess(weak.detach(), unlabelled_weak.detach(), ctx)
+        guess, threshold = self._guess(weak.detach(), unlabeled_weak.detach(), ctx)
         used = guess.amax(dim=-1) >= threshold
-        target = (soft_cross_entropy(unlabelled_strong, guess) * used).mean()
+        target = (soft_cross_entropy(unlabeled_strong, guess) * used).mean()
         source = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
         return StepOutput(
             losses={
@@ -101,24 +101,24 @@ class AdaMatch(Algorithm):
         drawn = torch.rand(2, whole, self.task.num_classes, generator=ctx.generator)
         return ctx.share(drawn, dim=1).flatten(0, 1)
 
-    def _guess(self, labelled: Tensor, unlabelled: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+    def _guess(self, labeled: Tensor, unlabeled: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Aligned pseudo labels (U, C) and the 0-dim confidence that they need."""
-        labelled, unlabelled = labelled.softmax(dim=-1), unlabelled.softmax(dim=-1)
+        labeled, unlabeled = labeled.softmax(dim=-1), unlabeled.softmax(dim=-1)
         # Means over the whole batch: each process adds those of its part, and a one to count it.
-        top = labelled.amax(dim=-1).mean()[None]
-        parts = [labelled.mean(dim=0), unlabelled.mean(dim=0), top, torch.ones_like(top)]
+        top = labeled.amax(dim=-1).mean()[None]
+        parts = [labeled.mean(dim=0), unlabeled.mean(dim=0), top, torch.ones_like(top)]
         totals = ctx.total(torch.cat(parts))
         *means, processes = torch.split(totals, [len(part) for part in parts])
-        seen_labelled, seen_unlabelled, confidence = (mean / processes for mean in means)
+        seen_labeled, seen_unlabeled, confidence = (mean / processes for mean in means)
         share = 1 - self.config.distribution_decay
-        self.labelled_classes.lerp_(seen_labelled, share)
-        self.unlabelled_classes.lerp_(seen_unlabelled, share)
-        aligned = align(unlabelled, self.labelled_classes, self.unlabelled_classes)
+        self.labeled_classes.lerp_(seen_labeled, share)
+        self.unlabeled_classes.lerp_(seen_unlabeled, share)
+        aligned = align(unlabeled, self.labeled_classes, self.unlabeled_classes)
         return aligned, self.config.relative_threshold * confidence[0]
 
 
 def align(probs: Tensor, wanted: Tensor, found: Tensor) -> Tensor:
-    """Scale probabilities by wanted / found and normalise each row: distribution alignment.
+    """Scale probabilities by wanted / found and normalize each row: distribution alignment.
 
     Args:
         probs: (N, C) probabilities.

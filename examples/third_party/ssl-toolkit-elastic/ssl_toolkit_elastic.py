@@ -40,7 +40,7 @@ class Elastic(Augmenter):
     def transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Read images (N, 3, H, W) at displaced places, bilinearly; the border goes on outside.
 
-        Values are averages of neighbours, so that they stay in [0, 1].
+        Values are averages of neighbors, so that they stay in [0, 1].
         """
         field = draws["field"].to(images, non_blocking=True)
         field = F.interpolate(field, images.shape[-2:], mode="bicubic", align_corners=True)

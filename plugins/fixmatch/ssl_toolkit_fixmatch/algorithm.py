@@ -29,7 +29,7 @@ MEMORY = 128
 class FixMatch(Algorithm):
     """Train strong views on the hard labels of confident weak views of the same images.
 
-    Labelled, weak and strong images share one forward in train mode, so BatchNorm sees all of
+    Labeled, weak and strong images share one forward in train mode, so BatchNorm sees all of
     them; the live model guesses, not the teacher. Without `weak_in_graph` the weak images have a
     forward of their own, in train mode and without gradient.
     """
@@ -45,7 +45,7 @@ class FixMatch(Algorithm):
         # seven unlabeled images for each labeled one take longer without bringing more.
         for_pretrained: ClassVar[dict[str, Any]] = {
             "confidence_threshold": 0.8,
-            "unlabelled_ratio": 1,
+            "unlabeled_ratio": 1,
         }
 
         confidence_threshold: float = option(
@@ -65,14 +65,14 @@ class FixMatch(Algorithm):
             "the BatchNorm statistics of the weak images alone, which leave no trace",
             source="True: FixMatch's code",
         )
-        unlabelled_ratio: int = option(
-            7, ge=1, help="unlabelled images for each labelled one (mu)", source="paper, sec. 4"
+        unlabeled_ratio: int = option(
+            7, ge=1, help="unlabeled images for each labeled one (mu)", source="paper, sec. 4"
         )
         align_exponent: float = option(
             0.0,
             ge=0,
             le=1,
-            help="how far guesses are moved towards the expected class shares; 0 for not at all",
+            help="how far guesses are moved toward the expected class shares; 0 for not at all",
             source="0: FixMatch's code; 1: ReMixMatch, sec. 3.1",
         )
 
@@ -87,21 +87,21 @@ class FixMatch(Algorithm):
             self.register_buffer("guessed_weight", torch.zeros(()))
 
     def views(self) -> Views:
-        """One weak labelled view, one weak and one strong unlabelled one."""
+        """One weak labeled view, one weak and one strong unlabeled one."""
         return Views(
-            unlabelled_weak=1,
-            unlabelled_strong=1,
-            unlabelled_ratio=self.config.unlabelled_ratio,
+            unlabeled_weak=1,
+            unlabeled_strong=1,
+            unlabeled_ratio=self.config.unlabeled_ratio,
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """l_s + lambda_u · l_u, eqs. 3-4."""
         c = self.config
-        labelled, weak, strong = self._logits(batch, ctx)
+        labeled, weak, strong = self._logits(batch, ctx)
         if c.align_exponent:
             weak = self._aligned(weak, ctx)
 
-        supervised = F.cross_entropy(labelled.float(), batch.labels)  # eq. 3
+        supervised = F.cross_entropy(labeled.float(), batch.labels)  # eq. 3
         unsupervised, _ = fixmatch_loss(weak, strong, c.confidence_threshold)  # eq. 4
 
         guess = weak.detach().float().softmax(dim=-1)
@@ -114,7 +114,7 @@ class FixMatch(Algorithm):
         )
 
     def _aligned(self, weak: Tensor, ctx: Context) -> Tensor:
-        """Logits of guesses that have been moved towards `Context.class_shares`."""
+        """Logits of guesses that have been moved toward `Context.class_shares`."""
         probs = weak.detach().float().softmax(dim=-1)
         mean = ctx.total(probs.sum(dim=0)) / ctx.total(probs.new_full((), len(probs)))
         self.guessed.lerp_(mean, 1 / MEMORY)
@@ -124,17 +124,17 @@ class FixMatch(Algorithm):
         return align_distribution(probs, ctx.class_shares, mean, self.config.align_exponent).log()
 
     def _logits(self, batch: Batch, ctx: Context) -> tuple[Tensor, ...]:
-        """Of the labelled, the weak and the strong views."""
-        labelled, weak = batch.labelled_weak[0], batch.unlabelled_weak[0]
-        trained = [labelled, batch.unlabelled_strong[0]]
+        """Of the labeled, the weak and the strong views."""
+        labeled, weak = batch.labeled_weak[0], batch.unlabeled_weak[0]
+        trained = [labeled, batch.unlabeled_strong[0]]
         if self.config.weak_in_graph:
             trained.insert(1, weak)
-            logits = self._forward(torch.cat(trained), len(labelled), ctx)
+            logits = self._forward(torch.cat(trained), len(labeled), ctx)
             return torch.split(logits, [len(images) for images in trained])
         with torch.no_grad():
             guessed = ctx.forward(weak, update_statistics=False).logits
-        logits = self._forward(torch.cat(trained), len(labelled), ctx)
-        return logits[: len(labelled)], guessed, logits[len(labelled) :]
+        logits = self._forward(torch.cat(trained), len(labeled), ctx)
+        return logits[: len(labeled)], guessed, logits[len(labeled) :]
 
     def _forward(self, images: Tensor, batch_size: int, ctx: Context) -> Tensor:
         if not self.config.interleaved:

@@ -20,14 +20,14 @@ class MixMatch(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One weak labelled view and K weak unlabelled ones."""
+        """One weak labeled view and K weak unlabeled ones."""
         return Views(
-            unlabelled_weak=self.config.weak_views, unlabelled_ratio=self.config.unlabelled_ratio
+            unlabeled_weak=self.config.weak_views, unlabeled_ratio=self.config.unlabeled_ratio
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """L_X + r · lambda_U · L_U on MixMatch(X, U), eqs. 2-5."""
-        return mixmatch_step(self.config, batch, batch.unlabelled_weak, ctx)
+        return mixmatch_step(self.config, batch, batch.unlabeled_weak, ctx)
 
 
 class MixMatchEnhanced(Algorithm):
@@ -41,11 +41,11 @@ class MixMatchEnhanced(Algorithm):
         """Options of MixMatch Enhanced."""
 
         strong_views: int = option(
-            7, ge=1, help="strong views of each unlabelled image", source="SimPLE, ablation table"
+            7, ge=1, help="strong views of each unlabeled image", source="SimPLE, ablation table"
         )
         anchors: Literal["both", "strong"] = option(
             "both",
-            help="which unlabelled views are trained on: weak and strong, or strong only",
+            help="which unlabeled views are trained on: weak and strong, or strong only",
             source="SimPLE's authors",
         )
 
@@ -53,16 +53,16 @@ class MixMatchEnhanced(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One weak labelled view, K weak and K_strong strong unlabelled ones."""
+        """One weak labeled view, K weak and K_strong strong unlabeled ones."""
         return Views(
-            unlabelled_weak=self.config.weak_views,
-            unlabelled_strong=self.config.strong_views,
-            unlabelled_ratio=self.config.unlabelled_ratio,
+            unlabeled_weak=self.config.weak_views,
+            unlabeled_strong=self.config.strong_views,
+            unlabeled_ratio=self.config.unlabeled_ratio,
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """The step of MixMatch with U^ = weak and strong views, all under one guess."""
-        views = batch.unlabelled_strong
+        views = batch.unlabeled_strong
         if self.config.anchors == "both":
-            views = torch.cat([batch.unlabelled_weak, views])
+            views = torch.cat([batch.unlabeled_weak, views])
         return mixmatch_step(self.config, batch, views, ctx)

@@ -72,8 +72,8 @@ class MixingOptions(Options):
         help="interleave into batches of B and forward each on its own",
         source="False: one pass, faster, BatchNorm sees the whole mixture; MixMatch's code: True",
     )
-    unlabelled_ratio: int = option(
-        1, ge=1, help="unlabelled images for each labelled one", source="MixMatch"
+    unlabeled_ratio: int = option(
+        1, ge=1, help="unlabeled images for each labeled one", source="MixMatch"
     )
 
 
@@ -83,16 +83,16 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
     Args:
         c: options of either algorithm.
         batch: of the step.
-        views: (V, U, 3, H, W), what is trained on beside the labelled images.
+        views: (V, U, 3, H, W), what is trained on beside the labeled images.
         ctx: of the step.
     """
     # Eqs. 6-7: q_b from the K weak views; every trained view of u_b gets the same one.
-    guess = guess_labels(_guess_logits(c, batch.unlabelled_weak, ctx), c.temperature)
+    guess = guess_labels(_guess_logits(c, batch.unlabeled_weak, ctx), c.temperature)
     labels = F.one_hot(batch.labels, guess.shape[-1]).to(guess)
 
     # W is a shuffle of X^ and U^ together; the first B rows of the mixture are X', the rest U'.
     # Processes that share the batch mix all of it, then each goes on with its part.
-    images = _joined(batch.labelled_weak[0], views, ctx)
+    images = _joined(batch.labeled_weak[0], views, ctx)
     targets = _joined(labels, guess.expand(len(views), *guess.shape), ctx)
     draws = _beta(c.alpha, len(images) if c.lambda_per == "sample" else 1, ctx.generator)
     permutation = torch.randperm(len(images), generator=ctx.generator)
@@ -112,7 +112,7 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
             "supervised": Loss(supervised),
             "unsupervised": Loss(unsupervised, weight),
         },
-        guess=Guess(guess, torch.ones_like(batch.unlabelled_indices, dtype=torch.bool)),
+        guess=Guess(guess, torch.ones_like(batch.unlabeled_indices, dtype=torch.bool)),
     )
 
 
@@ -121,25 +121,25 @@ def _guess_logits(c: MixingOptions, views: Tensor, ctx: Context) -> Tensor:
     if c.guess == "teacher":
         logits = ctx.teacher_forward(views.flatten(0, 1)).logits
         return logits.reshape(*views.shape[:2], -1)
-    # One forward a view, as MixMatch does: each normalises by the statistics of its own view.
+    # One forward a view, as MixMatch does: each normalizes by the statistics of its own view.
     with torch.no_grad():
         answers = [ctx.forward(view, update_statistics=False).logits for view in views]
     return torch.stack(answers)
 
 
-def _joined(labelled: Tensor, views: Tensor, ctx: Context) -> Tensor:
+def _joined(labeled: Tensor, views: Tensor, ctx: Context) -> Tensor:
     """(B, ...) and (V, U, ...) of all processes as (B + V · U, ...) rows."""
-    return torch.cat([ctx.gather(labelled), ctx.gather(views, dim=1).flatten(0, 1)])
+    return torch.cat([ctx.gather(labeled), ctx.gather(views, dim=1).flatten(0, 1)])
 
 
 def _own(rows: Tensor, batch: Batch, views: int, ctx: Context) -> Tensor:
     """This process's part of `_joined` rows, in the same order."""
-    count = len(batch.labels) + views * len(batch.unlabelled_indices)
+    count = len(batch.labels) + views * len(batch.unlabeled_indices)
     if len(rows) == count:
         return rows
-    labelled, unlabelled = rows.tensor_split([len(rows) * len(batch.labels) // count])
-    unlabelled = ctx.share(unlabelled.reshape(views, -1, *rows.shape[1:]), dim=1)
-    return torch.cat([ctx.share(labelled), unlabelled.flatten(0, 1)])
+    labeled, unlabeled = rows.tensor_split([len(rows) * len(batch.labels) // count])
+    unlabeled = ctx.share(unlabeled.reshape(views, -1, *rows.shape[1:]), dim=1)
+    return torch.cat([ctx.share(labeled), unlabeled.flatten(0, 1)])
 
 
 def _forward(c: MixingOptions, images: Tensor, batch_size: int, ctx: Context) -> Tensor:

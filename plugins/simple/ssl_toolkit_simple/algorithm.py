@@ -33,7 +33,7 @@ class SimPLE(Algorithm):
     """Consistency of each image with its own pseudo label and with those of similar images.
 
     Pseudo labels come from the teacher's answers to weak views, the gradient from strong views.
-    Labelled and unlabelled images go through one joint forward; the authors' code interleaves
+    Labeled and unlabeled images go through one joint forward; the authors' code interleaves
     them into batches of B and runs those one after another (option ``interleaved``).
     """
 
@@ -60,7 +60,7 @@ class SimPLE(Algorithm):
         strong_views: int = option(
             2,
             ge=1,
-            help="strong views of each unlabelled image (K_strong, the K of the paper's tables)",
+            help="strong views of each unlabeled image (K_strong, the K of the paper's tables)",
             source="this project, for time; paper: 7 (CIFAR-10, SVHN), 4 (CIFAR-100), 7 or 2",
         )
         confidence_threshold: float = option(
@@ -114,37 +114,37 @@ class SimPLE(Algorithm):
             help="pair across the whole batch where several processes share it, not within parts; "
             "never across the batches of optimizer.accumulate",
         )
-        unlabelled_ratio: int = option(
-            1, ge=1, help="unlabelled images for each labelled one", source="paper"
+        unlabeled_ratio: int = option(
+            1, ge=1, help="unlabeled images for each labeled one", source="paper"
         )
 
     config: Config
 
     def views(self) -> Views:
-        """One weak labelled view, K weak and K_strong strong unlabelled ones."""
+        """One weak labeled view, K weak and K_strong strong unlabeled ones."""
         return Views(
-            unlabelled_weak=self.config.weak_views,
-            unlabelled_strong=self.config.strong_views,
-            unlabelled_ratio=self.config.unlabelled_ratio,
+            unlabeled_weak=self.config.weak_views,
+            unlabeled_strong=self.config.strong_views,
+            unlabeled_ratio=self.config.unlabeled_ratio,
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """L_X + r · (lambda_U · L_U + lambda_P · L_P), the paper's algorithm 1."""
         c = self.config
         # q_b: mean over the K weak views, sharpened; every strong view of u_b gets the same one.
-        guess = guess_labels(self._guess_logits(batch.unlabelled_weak, ctx), c.temperature)
+        guess = guess_labels(self._guess_logits(batch.unlabeled_weak, ctx), c.temperature)
         targets = guess.repeat(c.strong_views, 1)
 
-        images = torch.cat([batch.labelled_weak[0], batch.unlabelled_strong.flatten(0, 1)])
+        images = torch.cat([batch.labeled_weak[0], batch.unlabeled_strong.flatten(0, 1)])
         logits = self._forward(images, len(batch.labels), ctx)
-        labelled, unlabelled = torch.split(logits, [len(batch.labels), len(targets)])
+        labeled, unlabeled = torch.split(logits, [len(batch.labels), len(targets)])
 
         thresholds = c.confidence_threshold, c.similarity_threshold
-        supervised = F.cross_entropy(labelled.float(), batch.labels)
-        unsupervised = self._unsupervised(unlabelled, targets)
-        paired = unlabelled, targets
+        supervised = F.cross_entropy(labeled.float(), batch.labels)
+        unsupervised = self._unsupervised(unlabeled, targets)
+        paired = unlabeled, targets
         if c.gather_pairs:
-            paired = ctx.gather(unlabelled), ctx.gather(targets)
+            paired = ctx.gather(unlabeled), ctx.gather(targets)
         pair = pair_loss(*paired, *thresholds, c.pair_distance, c.confidence_weighted)
 
         ramp = linear_rampup(ctx.step, self._ramp_length(ctx))
@@ -169,7 +169,7 @@ class SimPLE(Algorithm):
         if self.config.guess == "teacher":
             logits = ctx.teacher_forward(views.flatten(0, 1)).logits
             return logits.reshape(*views.shape[:2], -1)
-        # One forward a view, as MixMatch does: each normalises by the statistics of its own view.
+        # One forward a view, as MixMatch does: each normalizes by the statistics of its own view.
         with torch.no_grad():
             answers = [ctx.forward(view, update_statistics=False).logits for view in views]
         return torch.stack(answers)
@@ -188,8 +188,8 @@ class SimPLE(Algorithm):
         return (soft_cross_entropy(logits, targets) * (targets.amax(dim=-1) > threshold)).mean()
 
     def _pair_weight(self, classes: int) -> float:
-        # A picture's own pseudo label weighs lambda_U / C; its pairs 2 lambda_P times the share of
-        # the pictures that are in its class. So they are equal where one class has everything.
+        # An image's own pseudo label weighs lambda_U / C; its pairs 2 lambda_P times the share of
+        # the images that are in its class. So they are equal where one class has everything.
         if self.config.pair_weight is None:
             return self.config.unsupervised_weight / (2 * classes)
         return self.config.pair_weight

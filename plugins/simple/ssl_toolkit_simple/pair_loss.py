@@ -23,7 +23,7 @@ def pair_loss(
     distance: Distance = "bhattacharyya",
     confidence_weighted: bool = True,
 ) -> Tensor:
-    """Pull predictions towards confident pseudo labels of similar images.
+    """Pull predictions toward confident pseudo labels of similar images.
 
     2 / (N (N - 1)) · sum over ordered pairs i != j of
     phi_c(max q_i) · phi_s(s_ij) · d(q_i, p_j), with phi_t(x) = x where x > t and 0 elsewhere, and

@@ -12,7 +12,7 @@ from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Vi
 
 
 class Supervised(Algorithm):
-    """Learn from the labelled images alone: what semi-supervised training has to beat."""
+    """Learn from the labeled images alone: what semi-supervised training has to beat."""
 
     auto_rank: ClassVar[int] = 70
     auto_rank_from_scratch: ClassVar[int] = 10
@@ -28,13 +28,13 @@ class Supervised(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One labelled view, nothing unlabelled."""
+        """One labeled view, nothing unlabeled."""
         strong = int(self.config.strong)
-        return Views(labelled_weak=1 - strong, labelled_strong=strong)
+        return Views(labeled_weak=1 - strong, labeled_strong=strong)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Mean cross-entropy of the B labelled images."""
-        views = batch.labelled_strong if self.config.strong else batch.labelled_weak
+        """Mean cross-entropy of the B labeled images."""
+        views = batch.labeled_strong if self.config.strong else batch.labeled_weak
         logits = ctx.model(views[0]).float()
         return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
 
@@ -42,8 +42,8 @@ class Supervised(Algorithm):
 class FullySupervised(Algorithm):
     """Learn from all images with their true labels: a bound, not a competitor.
 
-    The declared oracle: it alone is given the hidden labels of the unlabelled images, which is
-    why its row in a comparison says what labelling everything would have brought.
+    The declared oracle: it alone is given the hidden labels of the unlabeled images, which is
+    why its row in a comparison says what labeling everything would have brought.
     """
 
     oracle: ClassVar[bool] = True
@@ -51,32 +51,30 @@ class FullySupervised(Algorithm):
     class Config(Options):
         """Options of the fully supervised bound."""
 
-        unlabelled_ratio: int = option(
-            1, ge=1, help="images of the unlabelled pool for each labelled one"
+        unlabeled_ratio: int = option(
+            1, ge=1, help="images of the unlabeled pool for each labeled one"
         )
 
     config: Config
 
     def views(self) -> Views:
-        """One weak view of each image, labelled or not."""
-        return Views(unlabelled_weak=1, unlabelled_ratio=self.config.unlabelled_ratio)
+        """One weak view of each image, labeled or not."""
+        return Views(unlabeled_weak=1, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Cross-entropy: an estimate of its mean over all images, labelled or in the pool.
+        """Cross-entropy: an estimate of its mean over all images, labeled or in the pool.
 
-        The labelled and the unlabelled half of the batch count by the size of the set that each was
-        drawn from: a few labelled images must not outweigh the pool.
+        The labeled and the unlabeled half of the batch count by the size of the set that each was
+        drawn from: a few labeled images must not outweigh the pool.
 
         Raises:
             ValueError: the batch holds no hidden labels.
         """
-        if batch.unlabelled_labels is None:
-            raise ValueError("fully supervised training needs batch.unlabelled_labels")
-        logits = ctx.model(torch.cat([batch.labelled_weak[0], batch.unlabelled_weak[0]])).float()
-        labelled, unlabelled = torch.split(
-            logits, [len(batch.labels), len(batch.unlabelled_labels)]
-        )
-        sizes = sum(self.task.label_counts), self.task.unlabelled_count
-        loss = sizes[0] * F.cross_entropy(labelled, batch.labels)
-        loss = loss + sizes[1] * F.cross_entropy(unlabelled, batch.unlabelled_labels)
+        if batch.unlabeled_labels is None:
+            raise ValueError("fully supervised training needs batch.unlabeled_labels")
+        logits = ctx.model(torch.cat([batch.labeled_weak[0], batch.unlabeled_weak[0]])).float()
+        labeled, unlabeled = torch.split(logits, [len(batch.labels), len(batch.unlabeled_labels)])
+        sizes = sum(self.task.label_counts), self.task.unlabeled_count
+        loss = sizes[0] * F.cross_entropy(labeled, batch.labels)
+        loss = loss + sizes[1] * F.cross_entropy(unlabeled, batch.unlabeled_labels)
         return StepOutput({"supervised": Loss(loss / sum(sizes))})

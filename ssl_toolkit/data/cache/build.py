@@ -1,8 +1,8 @@
-"""Picture files decoded once: from then on uint8 pixels in a memory-mapped file.
+"""Image files decoded once: from then on uint8 pixels in a memory-mapped file.
 
-A cache is a folder ``pictures/<key>/`` below ``~/.cache/ssl-toolkit``, or below the folder that the
+A cache is a folder ``images/<key>/`` below ``~/.cache/ssl-toolkit``, or below the folder that the
 environment variable SSL_TOOLKIT_CACHE names. The key hashes the format, Pillow's version, the
-size, how images are made square, and path, length and time of change of every picture, or of the
+size, how images are made square, and path, length and time of change of every image, or of the
 archive that it is in: a start looks at each file but opens none. A cache is built in a folder
 beside its own, synced and renamed, so that a build which is killed leaves none; a lock lets a
 second run wait for the first and use what it built. Caches that were not used for long go when
@@ -25,7 +25,7 @@ import PIL
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import (
-    PictureCache,
+    ImageCache,
     Progress,
     bytes_of,
     hold_cache,
@@ -41,7 +41,7 @@ VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
 
 FORMAT = "3: shorter side, middle square, bicubic"
-"""Changes when the files of a cache, or what is done to a picture, change."""
+"""Changes when the files of a cache, or what is done to an image, change."""
 
 
 def open_cache(
@@ -51,18 +51,18 @@ def open_cache(
     workers: int = 0,
     progress: Progress | None = None,
     fit: Fit = "crop",
-) -> tuple[PictureCache, str]:
+) -> tuple[ImageCache, str]:
     """The cache of these files at this size; built when it is missing, stale or damaged.
 
     Args:
-        paths: the pictures, in the order of the rows.
+        paths: the images, in the order of the rows.
         size: side in pixels.
         workers: threads that decode; 0 decodes in the calling one.
-        progress: called while a cache is built, for the first time before the first picture.
-        fit: see `fit_picture`.
+        progress: called while a cache is built, for the first time before the first image.
+        fit: see `fit_image`.
 
     Returns:
-        The cache, and a warning: empty, or why the pictures could not be kept and are in memory.
+        The cache, and a warning: empty, or why the images could not be kept and are in memory.
     """
     if not paths:
         return hold_cache(paths, size, workers, progress, fit), ""
@@ -81,14 +81,14 @@ def open_cache(
     except OSError as error:
         place = shown(Path(os.fsdecode(error.filename or _named_root())))
         warning = (
-            f"decoded pictures can't be kept in {place} ({error.strerror or error}): they stay in "
+            f"decoded images can't be kept in {place} ({error.strerror or error}): they stay in "
             f"memory and are decoded again at the next start; {VARIABLE}=DIR names another folder"
         )
         return hold_cache(paths, size, workers, progress, fit), warning
     return cache, ""
 
 
-def known_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> PictureCache | None:
+def known_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> ImageCache | None:
     """The cache of these files at this size where there is one; nothing is decoded or written."""
     if not paths:
         return None
@@ -99,13 +99,13 @@ def known_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> PictureCa
 
 
 def cache_root() -> Path:
-    """The folder with all caches of pictures.
+    """The folder with all caches of images.
 
     Raises:
         OSError: none is named and there is no home folder.
     """
     try:
-        return Path(_named_root()).expanduser().absolute() / "pictures"
+        return Path(_named_root()).expanduser().absolute() / "images"
     except RuntimeError as error:
         raise OSError(errno.ENOENT, str(error), _named_root()) from None
 
@@ -163,7 +163,7 @@ def _build(
     workers: int,
     progress: Progress | None,
     fit: Fit,
-) -> PictureCache:
+) -> ImageCache:
     """Make a cache's folder, whole or not at all, and open it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pictures read, verified and hashed in one go, each decoded once."""
+"""Images read, verified and hashed in one go, each decoded once."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.decoding import Unreadable, to_upright
-from ssl_toolkit.data.images.files import each_picture, fit_picture, open_content, opened_picture
+from ssl_toolkit.data.images.files import each_image, fit_image, open_content, opened_image
 
 _SMALL_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A picture that could be read, and what its file is like."""
+    """An image that could be read, and what its file is like."""
 
     pixels: NDArray[np.uint8]
-    """(size, size, 3), as `read_picture`."""
+    """(size, size, 3), as `read_image`."""
     digest: bytes
     """SHA-256 of the file, 32 bytes."""
     shape: tuple[int, int]
-    """Width and height of the upright picture."""
+    """Width and height of the upright image."""
     mode: str
     """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
 
 
-def examine_pictures(
+def examine_images(
     paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
 ) -> list[Examined | str]:
-    """Read, verify and hash pictures, each decoded once.
+    """Read, verify and hash images, each decoded once.
 
     Args:
         paths: the files.
         size: side in pixels.
         workers: threads that decode; 0 decodes in the calling one.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
 
     Returns:
         For each what was found, or the reason why it can't be read.
@@ -51,7 +51,7 @@ def examine_pictures(
     def examine(path: Path) -> Examined | str:
         try:
             content = _small_content(path)  # read once; what is wrong with a file is told below
-            with opened_picture(path if content is None else content) as image:
+            with opened_image(path if content is None else content) as image:
                 mode = image.mode
                 upright = to_upright(image)
                 if content is None:
@@ -59,11 +59,11 @@ def examine_pictures(
                         digest = hashlib.file_digest(file, "sha256").digest()
                 else:
                     digest = hashlib.sha256(content).digest()
-                return Examined(fit_picture(upright, size, fit), digest, upright.size, mode)
+                return Examined(fit_image(upright, size, fit), digest, upright.size, mode)
         except Unreadable as error:
             return str(error)
 
-    return each_picture(examine, paths, workers)
+    return each_image(examine, paths, workers)
 
 
 def _small_content(path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What a cache of decoded pictures is made of: its columns, on disk or in memory.
+"""What a cache of decoded images is made of: its columns, on disk or in memory.
 
 On disk a cache is a folder with one file a column (see `_columns`) and ``meta.json``, written last,
 with a checksum of every block of rows.
@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.examine import Examined, examine_pictures
+from ssl_toolkit.data.cache.examine import Examined, examine_images
 from ssl_toolkit.data.cache.in_use import META, Use
 from ssl_toolkit.files import write_json
 
 Progress = Callable[[int, int], None]
-"""Called with how many pictures of how many are read."""
+"""Called with how many images of how many are read."""
 
 _BLOCK_BYTES = 16 * 2**20  # pixels of one block
 _CHECKED_BYTES = 256 * 2**20  # of a column, spread evenly, when a cache is opened
@@ -33,8 +33,8 @@ _HELD_BYTES = 64 * 2**20  # of the mapped file, before its pages are given back
 _AROUND_BYTES = 2**16  # that the system maps around a page which is looked at
 
 
-class PictureCache:
-    """N pictures of one size, and what their files are like; rows of unreadable ones are zero."""
+class ImageCache:
+    """N images of one size, and what their files are like; rows of unreadable ones are zero."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class PictureCache:
         self.digests: NDArray[np.uint8] = columns["digests"]
         """(N, 32), SHA-256 of the files."""
         self.moments: NDArray[np.uint64] = columns["moments"]
-        """(N, 2, 3): of each channel the sum and the sum of squares of its grey levels."""
+        """(N, 2, 3): of each channel the sum and the sum of squares of its gray levels."""
         self.shapes: NDArray[np.int32] = columns["shapes"]
-        """(N, 2), width and height of the upright pictures."""
+        """(N, 2), width and height of the upright images."""
         self.modes: NDArray[np.bytes_] = columns["modes"]
         """(N,), Pillow's names for the pixels of the files."""
         self.faults = dict(faults)
@@ -74,7 +74,7 @@ class PictureCache:
         return bool(self.faults) and not self.faults.keys().isdisjoint(rows.tolist())
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Copies of the pictures of these rows, (n, 3, size, size)."""
+        """Copies of the images of these rows, (n, 3, size, size)."""
         taken = self.pixels.take(rows, axis=0)
         self._held += taken.nbytes + _AROUND_BYTES * len(rows)
         if self._held > _HELD_BYTES:
@@ -84,7 +84,7 @@ class PictureCache:
     def give_back(self) -> None:
         """Let go of the pages that were looked at.
 
-        They would count as this process's memory, and grow with every picture; the system still
+        They would count as this process's memory, and grow with every image; the system still
         has them at hand while it has no other use for the memory.
         """
         self._held = 0
@@ -94,12 +94,12 @@ class PictureCache:
 
 
 def block_length(size: int) -> int:
-    """Pictures of a block: at most 256, and 16 MiB where that is more than one."""
+    """Images of a block: at most 256, and 16 MiB where that is more than one."""
     return max(1, min(256, _BLOCK_BYTES // (3 * size * size)))
 
 
 def bytes_of(count: int, size: int) -> int:
-    """Bytes that a cache of `count` pictures takes."""
+    """Bytes that a cache of `count` images takes."""
     return count * sum(_width(kind, shape) for kind, shape in _columns(1, size).values())
 
 
@@ -109,8 +109,8 @@ def hold_cache(
     workers: int,
     progress: Progress | None,
     fit: Fit = "crop",
-) -> PictureCache:
-    """Decode pictures into memory; see `write_cache`."""
+) -> ImageCache:
+    """Decode images into memory; see `write_cache`."""
     columns = {
         name: np.empty(shape, kind) for name, (kind, shape) in _columns(len(paths), size).items()
     }
@@ -122,7 +122,7 @@ def hold_cache(
             column[start:end] = block[name]
         faults |= found
         start = end
-    return PictureCache(columns, faults)
+    return ImageCache(columns, faults)
 
 
 def write_cache(
@@ -133,15 +133,15 @@ def write_cache(
     progress: Progress | None,
     fit: Fit = "crop",
 ) -> None:
-    """Decode pictures into the files of a folder, synced.
+    """Decode images into the files of a folder, synced.
 
     Args:
         folder: an empty folder.
-        paths: the pictures, in the order of the rows.
+        paths: the images, in the order of the rows.
         size: side in pixels.
         workers: threads that decode.
         progress: called before every block and at the end.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
 
     Raises:
         OSError: the disk is full or can't be written.
@@ -161,11 +161,11 @@ def write_cache(
     write_json(folder / META, {"checksums": checksums, "faults": faults})
 
 
-def read_cache(folder: Path, paths: Sequence[str], size: int) -> PictureCache | None:
+def read_cache(folder: Path, paths: Sequence[str], size: int) -> ImageCache | None:
     """The cache in a folder; None where there is none, or where it is damaged or stale.
 
     Lengths and checksums are compared, of a large column those of blocks spread evenly over it.
-    Unreadable pictures are tried again: permissions leave no trace in size and time of a file.
+    Unreadable images are tried again: permissions leave no trace in size and time of a file.
     """
     columns = _columns(len(paths), size)
     try:
@@ -181,17 +181,17 @@ def read_cache(folder: Path, paths: Sequence[str], size: int) -> PictureCache | 
         FileNotFoundError, BlockingIOError, ValueError, LookupError, TypeError, AttributeError
     ):  # fmt: skip
         return None
-    if not all(isinstance(answer, str) for answer in examine_pictures(bad, size)):
+    if not all(isinstance(answer, str) for answer in examine_images(bad, size)):
         return None
     arrays = {
         name: np.frombuffer(maps[name], dtype=kind).reshape(shape)
         for name, (kind, shape) in columns.items()
     }
-    return PictureCache(arrays, faults, [*maps.values()], use)
+    return ImageCache(arrays, faults, [*maps.values()], use)
 
 
 def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape of each column of a cache of `count` pictures."""
+    """Type and shape of each column of a cache of `count` images."""
     return {
         "pixels": ("|u1", (count, 3, size, size)),
         "digests": ("|u1", (count, 32)),
@@ -204,7 +204,7 @@ def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
 def _blocks(
     paths: Sequence[str], size: int, workers: int, progress: Progress | None, fit: Fit
 ) -> Iterator[tuple[dict[str, NDArray[Any]], dict[int, str]]]:
-    """Decode the pictures, a block at a time: its columns, and faults by row of the cache.
+    """Decode the images, a block at a time: its columns, and faults by row of the cache.
 
     The columns of one block are overwritten by the next: fresh memory costs more than to fill it.
     """
@@ -216,7 +216,7 @@ def _blocks(
         block = [Path(path) for path in paths[start : start + step]]
         columns = {name: column[: len(block)] for name, column in whole.items()}
         faults = {}
-        for place, answer in enumerate(examine_pictures(block, size, workers, fit)):
+        for place, answer in enumerate(examine_images(block, size, workers, fit)):
             if isinstance(answer, Examined):
                 columns["pixels"][place] = answer.pixels.transpose(2, 0, 1)
                 columns["digests"][place] = np.frombuffer(answer.digest, np.uint8)
@@ -233,7 +233,7 @@ def _blocks(
 
 
 def _fill_moments(pixels: NDArray[np.uint8], moments: NDArray[np.uint64]) -> None:
-    """Sums and sums of squares of every channel; some pictures at a time, in the CPU's cache."""
+    """Sums and sums of squares of every channel; some images at a time, in the CPU's cache."""
     levels = pixels.reshape(len(pixels), 3, -1)
     step = max(1, 2**15 // levels[0].size)
     for start in range(0, len(levels), step):

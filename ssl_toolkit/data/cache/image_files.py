@@ -1,4 +1,4 @@
-"""Pictures that are files, behind `ImageTable.read` and `ImageTable.digest`."""
+"""Images that are files, behind `ImageTable.read` and `ImageTable.digest`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.build import known_cache, open_cache
-from ssl_toolkit.data.cache.format import PictureCache, Progress
+from ssl_toolkit.data.cache.format import ImageCache, Progress
 from ssl_toolkit.data.images.archives import container, tar_member
 from ssl_toolkit.data.images.decoding import Unreadable
-from ssl_toolkit.data.images.files import open_content, opened_picture, pillow_muted, read_pictures
+from ssl_toolkit.data.images.files import open_content, opened_image, pillow_muted, read_images
 from ssl_toolkit.data.packed_strings import Texts
 
 
@@ -51,13 +51,13 @@ class FileNames(Sequence[str]):
         return os.path.join(self._base, self._names[place])
 
 
-class FilePictures:
-    """The ``read`` of a table whose pictures are files.
+class ImageFiles:
+    """The ``read`` of a table whose images are files.
 
     Args:
-        paths: where the pictures are, those without a row of the table among them.
+        paths: where the images are, those without a row of the table among them.
         workers: threads that decode; 0 decodes in the calling one.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
     """
 
     def __init__(self, paths: FileNames, workers: int = 0, fit: Fit = "crop") -> None:
@@ -65,16 +65,16 @@ class FilePictures:
         self.workers = workers
         self.fit: Fit = fit
         self.places = np.arange(len(paths), dtype=np.int64)
-        """(N,) where the picture of each row of the table is in `paths`."""
+        """(N,) where the image of each row of the table is in `paths`."""
         self.kept: NDArray[np.int64] | None = None
-        """Places in `paths` of the pictures that the caches hold, ascending; None for all."""
+        """Places in `paths` of the images that the caches hold, ascending; None for all."""
         self.warning = ""
-        """Why decoded pictures could not be kept on disk."""
-        self._caches: dict[tuple[int, Fit], PictureCache] = {}
+        """Why decoded images could not be kept on disk."""
+        self._caches: dict[tuple[int, Fit], ImageCache] = {}
 
     @property
     def in_parquet(self) -> bool:
-        """Whether they are in parquet files, which are not read picture by picture."""
+        """Whether they are in parquet files, which are not read image by image."""
         first = self.paths[0] if len(self.paths) else ""
         return container(first) is not None and tar_member(first) is None
 
@@ -88,7 +88,7 @@ class FilePictures:
         inside = self.in_cache(rows)
         if cache is None or (inside < 0).any() or cache.has_faults(inside):
             paths = [Path(self.paths[place]) for place in self.places[rows].tolist()]
-            return read_pictures(paths, size, self.workers, self.fit)
+            return read_images(paths, size, self.workers, self.fit)
         return np.ascontiguousarray(cache.take(inside).transpose(0, 2, 3, 1))
 
     def sides(self, most: int) -> list[int]:
@@ -100,12 +100,12 @@ class FilePictures:
         found = []
         with pillow_muted():
             for place in self.places[:: max(1, len(self.places) // most)].tolist():
-                with contextlib.suppress(Unreadable), opened_picture(Path(self.paths[place])) as it:
+                with contextlib.suppress(Unreadable), opened_image(Path(self.paths[place])) as it:
                     found.append(side(it.size))
         return found
 
-    def open(self, size: int, progress: Progress | None = None) -> PictureCache:
-        """The decoded pictures of `kept`, made when there are none; see `open_cache`."""
+    def open(self, size: int, progress: Progress | None = None) -> ImageCache:
+        """The decoded images of `kept`, made when there are none; see `open_cache`."""
         key = size, self.fit
         if key not in self._caches:
             self._caches[key], self.warning = open_cache(
@@ -114,11 +114,11 @@ class FilePictures:
         return self._caches[key]
 
     def keep(self, rows: NDArray[np.int64]) -> None:
-        """Let the caches hold the pictures of these rows of the table alone."""
+        """Let the caches hold the images of these rows of the table alone."""
         self.kept = np.sort(self.places[np.unique(rows)])
 
     def open_known(self, size: int) -> None:
-        """Use the cache of `kept` at this size where there is one; decodes no picture."""
+        """Use the cache of `kept` at this size where there is one; decodes no image."""
         key = size, self.fit
         if key not in self._caches and (cache := known_cache(self._kept_paths(), *key)):
             self._caches[key] = cache
@@ -129,14 +129,14 @@ class FilePictures:
         return Texts(self.paths[place] for place in self.kept.tolist())
 
     def faults(self, size: int, progress: Progress | None = None) -> dict[int, str]:
-        """Why pictures of `kept` can't be read, by their place in `paths`; opens the cache."""
+        """Why images of `kept` can't be read, by their place in `paths`; opens the cache."""
         found = self.open(size, progress).faults
         if self.kept is None:
             return found
         return {int(self.kept[place]): fault for place, fault in found.items()}
 
     def in_cache(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the pictures of these rows of the table are in a cache, (n,); -1 for nowhere."""
+        """Where the images of these rows of the table are in a cache, (n,); -1 for nowhere."""
         places = self.places[rows]
         if self.kept is None:
             return places
@@ -173,9 +173,9 @@ class FilePictures:
         return found
 
     def places_in_files(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Offset and length of each row's picture in its shard, (n, 2); opens no file.
+        """Offset and length of each row's image in its shard, (n, 2); opens no file.
 
-        A picture that is a file of its own has offset 0; one that is gone, length -1.
+        An image that is a file of its own has offset 0; one that is gone, length -1.
         """
         found = np.zeros((len(rows), 2), np.int64)
         for at, place in enumerate(self.places[rows].tolist()):

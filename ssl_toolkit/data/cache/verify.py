@@ -1,4 +1,4 @@
-"""What becomes of pictures that can't be read: all named at once, or left out with a note each."""
+"""What becomes of images that can't be read: all named at once, or left out with a note each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -24,35 +24,35 @@ def verify(
     workers: int = 0,
     progress: Progress | None = None,
 ) -> ImageTable:
-    """Decode the pictures of a table that are files into the cache, or know them from it.
+    """Decode the images of a table that are files into the cache, or know them from it.
 
     Args:
-        table: one whose pictures are not files is returned as it is.
+        table: one whose images are not files is returned as it is.
         size: side in pixels.
         refuse: whether unreadable ones are an error; else they are left out.
         workers: threads that decode; 0 decodes in the calling one.
         progress: called while they are decoded.
 
     Returns:
-        The table without unreadable pictures; notes name them.
+        The table without unreadable images; notes name them.
 
     Raises:
         DataError: `refuse`, and some can't be read; one message each.
     """
-    pictures = table.read
-    if not isinstance(pictures, FilePictures):
+    images = table.read
+    if not isinstance(images, ImageFiles):
         return table
-    pictures.workers = workers
-    faults = pictures.faults(size, progress)
-    bad = np.isin(pictures.places, np.array([*faults], dtype=np.int64))
+    images.workers = workers
+    faults = images.faults(size, progress)
+    bad = np.isin(images.places, np.array([*faults], dtype=np.int64))
     if not bad.any():
         return table
-    by_row = {row: faults[int(pictures.places[row])] for row in np.flatnonzero(bad).tolist()}
+    by_row = {row: faults[int(images.places[row])] for row in np.flatnonzero(bad).tolist()}
     if refuse:
-        raise unreadable(pictures.paths, faults)
+        raise unreadable(images.paths, faults)
     notes = skipped(table.keys, by_row)
     good = np.flatnonzero(~bad)
-    pictures.places = pictures.places[good]
+    images.places = images.places[good]
     return replace(
         table,
         keys=Texts(table.keys[row] for row in good.tolist()),
@@ -65,14 +65,13 @@ def verify(
 def unreadable(paths: Sequence[str], faults: Mapping[int, str]) -> DataError:
     """The error that names all of them; `faults` by place in `paths`."""
     messages = [
-        f"can't read picture {shown(Path(paths[place]))}: {faults[place]}"
-        for place in sorted(faults)
+        f"can't read image {shown(Path(paths[place]))}: {faults[place]}" for place in sorted(faults)
     ]
-    way_out = f"replace or remove the unreadable pictures ({len(faults)})"
+    way_out = f"replace or remove the unreadable images ({len(faults)})"
     return DataError([*messages, f"{way_out}, or leave them out: --on-bad-image skip"])
 
 
 def skipped(keys: Sequence[str], faults: Mapping[int, str]) -> list[str]:
     """The notes on those that are left out; `faults` by place in `keys`."""
     notes = [f"skipped {keys[place]}: {faults[place]}" for place in sorted(faults)]
-    return [*notes, f"unreadable pictures skipped: {len(faults)} of {len(keys)}"]
+    return [*notes, f"unreadable images skipped: {len(faults)} of {len(keys)}"]

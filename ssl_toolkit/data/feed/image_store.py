@@ -1,4 +1,4 @@
-"""All pictures of a run as one uint8 tensor, and their channel statistics."""
+"""All images of a run as one uint8 tensor, and their channel statistics."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_toolkit.data.cache.format import PictureCache
-from ssl_toolkit.data.cache.image_files import FilePictures
-from ssl_toolkit.data.feed.streaming import StreamedPictures
+from ssl_toolkit.data.cache.format import ImageCache
+from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.feed.streaming import StreamedImages
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 LEAST_STD = 1 / 255
-"""Floor of a channel's standard deviation: one grey level, so that a constant channel (std 0)
-doesn't divide by zero when it is normalised."""
+"""Floor of a channel's standard deviation: one gray level, so that a constant channel (std 0)
+doesn't divide by zero when it is normalized."""
 
-_BLOCK = 256  # pictures read or counted at a time; bounds the memory beside the store itself
+_BLOCK = 256  # images read or counted at a time; bounds the memory beside the store itself
 _COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the CPU
 _MOVED_BYTES = 2 * 2**30  # of decoded files, moved to another device
 
 
 class ImageStore:
-    """Pictures of one size, gathered by index.
+    """Images of one size, gathered by index.
 
     Args:
         images: (N, 3, H, W) uint8, RGB, on the device of the store; or a cache of decoded files,
@@ -39,13 +39,13 @@ class ImageStore:
 
     def __init__(
         self,
-        images: Tensor | PictureCache | StreamedPictures,
+        images: Tensor | ImageCache | StreamedImages,
         rows: NDArray[np.int64] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         if not isinstance(images, Tensor):
             if rows is None:
-                assert isinstance(images, PictureCache)
+                assert isinstance(images, ImageCache)
                 rows = np.arange(len(images.pixels))
             self._rows = rows
             self.device = torch.device(device)
@@ -62,11 +62,11 @@ class ImageStore:
 
     @property
     def warning(self) -> str:
-        """Which pictures could not be read since; empty for none."""
-        return self.images.warning if isinstance(self.images, StreamedPictures) else ""
+        """Which images could not be read since; empty for none."""
+        return self.images.warning if isinstance(self.images, StreamedImages) else ""
 
     def pixels(self, indices: Tensor) -> Tensor:
-        """Pictures by their place in the store.
+        """Images by their place in the store.
 
         Args:
             indices: (n,) int64, on any device.
@@ -86,11 +86,11 @@ class ImageStore:
         return self.pixels(indices).to(torch.float32).div_(255)
 
     def moments(self, indices: Tensor) -> tuple[list[int], list[int]]:
-        """Sums and sums of squares of the grey levels of each channel, over pictures; exact.
+        """Sums and sums of squares of the gray levels of each channel, over images; exact.
 
         Those of a cache are known: this reads no pixels.
         """
-        if isinstance(self.images, PictureCache):
+        if isinstance(self.images, ImageCache):
             rows = self._rows[indices.cpu().numpy()]
             sums = np.zeros((2, 3), dtype=np.uint64)
             for start in range(0, len(rows), 2**16):
@@ -116,24 +116,24 @@ def build_store(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> ImageStore:
-    """Read pictures of a table into a store.
+    """Read images of a table into a store.
 
-    Files are decoded once, into a cache (`FilePictures`). Its pixels are copied up to 128 MiB, or
+    Files are decoded once, into a cache (`ImageFiles`). Its pixels are copied up to 128 MiB, or
     2 GiB onto another device than the CPU; beyond, the store gathers them from the mapped file.
 
     Args:
         table: where they come from.
-        rows: (n,) rows of the table; picture i of the store is row ``rows[i]``.
+        rows: (n,) rows of the table; image i of the store is row ``rows[i]``.
         size: side in pixels.
         device: where the store lies; n · 3 · size² bytes there.
-        progress: called as ``progress(done, total)`` while pictures are decoded.
+        progress: called as ``progress(done, total)`` while images are decoded.
 
     Raises:
-        DataError: a picture can't be read any more; names all of its block.
+        DataError: an image can't be read any more; names all of its block.
     """
     rows = np.asarray(rows, dtype=np.int64)
     device = torch.device(device)
-    if isinstance(table.read, FilePictures):
+    if isinstance(table.read, ImageFiles):
         cache = table.read.open(size, progress)
         progress = None  # what is left to do is a copy
         stays = cache.in_memory if device.type == "cpu" else False
@@ -156,14 +156,14 @@ def channel_statistics(
     rows: Tensor | NDArray[np.int64],
     *others: tuple[ImageStore, Tensor],
 ) -> tuple[ChannelStatistics, ChannelStatistics]:
-    """Mean and standard deviation of each channel over pictures of a store.
+    """Mean and standard deviation of each channel over images of a store.
 
     Exact: sums of whole numbers. The mean is over all pixels of all
-    the pictures; the standard deviation divides by their number (not by one less) and is at least
+    the images; the standard deviation divides by their number (not by one less) and is at least
     `LEAST_STD`.
 
     Args:
-        store: the pictures.
+        store: the images.
         rows: (n,) places in the store, at least one.
         others: more stores of the same size and places in them.
 
@@ -175,7 +175,7 @@ def channel_statistics(
     """
     indices = torch.as_tensor(rows, dtype=torch.int64)
     if len(indices) == 0:
-        raise ValueError("channel statistics need at least one picture")
+        raise ValueError("channel statistics need at least one image")
     parts = [(store, indices), *others]
     total = sum(len(places) for _, places in parts)
     total *= math.prod(store.pixels(indices[:1]).shape[2:])

@@ -17,7 +17,7 @@ def derive_seed(*parts: int | str) -> int:
     The first 63 bits of a SHA-256, so it is the same in every process and on every machine;
     ``1`` and ``"1"`` are different parts.
 
-    >>> derive_seed(0, "labelled") == derive_seed(0, "labelled")
+    >>> derive_seed(0, "labeled") == derive_seed(0, "labeled")
     True
     """
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
@@ -57,7 +57,7 @@ class IndexStream:
     Args:
         count: how many indices there are, at least 1.
         seed: the seed of the run.
-        name: tells streams of one run apart, such as ``"labelled"``.
+        name: tells streams of one run apart, such as ``"labeled"``.
         order: draws the permutation of an epoch; None for any with equal chance.
 
     Raises:

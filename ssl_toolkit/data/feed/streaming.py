@@ -1,6 +1,6 @@
-"""Unlabelled pictures that are decoded while training goes, and never kept.
+"""Unlabeled images that are decoded while training goes, and never kept.
 
-For pictures of which not even the decoded pixels fit on the disk. The order of the pictures is a
+For images of which not even the decoded pixels fit on the disk. The order of the images is a
 buffered shuffle (`streams.buffered_order`), a function of seed and position alone, so a run goes on
 exactly. Shards are read in large blocks, each once an epoch.
 """
@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.cache.verify import skipped, unreadable
 from ssl_toolkit.data.feed.sampling import Order, buffered_order
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
-from ssl_toolkit.data.images.files import each_picture, try_picture
+from ssl_toolkit.data.images.files import each_image, try_image
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -72,22 +72,22 @@ class Blocks:
         return block
 
 
-class StreamedPictures:
-    """Pictures of files, decoded whenever they are asked for.
+class StreamedImages:
+    """Images of files, decoded whenever they are asked for.
 
     Args:
         files: the files.
         rows: (n,) rows of their table, at least one.
         labels: (n,) their classes, -1 for none.
         size: side in pixels.
-        buffer: pictures that the order mixes; says how much of the shards is held.
-        refuse: whether a picture that can't be read ends the training. Otherwise the next one of
+        buffer: images that the order mixes; says how much of the shards is held.
+        refuse: whether an image that can't be read ends the training. Otherwise the next one of
             the same class (or without one, as it is) stands in for it, always the same.
     """
 
     def __init__(
         self,
-        files: FilePictures,
+        files: ImageFiles,
         rows: NDArray[np.int64],
         labels: NDArray[np.int64],
         size: int,
@@ -97,7 +97,7 @@ class StreamedPictures:
     ) -> None:
         self.size = size
         self.skipped: dict[str, str] = {}
-        """Why pictures could not be read, by path; those that were asked for."""
+        """Why images could not be read, by path; those that were asked for."""
         self._files = files
         self._rows = rows
         self._labels = labels
@@ -113,12 +113,11 @@ class StreamedPictures:
             return ""
         told = some([f"{path} ({fault})" for path, fault in self.skipped.items()])
         return (
-            f"{len(self.skipped)} unlabelled pictures can't be read; others stood in for them: "
-            f"{told}"
+            f"{len(self.skipped)} unlabeled images can't be read; others stood in for them: {told}"
         )
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The pictures of `rows` at these places, (n, 3, size, size), freshly decoded.
+        """The images of `rows` at these places, (n, 3, size, size), freshly decoded.
 
         Raises:
             DataError: some can't be read, under `refuse`; or all of a class.
@@ -126,26 +125,26 @@ class StreamedPictures:
         answers = self._decoded(places.tolist())
         if self._refuse and (bad := self._named(places, answers)):
             raise DataError(
-                [*(f"can't read picture {path}: {fault}" for path, fault in bad.items()), _WAY_OUT]
+                [*(f"can't read image {path}: {fault}" for path, fault in bad.items()), _WAY_OUT]
             )
-        pictures = np.empty((len(places), 3, self.size, self.size), dtype=np.uint8)
+        images = np.empty((len(places), 3, self.size, self.size), dtype=np.uint8)
         for at, (place, answer) in enumerate(zip(places.tolist(), answers, strict=True)):
             pixels = self._stand_in(place, answer) if isinstance(answer, str) else answer
-            pictures[at] = pixels.transpose(2, 0, 1)
-        return pictures
+            images[at] = pixels.transpose(2, 0, 1)
+        return images
 
     def _decoded(self, places: Sequence[int]) -> list[NDArray[np.uint8] | str]:
         paths = [Path(self._path(place)) for place in places]
-        return each_picture(self._decode, paths, self._files.workers)
+        return each_image(self._decode, paths, self._files.workers)
 
     def _decode(self, path: Path) -> NDArray[np.uint8] | str:
         member = tar_member(path)
         if member is None:
-            return try_picture(path, self.size, self._files.fit)
+            return try_image(path, self.size, self._files.fit)
         if member[2] > MOST_BYTES:
             return too_long(member[2])
         try:
-            return try_picture(self.blocks.read(*member), self.size, self._files.fit)
+            return try_image(self.blocks.read(*member), self.size, self._files.fit)
         except OSError as error:
             return error.strerror or str(error)
 
@@ -159,7 +158,7 @@ class StreamedPictures:
             if not isinstance(answer, str):
                 return answer
             self.skipped[shown(Path(self._path(other)))] = answer
-        raise DataError(f"can't read picture {shown(Path(self._path(place)))}: {fault}, nor others")
+        raise DataError(f"can't read image {shown(Path(self._path(place)))}: {fault}, nor others")
 
     def _named(
         self, places: NDArray[np.int64], answers: Sequence[NDArray[np.uint8] | str]
@@ -174,24 +173,24 @@ class StreamedPictures:
         return self._files.paths[int(self._files.places[self._rows[place]])]
 
     def _mean_bytes(self) -> float:
-        """Of the shards a picture, all that is in them counted; 0 where there are none."""
+        """Of the shards an image, all that is in them counted; 0 where there are none."""
         members = (tar_member(self._path(place)) for place in range(len(self._rows)))
         archives = {member[0] for member in members if member is not None}
         return sum(os.path.getsize(archive) for archive in archives) / len(self._rows)
 
 
-_WAY_OUT = "mend the pictures and go on with `resume`; or start with --on-bad-image skip"
+_WAY_OUT = "mend the images and go on with `resume`; or start with --on-bad-image skip"
 
 
-def reading_order(files: FilePictures, rows: NDArray[np.int64], buffer: int) -> Order:
+def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Order:
     """The orders in which rows of a table are streamed; see `buffered_order`.
 
-    Pictures of one shard make a run, all that are files of their own another.
+    Images of one shard make a run, all that are files of their own another.
 
     Args:
-        files: the pictures of the table.
+        files: the images of the table.
         rows: (n,) rows; the order draws places in it.
-        buffer: pictures that are mixed.
+        buffer: images that are mixed.
     """
     sequence = np.argsort(rows, kind="stable")
     runs: list[int] = []
@@ -206,27 +205,27 @@ def reading_order(files: FilePictures, rows: NDArray[np.int64], buffer: int) -> 
     return buffered_order(torch.from_numpy(sequence), runs, buffer)
 
 
-def keep_all_but_unlabelled(
+def keep_all_but_unlabeled(
     table: ImageTable, split: Split, size: int, *, refuse: bool, progress: Progress | None
 ) -> Split:
-    """Decode labelled, validation and test pictures into a cache of their own.
+    """Decode labeled, validation and test images into a cache of their own.
 
     Args:
-        table: its pictures are files, of which none was opened.
+        table: its images are files, of which none was opened.
         split: of the table.
         size: side in pixels.
         refuse: whether unreadable ones are an error; else they leave their part.
         progress: called while they are decoded.
 
     Raises:
-        DataError: some can't be read; or a class is left without labelled pictures.
+        DataError: some can't be read; or a class is left without labeled images.
     """
     files = table.read
-    assert isinstance(files, FilePictures)
-    files.keep(np.concatenate([split.labelled, split.validation, split.test]))
+    assert isinstance(files, ImageFiles)
+    files.keep(np.concatenate([split.labeled, split.validation, split.test]))
     faults = files.faults(size, progress)
     note = (
-        f"the {len(split.unlabelled)} unlabelled pictures are decoded while training goes: they "
+        f"the {len(split.unlabeled)} unlabeled images are decoded while training goes: they "
         "are not checked before, nor compared with the others"
     )
     split = replace(split, notes=(*split.notes, note))
@@ -239,9 +238,9 @@ def keep_all_but_unlabelled(
     notes = skipped(table.keys, {row: faults[int(files.places[row])] for row in rows})
     kept = {
         part: getattr(split, part)[~bad[getattr(split, part)]]
-        for part in ("labelled", "unlabelled", "validation", "test")
+        for part in ("labeled", "unlabeled", "validation", "test")
     }
-    counts = np.bincount(table.labels[kept["labelled"]], minlength=len(table.classes))
+    counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
     if bare := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
-        raise DataError(f"no labelled picture of {some(bare)} can be read")
+        raise DataError(f"no labeled image of {some(bare)} can be read")
     return replace(split, **kept, notes=(*split.notes, *notes))

@@ -1,4 +1,4 @@
-"""Pictures inside a larger file, named by a path of their own.
+"""Images inside a larger file, named by a path of their own.
 
 ``ARCHIVE.tar::OFFSET+LENGTH::NAME`` is a member of a tar file, ``FILE.parquet::ROW::`` a row of
 a parquet file; the name is for people. Such a path is all that reading takes: nothing is extracted
@@ -32,23 +32,23 @@ _PACKED = re.compile(r"(.+\.(?:tar|parquet))::(\d+)(?:\+(\d+))?::.*", re.DOTALL 
 
 
 def tar_path(archive: Path | str, offset: int, length: int, name: str) -> str:
-    """The path of a picture in an uncompressed tar file."""
+    """The path of an image in an uncompressed tar file."""
     return f"{os.fspath(archive)}::{offset}+{length}::{name}"
 
 
 def parquet_path(file: Path | str, row: int) -> str:
-    """The path of the picture in a row of a parquet file."""
+    """The path of the image in a row of a parquet file."""
     return f"{os.fspath(file)}::{row}::"
 
 
 def container(path: Path | str) -> str | None:
-    """The file that a picture is inside of; None for a picture that is a file."""
+    """The file that an image is inside of; None for an image that is a file."""
     match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
     return match[1] if match else None
 
 
 def tar_member(path: Path | str) -> tuple[str, int, int] | None:
-    """Tar file, offset and length of a picture inside of one; None for any other."""
+    """Tar file, offset and length of an image inside of one; None for any other."""
     match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
     if match is None or match[3] is None:
         return None
@@ -64,10 +64,10 @@ def too_long(length: int) -> str:
 
 
 def read_packed(path: Path | str) -> bytes | None:
-    """The encoded picture inside a larger file; None for a picture that is a file.
+    """The encoded image inside a larger file; None for an image that is a file.
 
     Raises:
-        OSError: the larger file can't be read, or ends before the picture does.
+        OSError: the larger file can't be read, or ends before the image does.
         DataError: pyarrow isn't installed.
     """
     match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
@@ -75,19 +75,19 @@ def read_packed(path: Path | str) -> bytes | None:
         return None
     file, start, length = match.groups()
     if length is None:
-        return parquet_pictures(file, os.stat(file).st_mtime_ns).encoded(int(start))
+        return parquet_images(file, os.stat(file).st_mtime_ns).encoded(int(start))
     if int(length) > MOST_BYTES:
         raise OSError(too_long(int(length)))
     with open(file, "rb") as archive:
         archive.seek(int(start))
         content = archive.read(int(length))
     if len(content) < int(length):
-        raise OSError(f"{file} ends inside the picture")
+        raise OSError(f"{file} ends inside the image")
     return content
 
 
-class ParquetPictures:
-    """The rows of a parquet file of Hugging Face's form; a few pictures are held at a time.
+class ParquetImages:
+    """The rows of a parquet file of Hugging Face's form; a few images are held at a time.
 
     Args:
         path: the file.
@@ -107,8 +107,8 @@ class ParquetPictures:
         except Exception as error:  # damage meets pyarrow's exceptions of any kind
             raise OSError(" ".join(str(error).split())) from None
         self.schema: Any = self._file.schema_arrow
-        self.image = next((field.name for field in self.schema if _is_picture(field.type)), "")
-        """Name of the column with the pictures, empty where there is none."""
+        self.image = next((field.name for field in self.schema if _is_image(field.type)), "")
+        """Name of the column with the images, empty where there is none."""
         metadata = self._file.metadata
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(group.num_rows for group in groups)]
@@ -135,7 +135,7 @@ class ParquetPictures:
                 yield from batch.column(0).to_pylist()
 
     def encoded(self, row: int) -> bytes:
-        """The bytes of the picture in a row.
+        """The bytes of the image in a row.
 
         Raises:
             OSError: the row has none.
@@ -144,7 +144,7 @@ class ParquetPictures:
             cell = self._cell(row)
             found = None if cell is None else cell["bytes"].as_py()
         if found is None:
-            raise OSError("the row holds no picture, at most a path")
+            raise OSError("the row holds no image, at most a path")
         if len(found) > MOST_BYTES:
             raise OSError(too_long(len(found)))
         return bytes(found)
@@ -201,10 +201,10 @@ class ParquetPictures:
         )
 
 
-@lru_cache(maxsize=8)  # each holds a few pictures
-def parquet_pictures(path: str, changed: int) -> ParquetPictures:
+@lru_cache(maxsize=8)  # each holds a few images
+def parquet_images(path: str, changed: int) -> ParquetImages:
     """The reader of a file; `changed`, its time of change, parts it from what it was before."""
-    return ParquetPictures(path)
+    return ParquetImages(path)
 
 
 def import_parquet() -> Any:
@@ -222,6 +222,6 @@ def import_parquet() -> Any:
     return pyarrow.parquet
 
 
-def _is_picture(kind: Any) -> bool:
+def _is_image(kind: Any) -> bool:
     names = [kind.field(place).name for place in range(kind.num_fields)]
     return str(kind).startswith("struct<") and {"bytes", "path"} <= set(names)

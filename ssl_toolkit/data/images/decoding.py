@@ -36,7 +36,7 @@ _STRIPS, _TILES = (273, 279), (324, 325)  # where they are, and their lengths
 
 
 class Unreadable(Exception):
-    """The reason why a file is no picture; becomes a text or a `DataError`."""
+    """The reason why a file is no image; becomes a text or a `DataError`."""
 
 
 class Room:

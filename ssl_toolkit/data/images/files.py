@@ -1,4 +1,4 @@
-"""From a picture file to square RGB pixels: one way for training, testing and predicting.
+"""From an image file to square RGB pixels: one way for training, testing and predicting.
 
 What becomes of each format and mode is a table in docs/image-formats.md; `data.decoding` does it.
 Of several frames or pages the first is taken. A file that claims more pixels than Pillow's limit
@@ -32,14 +32,14 @@ from ssl_toolkit.text import shown
 # Pillow logs what is odd in a TIFF as errors, which Python prints when nobody asked for a log.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
-PICTURE_SUFFIXES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
     + ((".avif",) if AVIF_IS_READ else ())
 )
-"""Extensions, in lower case, that make a file a picture; its content is then verified."""
+"""Extensions, in lower case, that make a file an image; its content is then verified."""
 
 # Content is decoded by these alone: a PostScript file named x.png never starts an interpreter.
-# Pillow opens the multi-picture JPEGs of telephones as JPEG.
+# Pillow opens the multi-image JPEGs of telephones as JPEG.
 _FORMATS = (
     "JPEG",
     "PNG",
@@ -54,34 +54,34 @@ _FORMATS = (
 Answer = TypeVar("Answer")
 
 
-def read_picture(path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
-    """Read one picture.
+def read_image(path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
+    """Read one image.
 
     Args:
         path: the file.
         size: side in pixels, at least 1.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
 
     Returns:
-        (size, size, 3) uint8, RGB; see `fit_picture` for how it is made square.
+        (size, size, 3) uint8, RGB; see `fit_image` for how it is made square.
 
     Raises:
         DataError: it can't be read; names the file and the reason.
     """
-    picture: NDArray[np.uint8] = read_pictures([path], size, fit=fit)[0]
-    return picture
+    image: NDArray[np.uint8] = read_images([path], size, fit=fit)[0]
+    return image
 
 
-def read_pictures(
+def read_images(
     paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
 ) -> NDArray[np.uint8]:
-    """Read several pictures, as `read_picture`.
+    """Read several images, as `read_image`.
 
     Args:
         paths: n files.
         size: side in pixels.
         workers: threads that decode; 0 decodes in the calling one.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
 
     Returns:
         (n, size, size, 3) uint8.
@@ -89,40 +89,40 @@ def read_pictures(
     Raises:
         DataError: some can't be read; one message a file.
     """
-    pictures = np.empty((len(paths), size, size, 3), dtype=np.uint8)
+    images = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     faults = []
     for place, answer in enumerate(
-        each_picture(lambda path: try_picture(path, size, fit), paths, workers)
+        each_image(lambda path: try_image(path, size, fit), paths, workers)
     ):
         if isinstance(answer, str):
-            faults.append(f"can't read picture {shown(paths[place])}: {answer}")
+            faults.append(f"can't read image {shown(paths[place])}: {answer}")
         else:
-            pictures[place] = answer
+            images[place] = answer
     if faults:
         raise DataError(faults)
-    return pictures
+    return images
 
 
-def try_picture(
-    picture: Path | bytes | Image.Image, size: int, fit: Fit = "crop"
+def try_image(
+    source: Path | bytes | Image.Image, size: int, fit: Fit = "crop"
 ) -> NDArray[np.uint8] | str:
-    """Read one picture inside `pillow_muted`, from any thread.
+    """Read one image inside `pillow_muted`, from any thread.
 
     Args:
-        picture: a file, the bytes of one, or a picture that Pillow opened or made.
+        source: a file, the bytes of one, or an image that Pillow opened or made.
         size: side in pixels.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
 
     Returns:
-        As `read_picture`; or the reason why it can't be read.
+        As `read_image`; or the reason why it can't be read.
     """
-    opened = nullcontext(picture) if isinstance(picture, Image.Image) else opened_picture(picture)
+    opened = nullcontext(source) if isinstance(source, Image.Image) else opened_image(source)
     try:
         with opened as image:
-            return fit_picture(to_upright(image), size, fit)
+            return fit_image(to_upright(image), size, fit)
     except Unreadable as error:
         return str(error)
-    except Exception as error:  # a picture that Pillow opened elsewhere, decoded only now
+    except Exception as error:  # an image that Pillow opened elsewhere, decoded only now
         return damage(error)
 
 
@@ -139,7 +139,7 @@ def pillow_muted() -> Iterator[None]:
         yield
 
 
-def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
+def image_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
     """Why each file can't be read, None where it can.
 
     Every file is decoded to its end; JPEGs at an eighth of their size, which reads all of the
@@ -152,29 +152,29 @@ def picture_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
 
     def fault(path: Path) -> str | None:
         try:
-            with opened_picture(path) as image:
+            with opened_image(path) as image:
                 decode(image, quick=True)
         except Unreadable as error:
             return str(error)
         return None
 
-    return each_picture(fault, paths, workers)
+    return each_image(fault, paths, workers)
 
 
 def open_content(path: Path) -> io.BufferedReader | io.BytesIO:
-    """The bytes of a picture that is a file, or inside a larger one (see `data.packed`)."""
+    """The bytes of an image that is a file, or inside a larger one (see `data.packed`)."""
     packed = read_packed(path)
     return path.open("rb") if packed is None else io.BytesIO(packed)
 
 
-def fit_picture(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
+def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
     """Make an image square.
 
-    Bicubic, antialiased when shrinking. At most the square is computed, so that a picture of
-    2000 x 3 pixels costs no more than another; a picture that has the size already is unchanged.
+    Bicubic, antialiased when shrinking. At most the square is computed, so that an image of
+    2000 x 3 pixels costs no more than another; an image that has the size already is unchanged.
 
     Args:
-        image: mode RGB or L (grey gives three equal channels).
+        image: mode RGB or L (gray gives three equal channels).
         size: side in pixels, at least 1.
         fit: ``crop`` scales the shorter side to `size` and cuts the middle square out; ``pad``
             scales the longer side to it and centers the whole image on white.
@@ -203,9 +203,7 @@ def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int
     return (size - across) // 2, (size - down) // 2, across, down
 
 
-def each_picture(
-    task: Callable[[Path], Answer], paths: Sequence[Path], workers: int
-) -> list[Answer]:
+def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:
     """Answers in order."""
     with pillow_muted():
         if workers < 1:
@@ -213,13 +211,13 @@ def each_picture(
         pool = ThreadPoolExecutor(workers)
         try:
             return list(pool.map(task, paths))
-        finally:  # after Ctrl-C no picture is begun any more
+        finally:  # after Ctrl-C no image is begun any more
             pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
-def opened_picture(path: Path | bytes) -> Iterator[Image.Image]:
-    """Open a picture; whatever goes wrong until it is closed is `Unreadable`.
+def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
+    """Open an image; whatever goes wrong until it is closed is `Unreadable`.
 
     The memory that decoding it takes is held until then.
     """
@@ -249,14 +247,14 @@ def opened_picture(path: Path | bytes) -> Iterator[Image.Image]:
     except PermissionError:
         raise Unreadable("no permission to read it") from None
     except UnidentifiedImageError:
-        raise Unreadable(named_kind(head) or ("not a picture" if head else "empty file")) from None
+        raise Unreadable(named_kind(head) or ("not an image" if head else "empty file")) from None
     except Exception as error:
         # Decoders meet damaged data with almost any exception.
         raise Unreadable(damage(error)) from None
 
 
 def _content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
-    """The encoded bytes of a picture.
+    """The encoded bytes of an image.
 
     Raises:
         Unreadable: a link that leads nowhere, or nothing that has contents.
@@ -285,4 +283,4 @@ def _claimed_size(path: Path | bytes) -> str:
             with contextlib.suppress(Exception):
                 width, height = reader(file, "").size
                 return f"{width} x {height} pixels"
-    return "a picture"
+    return "an image"

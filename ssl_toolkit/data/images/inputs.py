@@ -1,4 +1,4 @@
-"""Pictures in the forms in which Python code hands them over."""
+"""Images in the forms in which Python code hands them over."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from PIL import Image
 from torch import Tensor
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.images.files import padded_place, try_picture
+from ssl_toolkit.data.images.files import padded_place, try_image
 from ssl_toolkit.files import at_home
 from ssl_toolkit.text import shown
 
-Picture = str | os.PathLike[str] | Image.Image | NDArray[np.generic] | Tensor
-"""A file, a picture of Pillow's, an array (H, W, 3) or (H, W), or a tensor (3, H, W)."""
+ImageInput = str | os.PathLike[str] | Image.Image | NDArray[np.generic] | Tensor
+"""A file, an image of Pillow's, an array (H, W, 3) or (H, W), or a tensor (3, H, W)."""
 
 Pixels = NDArray[np.uint8] | NDArray[np.float32]
 """(size, size, 3) RGB, uint8 or float in [0, 1]."""
 
 
-def several(images: Picture | Iterable[Picture]) -> Sequence[Picture]:
-    """One picture as a list of one, a stack as its pictures.
+def several(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
+    """One image as a list of one, a stack as its images.
 
     Stacks are arrays (N, H, W, 3), (N, H, W, 1) or (N, H, W), and tensors (N, 3, H, W), (N, 1, H,
-    W) or (N, H, W). With three dimensions, an array whose last one is at most 4 is one picture, and
+    W) or (N, H, W). With three dimensions, an array whose last one is at most 4 is one image, and
     so is a tensor whose first one is 1, 3 or 4.
     """
     if isinstance(images, np.ndarray):
@@ -41,26 +41,26 @@ def several(images: Picture | Iterable[Picture]) -> Sequence[Picture]:
     return list(images)
 
 
-def name_of(image: Picture, place: int) -> str:
-    """A picture in a message: its path, else its place in the list."""
+def name_of(image: ImageInput, place: int) -> str:
+    """An image in a message: its path, else its place in the list."""
     return shown(Path(image)) if isinstance(image, str | os.PathLike) else f"number {place}"
 
 
-def pixels_of(image: Picture, size: int, fit: Fit = "crop") -> Pixels | str:
-    """One picture, made square as `fit_picture` does; inside `pillow_muted`, from any thread.
+def pixels_of(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
+    """One image, made square as `fit_image` does; inside `pillow_muted`, from any thread.
 
     Args:
-        image: arrays and tensors are RGB or grey, uint8 or float in [0, 1]; floats stay floats.
+        image: arrays and tensors are RGB or gray, uint8 or float in [0, 1]; floats stay floats.
         size: side in pixels.
-        fit: see `fit_picture`.
+        fit: see `fit_image`.
 
     Returns:
         Its pixels, or the reason why it can't be read.
     """
     if isinstance(image, str | os.PathLike):
-        return try_picture(at_home(image), size, fit)
+        return try_image(at_home(image), size, fit)
     if isinstance(image, Image.Image):
-        return try_picture(image, size, fit)
+        return try_image(image, size, fit)
     if isinstance(image, Tensor):
         image = image.detach().cpu()
         image = image.float() if image.is_floating_point() else image
@@ -73,7 +73,7 @@ def pixels_of(image: Picture, size: int, fit: Fit = "crop") -> Pixels | str:
             "with the channels last"
         )
     if image.dtype == np.uint8:
-        return try_picture(Image.fromarray(np.ascontiguousarray(image)), size, fit)
+        return try_image(Image.fromarray(np.ascontiguousarray(image)), size, fit)
     if not np.issubdtype(image.dtype, np.floating):
         return f"its dtype is {image.dtype}; uint8 or float in [0, 1] is wanted"
     if not (image.min() >= 0 and image.max() <= 1):
@@ -82,7 +82,7 @@ def pixels_of(image: Picture, size: int, fit: Fit = "crop") -> Pixels | str:
 
 
 def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.float32]:
-    """As `fit_picture`, but without rounding to 8 bits."""
+    """As `fit_image`, but without rounding to 8 bits."""
     height, width = image.shape[:2]
     x, y, across, down = 0, 0, size, size
     box: tuple[float, float, float, float] = (0, 0, width, height)

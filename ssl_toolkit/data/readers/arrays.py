@@ -1,4 +1,4 @@
-"""Pictures that are arrays in memory as an `ImageTable`."""
+"""Images that are arrays in memory as an `ImageTable`."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.images.files import fit_picture
+from ssl_toolkit.data.images.files import fit_image
 from ssl_toolkit.data.readers.fit import FittedRead
 from ssl_toolkit.interfaces import ImageTable, Part
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Some pictures of a data set, in one array."""
+class ImageArray:
+    """Some images of a data set, in one array."""
 
     prefix: str
     """Start of their keys; a number follows."""
     part: Part | NDArray[np.str_]
     """One part for all, or (n,) one each."""
     images: NDArray[np.uint8]
-    """(n, h, w) grey or (n, h, w, 3) RGB."""
+    """(n, h, w) gray or (n, h, w, 3) RGB."""
     labels: ArrayLike
     """(n,) whole numbers, -1 for none."""
 
 
 def array_table(
-    classes: Sequence[str], groups: Sequence[Pictures], notes: Sequence[str] = ()
+    classes: Sequence[str], groups: Sequence[ImageArray], notes: Sequence[str] = ()
 ) -> ImageTable:
-    """Put arrays of pictures together; `digest` hashes the pixels.
+    """Put arrays of images together; `digest` hashes the pixels.
 
     Args:
         classes: names of the labels 0, 1, ...
-        groups: the pictures, in the order of the rows.
+        groups: the images, in the order of the rows.
         notes: lines the user should see.
     """
     starts = np.cumsum([0, *(len(group.images) for group in groups)])
 
-    def picture(row: int) -> NDArray[np.uint8]:
+    def image(row: int) -> NDArray[np.uint8]:
         which = int(np.searchsorted(starts, row, side="right")) - 1
         return np.asarray(groups[which].images[row - starts[which]])
 
     def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
-        pictures = np.empty((len(rows), size, size, 3), dtype=np.uint8)
+        images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
-            pictures[place] = fit_picture(Image.fromarray(picture(row)), size, fit)
-        return pictures
+            images[place] = fit_image(Image.fromarray(image(row)), size, fit)
+        return images
 
     def digest(row: int) -> str:
-        return hashlib.sha256(picture(row).tobytes()).hexdigest()
+        return hashlib.sha256(image(row).tobytes()).hexdigest()
 
     return ImageTable(
         classes=tuple(classes),

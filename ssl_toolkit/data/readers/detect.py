@@ -35,7 +35,7 @@ def read_data(
     lazily: bool = False,
     fit: Fit = "crop",
 ) -> ImageTable:
-    """The pictures of a folder or file of any layout; see `folders.LAYOUTS`.
+    """The images of a folder or file of any layout; see `folders.LAYOUTS`.
 
     A file is told by its extension. A folder without class folders that holds ``.tar`` or
     ``.parquet`` files, beside each other or in folders named as splits or ``data``, is read as
@@ -45,13 +45,13 @@ def read_data(
     Args:
         path: the folder or file.
         root: what the paths of a manifest are relative to; None for its folder.
-        on_bad_image: see `folders.read_folder`; a picture that a manifest names and that isn't
+        on_bad_image: see `folders.read_folder`; an image that a manifest names and that isn't
             there is unreadable.
         workers: threads that decode.
         size: side in pixels at which they are decoded into the cache; None verifies only.
         progress: called while they are decoded.
-        lazily: open no picture; unreadable ones stay in the table.
-        fit: see `pictures.fit_picture`.
+        lazily: open no image; unreadable ones stay in the table.
+        fit: see `images.fit_image`.
 
     Raises:
         DataError: it doesn't exist, is of no known layout, or what is in it is wrong.
@@ -131,13 +131,13 @@ def _files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]
 
 
 def _check_filled(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
-    """Refuse classes whose pictures were all skipped."""
+    """Refuse classes whose images were all skipped."""
     counts = Counter(
         label
         for label, part in zip(rows.labels, rows.parts, strict=True)
-        if part in ("labelled", "pool")
+        if part in ("labeled", "pool")
     )
     if empty := [name for number, name in enumerate(classes) if not counts[number]]:
         raise DataError(
-            [f"{shown(top)}: class {name!r} has no readable picture with a label" for name in empty]
+            [f"{shown(top)}: class {name!r} has no readable image with a label" for name in empty]
         )

@@ -1,4 +1,4 @@
-"""Which files of a folder tree are pictures, and how far links are followed."""
+"""Which files of a folder tree are images, and how far links are followed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import shown, some, text_of
@@ -33,10 +33,10 @@ _LEFT_BY_TOOLS = frozenset(
 class Finds:
     """What a walk met; keys are relative to the data folder, with ``/``, as UTF-8 text."""
 
-    pictures: dict[str, Path] = field(default_factory=dict)
+    images: dict[str, Path] = field(default_factory=dict)
     """By key, in the order of the keys; broken links among them."""
     unused: list[str] = field(default_factory=list)
-    """Files whose extension isn't a picture's."""
+    """Files whose extension isn't an image's."""
     links: list[str] = field(default_factory=list)
     """Links that were not followed, for they lead into another split or in a circle."""
 
@@ -55,18 +55,18 @@ def entries(folder: Path) -> list[Path]:
 
 
 def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Finds:
-    """Collect the pictures below one folder.
+    """Collect the images below one folder.
 
     Real folders come first; then each linked folder that was not seen yet is walked once, so that
     no circle of links goes round and it doesn't matter which of two links is met first. Not
     followed: a link into one of `others`, to a folder elsewhere in the data folder, or to a
-    folder that holds the data folder; and a link to a single picture in one of `others`.
+    folder that holds the data folder; and a link to a single image in one of `others`.
 
     Args:
         top: the folder to walk; walked in any case, also when it is a link.
         key: its key, the start of all keys below it.
         root: the real path of the data folder.
-        others: real paths of the folders whose pictures must not come in.
+        others: real paths of the folders whose images must not come in.
 
     Raises:
         DataError: a folder can't be listed.
@@ -88,12 +88,12 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fin
                     linked.append((path, inner))
                 else:
                     enter(path, inner)
-            elif path.suffix.lower() not in PICTURE_SUFFIXES:
+            elif path.suffix.lower() not in IMAGE_SUFFIXES:
                 finds.unused.append(inner)
             elif path.is_symlink() and in_any(real_path(path), others):
                 finds.links.append(inner)
             else:
-                finds.pictures[inner] = path
+                finds.images[inner] = path
 
     def enter(folder: Path, key: str) -> None:
         real = real_path(folder)
@@ -106,7 +106,7 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fin
     descend(top, key)
     for path, inner in linked:  # grows while linked folders hold more links
         enter(path, inner)
-    finds.pictures = dict(sorted(finds.pictures.items()))
+    finds.images = dict(sorted(finds.images.items()))
     return finds
 
 

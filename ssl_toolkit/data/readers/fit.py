@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 
@@ -27,12 +27,12 @@ class FittedRead:
 
 
 def lay_out(table: ImageTable, fit: Fit) -> ImageTable:
-    """The table whose images are made square in this way; see `pictures.fit_picture`.
+    """The table whose images are made square in this way; see `images.fit_image`.
 
     Raises:
         DataError: a data set's own ``read`` makes them square, and `fit` isn't what it does.
     """
-    if isinstance(table.read, FilePictures):
+    if isinstance(table.read, ImageFiles):
         table.read.fit = fit
     elif isinstance(table.read, FittedRead):
         return replace(table, read=replace(table.read, fit=fit))

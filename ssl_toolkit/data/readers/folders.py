@@ -1,4 +1,4 @@
-"""A user's own folders of pictures as an `ImageTable`."""
+"""A user's own folders of images as an `ImageTable`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LAYOUTS = (
 )
 """The accepted layouts, for messages."""
 
-Source = Literal["labelled", "unlabelled", "train", "validation", "val", "test"]
+Source = Literal["labeled", "unlabeled", "train", "validation", "val", "test"]
 
 # British spellings too; upper and lower case alike, so that Train/ never becomes a class.
 _SOURCES: dict[str, Source] = {
-    "labeled": "labelled",
-    "labelled": "labelled",
-    "unlabeled": "unlabelled",
-    "unlabelled": "unlabelled",
+    "labeled": "labeled",
+    "labelled": "labeled",
+    "unlabeled": "unlabeled",
+    "unlabelled": "unlabeled",
     "train": "train",
     "validation": "validation",
     "val": "val",
@@ -51,32 +51,32 @@ def read_folder(
     lazily: bool = False,
     fit: Fit = "crop",
 ) -> ImageTable:
-    """Look at a folder and list its pictures; nothing is written there.
+    """Look at a folder and list its images; nothing is written there.
 
     The layout is told by the names of its folders (see `LAYOUTS`; also ``labelled`` and
     ``unlabelled``, upper or lower case). Classes are the folders in ``labeled/`` or ``train/``, or
     the top ones, sorted as text. ``val/`` without ``test/`` beside ``train/`` is the test split.
-    Every picture is verified by decoding it. Links are followed once and never from the unlabelled
-    pictures into labelled, validation or test ones.
+    Every image is verified by decoding it. Links are followed once and never from the unlabeled
+    images into labeled, validation or test ones.
 
     Args:
         path: the data folder.
-        on_bad_image: ``error`` refuses the folder and names every unreadable picture of every
+        on_bad_image: ``error`` refuses the folder and names every unreadable image of every
             split at once; ``skip`` leaves exactly those out and names each in a note.
         workers: threads that decode; 0 decodes in the calling one.
         size: side in pixels at which they are decoded into the cache, from which ``read`` then
             serves that size; None verifies only.
         progress: called while they are decoded.
-        lazily: open no picture; unreadable ones stay in the table.
-        fit: see `pictures.fit_picture`.
+        lazily: open no image; unreadable ones stay in the table.
+        fit: see `images.fit_image`.
 
     Returns:
         The table; its notes say what was understood, ignored, not used and skipped. Without
-        unlabelled pictures in the ``labeled/`` layout a note begins "no unlabelled pictures".
+        unlabeled images in the ``labeled/`` layout a note begins "no unlabeled images".
 
     Raises:
         DataError: no such folder, a layout that can't be read, classes that don't agree, a class
-            without pictures, or unreadable pictures.
+            without images, or unreadable images.
     """
     top = Path(path)
     if not top.is_dir():
@@ -87,7 +87,7 @@ def read_folder(
     folders = [entry for entry in inside if entry.is_dir()]
     rows.unused += [text_of(entry.name) for entry in inside if not entry.is_dir()]
     sources = _sources(top, folders)
-    if "labelled" in sources or "train" in sources:
+    if "labeled" in sources or "train" in sources:
         classes = _read_splits(top, sources, rows)
         used = set(rows.folders)
         rows.ignored += [text_of(folder.name) for folder in folders if folder not in used]
@@ -101,7 +101,7 @@ def read_folder(
         classes = _read_classes(top, "", folders, "pool", (), rows)
         if len(classes) < 2:
             raise DataError(
-                f"{shown(top)} holds pictures in {len(classes)} class folders, two are the least; "
+                f"{shown(top)} holds images in {len(classes)} class folders, two are the least; "
                 f"a data folder holds {LAYOUTS}"
             )
     rows.drop_unreadable(refuse=on_bad_image == "error")
@@ -123,9 +123,9 @@ def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
 
 def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tuple[str, ...]:
     """Read the layouts with a folder a split; returns the classes."""
-    main: Part = "labelled" if "labelled" in sources else "pool"
+    main: Part = "labeled" if "labeled" in sources else "pool"
     validation, val = sources.get("validation"), sources.get("val")
-    test, pool = sources.get("test"), sources.get("unlabelled")
+    test, pool = sources.get("test"), sources.get("unlabeled")
     if main == "pool" and test is None and val is not None:
         test, val = val, None
         rows.notes.append("val/ is taken as the test split: there is no test/ beside train/")
@@ -137,7 +137,7 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tup
         )
         pool = None
     found: dict[Part, Path | None] = {
-        main: sources["labelled" if main == "labelled" else "train"],
+        main: sources["labeled" if main == "labeled" else "train"],
         "validation": validation or val,
         "test": test,
     }
@@ -158,15 +158,15 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tup
         foreign = [item for item in kinds if _class_of(item) not in classes]
         faults += [
             f"{shown(item)} is a class that {text_of(splits[main].name)}/ doesn't have (it has "
-            f"{some(classes)}); add pictures of it there, or remove the folder"
+            f"{some(classes)}); add images of it there, or remove the folder"
             for item in foreign
         ]
         if not foreign:
             _read_classes(top, f"{name}/", kinds, part, others, rows, classes)
     if faults:
         raise DataError(faults)
-    if main == "labelled":
-        _read_unlabelled(top, pool, [real_path(folder) for folder in splits.values()], rows)
+    if main == "labeled":
+        _read_unlabeled(top, pool, [real_path(folder) for folder in splits.values()], rows)
     return classes
 
 
@@ -195,7 +195,7 @@ def _read_classes(
             rows.links.append(prefix + name)
             continue
         finds = walk(folder, prefix + name, root=root, others=others)
-        if not prefix and not finds.pictures and not any(map(kind_of_name, finds.unused)):
+        if not prefix and not finds.images and not any(map(kind_of_name, finds.unused)):
             rows.ignored.append(name)  # beside the classes of a single pool: no class
             continue
         if kind not in kinds[-1:]:
@@ -210,14 +210,14 @@ def _class_of(folder: Path) -> str:
     return class_name(text_of(folder.name))
 
 
-def _read_unlabelled(top: Path, pool: Path | None, others: Sequence[Path], rows: Collected) -> None:
+def _read_unlabeled(top: Path, pool: Path | None, others: Sequence[Path], rows: Collected) -> None:
     if pool is None:
-        rows.notes.append(f"no unlabelled pictures: there is no folder {shown(top)}/unlabeled")
+        rows.notes.append(f"no unlabeled images: there is no folder {shown(top)}/unlabeled")
         return
     finds = walk(pool, text_of(pool.name), root=real_path(top), others=others)
-    rows.add(finds, -1, "unlabelled")
-    if not finds.pictures:
-        rows.notes.append(f"no unlabelled pictures: the folder {shown(pool)} holds none")
+    rows.add(finds, -1, "unlabeled")
+    if not finds.images:
+        rows.notes.append(f"no unlabeled images: the folder {shown(pool)} holds none")
 
 
 def _check_apart(folders: Sequence[Path]) -> None:
@@ -225,7 +225,7 @@ def _check_apart(folders: Sequence[Path]) -> None:
         for other in folders:
             if folder != other and is_inside(real_path(folder), real_path(other)):
                 raise DataError(
-                    f"{shown(folder)} and {shown(other)} lead to the same pictures; "
+                    f"{shown(folder)} and {shown(other)} lead to the same images; "
                     "splits must not share a folder"
                 )
 
@@ -241,9 +241,9 @@ def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None
     where = shown(rows.folders[0] if rows.folders else top)
     start = f"{text_of(rows.folders[0].name)}/" if rows.folders else ""
     pairs = zip(rows.labels, rows.parts, strict=True)
-    filled = {label for label, part in pairs if part in ("labelled", "pool")}
+    filled = {label for label, part in pairs if part in ("labeled", "pool")}
     empty = [
-        f"class folder {where}/{kind} holds no readable picture"
+        f"class folder {where}/{kind} holds no readable image"
         f"{_but(f'{start}{kind}/', rows)}; add some, or remove it"
         for label, kind in enumerate(classes)
         if label not in filled
@@ -255,7 +255,7 @@ def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None
 
 
 def _but(start: str, rows: Collected) -> str:
-    """What a class folder without pictures holds in their place; empty for nothing known."""
+    """What a class folder without images holds in their place; empty for nothing known."""
     kinds = Counter(kind_of_name(name) for name in rows.unused if name.startswith(start))
     skipped = [note for note in rows.notes if note.startswith(f"skipped {start}")]
     told = [f"{count} files, each {kind}: {way_out(kind)}" for kind, count in kinds.items() if kind]

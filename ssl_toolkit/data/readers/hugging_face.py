@@ -1,4 +1,4 @@
-"""Pictures as Hugging Face's ``datasets`` stores them: ``imagefolder`` metadata, and parquet."""
+"""Images as Hugging Face's ``datasets`` stores them: ``imagefolder`` metadata, and parquet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.data.class_names import class_of
-from ssl_toolkit.data.images.archives import parquet_path, parquet_pictures
+from ssl_toolkit.data.images.archives import parquet_images, parquet_path
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.data.readers.manifests import fill, fill_from_files, part_of
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_text, records
@@ -18,13 +18,13 @@ from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import shown, text_of
 
 METADATA = ("metadata.csv", "metadata.jsonl")
-"""Names of files that list the pictures of their folder under ``file_name``."""
+"""Names of files that list the images of their folder under ``file_name``."""
 
 _LABELS = ("label", "labels", "fine_label")
 
 
 def is_metadata(path: Path) -> bool:
-    """Whether a file names pictures and their labels, by its name and its first line."""
+    """Whether a file names images and their labels, by its name and its first line."""
     if path.name.lower() not in METADATA:
         return False
     with path.open("rb") as file:
@@ -33,7 +33,7 @@ def is_metadata(path: Path) -> bool:
 
 
 def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
-    """Add the pictures that ``metadata.csv`` or ``metadata.jsonl`` files name.
+    """Add the images that ``metadata.csv`` or ``metadata.jsonl`` files name.
 
     A file in ``train/``, ``validation/`` or ``test/`` says the split; in the data folder itself
     the first folder of ``file_name``, or a column ``split``, does. The label stands under
@@ -42,7 +42,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> t
     Args:
         metadata: the files, in `top` or in folders of it.
         top: what keys are relative to, and what no path leaves.
-        rows: takes the pictures.
+        rows: takes the images.
 
     Returns:
         The classes, sorted as text.
@@ -65,23 +65,23 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> t
 
 
 def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
-    """Add the pictures of parquet files, without reading any.
+    """Add the images of parquet files, without reading any.
 
     A file whose name, or whose folder's, begins with a split's (``train-00000-of-00001.parquet``)
-    belongs to it. The pictures are the column whose cells hold ``bytes`` and ``path``; the bytes
+    belongs to it. The images are the column whose cells hold ``bytes`` and ``path``; the bytes
     must be there. The label is the column ``label``, ``labels`` or ``fine_label``, else one that
     the schema calls a ``ClassLabel``; its names are the schema's.
 
     Args:
         files: the files.
         top: what keys are relative to, and what no path leaves.
-        rows: takes the pictures.
+        rows: takes the images.
 
     Returns:
         The classes, sorted as text.
 
     Raises:
-        DataError: pyarrow isn't installed, a file is damaged or lacks a column of pictures, or as
+        DataError: pyarrow isn't installed, a file is damaged or lacks a column of images, or as
             `manifests.fill`.
     """
     bad = BadRows(shown(top), "row")
@@ -97,7 +97,7 @@ def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str
 
 def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
     try:
-        source = parquet_pictures(os.fspath(path), os.stat(path).st_mtime_ns)
+        source = parquet_images(os.fspath(path), os.stat(path).st_mtime_ns)
         column, names = _label_column(source.schema)
         for name in filter(None, (source.image, column)):
             source.check(name)
@@ -106,7 +106,7 @@ def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Reco
         raise DataError(f"can't read {bad.where}: {reason}") from None
     if not source.image:
         raise DataError(
-            f"{bad.where} has no column of pictures, a struct of bytes and path; its columns are "
+            f"{bad.where} has no column of images, a struct of bytes and path; its columns are "
             f"{', '.join(source.schema.names)}"
         )
     where = text_of(os.path.relpath(path, top)) if path != top else text_of(path.name)

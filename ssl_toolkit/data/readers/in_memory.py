@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ssl_toolkit.data.images.decoding import Unreadable, to_upright
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
-from ssl_toolkit.data.images.inputs import Picture
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
+from ssl_toolkit.data.images.inputs import ImageInput
 from ssl_toolkit.data.label_values import label_name, label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.readers.npz import as_uint8, checked_stack
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import sync
 
-Images = NDArray[Any] | Tensor | Sequence[Picture] | Dataset[Any]
+Images = NDArray[Any] | Tensor | Sequence[ImageInput] | Dataset[Any]
 """A stack (N, H, W, 3), (N, H, W) or a tensor (N, 3, H, W); features (N, D); a sequence of paths,
 images of Pillow's, arrays and tensors; or a map-style data set of torch's, of images or of pairs
 (image, label)."""
@@ -73,7 +73,7 @@ class _Part:
     def __len__(self) -> int:
         return len(self.images)
 
-    def items(self) -> Iterator[tuple[Picture, str]]:
+    def items(self) -> Iterator[tuple[ImageInput, str]]:
         """Images and labels, one at a time."""
         for place in range(len(self)):
             item, label = self.images[place], ""
@@ -248,7 +248,7 @@ def _encoded(image: Any, where: str) -> tuple[bytes, str]:
     try:
         if isinstance(image, str | os.PathLike):
             suffix = Path(image).suffix.lower()
-            return Path(image).read_bytes(), suffix if suffix in PICTURE_SUFFIXES else ".png"
+            return Path(image).read_bytes(), suffix if suffix in IMAGE_SUFFIXES else ".png"
         if isinstance(image, Tensor):
             image = image.detach().cpu()
             image = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()

@@ -1,4 +1,4 @@
-"""The pictures that a command's arguments name: files, and folders with all that is in them."""
+"""The images that a command's arguments name: files, and folders with all that is in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ssl_toolkit.text import shown, some, text_of
 
 @dataclass(frozen=True)
 class Listing:
-    """Pictures, by the names under which they are reported."""
+    """Images, by the names under which they are reported."""
 
     names: list[str]
     """(N,) the argument as typed, joined with the path inside where it is a folder."""
@@ -25,18 +25,18 @@ class Listing:
     """Lines the user should see: what lies in the folders and is not used."""
 
 
-def list_pictures(arguments: Sequence[str]) -> Listing:
-    """Find the pictures, in the order of the arguments, those of a folder in the order of names.
+def list_images(arguments: Sequence[str]) -> Listing:
+    """Find the images, in the order of the arguments, those of a folder in the order of names.
 
-    Folders are walked as ``unlabeled/`` is: hidden files are no pictures, links go round in no
-    circle, the extension decides. A file that is named itself is a picture whatever its extension.
+    Folders are walked as ``unlabeled/`` is: hidden files are no images, links go round in no
+    circle, the extension decides. A file that is named itself is an image whatever its extension.
     Nothing is opened.
 
     Args:
         arguments: paths as typed.
 
     Raises:
-        DataError: some don't exist, or are folders without pictures; one message each.
+        DataError: some don't exist, or are folders without images; one message each.
     """
     listing = Listing([], [], [])
     faults = []
@@ -46,23 +46,23 @@ def list_pictures(arguments: Sequence[str]) -> Listing:
         path = Path(typed)
         if not path.is_dir():
             if not os.path.lexists(path):
-                faults.append(f"{text_of(typed)}: no such picture or folder")
+                faults.append(f"{text_of(typed)}: no such image or folder")
             listing.names.append(text_of(typed))
             listing.paths.append(path)
             continue
         finds = walk(path, "", root=real_path(path))
         start = text_of(os.path.join(typed, ""))
-        if not finds.pictures:
+        if not finds.images:
             known = [name for name in finds.unused if kind_of_name(name)]
-            told = "; ".join(["there are no pictures in this folder", *unused_notes(known, "")])
+            told = "; ".join(["there are no images in this folder", *unused_notes(known, "")])
             faults.append(f"{shown(path)}: {told}")
-        listing.names.extend(start + key.removeprefix("/") for key in finds.pictures)
-        listing.paths.extend(finds.pictures.values())
+        listing.names.extend(start + key.removeprefix("/") for key in finds.images)
+        listing.paths.extend(finds.images.values())
         unused += [start + key.removeprefix("/") for key in finds.unused]
         links += [start + key.removeprefix("/") for key in finds.links]
     if faults:
         raise DataError(faults)
-    listing.notes.extend(unused_notes(unused, "no picture's extension"))
+    listing.notes.extend(unused_notes(unused, "no image's extension"))
     if links:
         listing.notes.append(f"links not followed (they lead in a circle): {some(links)}")
     return listing

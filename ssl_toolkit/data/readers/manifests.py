@@ -1,4 +1,4 @@
-"""Lists of pictures: CSV, TSV and JSONL manifests, and lists of ``path label`` lines."""
+"""Lists of images: CSV, TSV and JSONL manifests, and lists of ``path label`` lines."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PARTS: dict[str, Part] = {
     "": "pool",
     "pool": "pool",
     "train": "pool",
-    "labeled": "labelled",
-    "labelled": "labelled",
-    "unlabeled": "unlabelled",
-    "unlabelled": "unlabelled",
+    "labeled": "labeled",
+    "labelled": "labeled",
+    "unlabeled": "unlabeled",
+    "unlabelled": "unlabeled",
     "val": "validation",
     "valid": "validation",
     "validation": "validation",
@@ -39,27 +39,27 @@ _LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=Tr
 
 
 def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, ...]:
-    """Add the pictures that a manifest names; opens none of them.
+    """Add the images that a manifest names; opens none of them.
 
     A table has a first line that names its columns: ``path``, and ``label`` and ``split`` where
     there are any, in any order; others are ignored. JSONL has an object with these keys a line.
-    A list (``.txt``) has a path, a space and a label a line. Labels in `names.UNLABELLED`, of
+    A list (``.txt``) has a path, a space and a label a line. Labels in `names.UNLABELED`, of
     upper or lower case, mean none; all others are class names as they are written, the forms of
-    one name in Unicode being one class. An empty split means the pool, which unlabelled pictures
-    join as unlabelled ones.
+    one name in Unicode being one class. An empty split means the pool, which unlabeled images
+    join as unlabeled ones.
 
     Args:
         path: the file, UTF-8; its extension is one of `records.SUFFIXES`.
         root: what paths are relative to; None for the manifest's folder. No path leads outside,
             nor does a link on it.
-        rows: takes the pictures.
+        rows: takes the images.
 
     Returns:
-        The classes, sorted as text: those of labelled and pool pictures.
+        The classes, sorted as text: those of labeled and pool images.
 
     Raises:
         DataError: the file can't be read, some rows are wrong (told by line), fewer than two
-            classes carry labels, or none of the pictures exists.
+            classes carry labels, or none of the images exists.
     """
     bad = BadRows(shown(path))
     found = records(path, bad, "path", rows.notes)
@@ -69,13 +69,13 @@ def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, 
 def fill_from_files(
     found: Iterable[Record], root: Path, bad: BadRows, rows: Collected
 ) -> tuple[str, ...]:
-    """Add records of picture files to the table; see `read_manifest`.
+    """Add records of image files to the table; see `read_manifest`.
 
     Args:
         found: the records.
         root: what paths are relative to.
         bad: takes what is wrong with them.
-        rows: takes the pictures; empty so far.
+        rows: takes the images; empty so far.
 
     Raises:
         DataError: as `read_manifest`.
@@ -89,7 +89,7 @@ def fill_from_files(
     if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
         first = shown(Path(base, rows.paths[0]))
         raise DataError(
-            f"none of the {len(rows.keys):,} pictures of {bad.where} exists, the first should be "
+            f"none of the {len(rows.keys):,} images of {bad.where} exists, the first should be "
             f"{first}; name the folder that its paths start from with --root DIR"
         )
     return classes
@@ -102,7 +102,7 @@ def fill(
     rows: Collected,
     links: Links | None = None,
 ) -> tuple[str, ...]:
-    """Add records to the table, all but where the pictures are.
+    """Add records to the table, all but where the images are.
 
     Args:
         found: the records.
@@ -137,7 +137,7 @@ def fill(
         elif part is None:
             words = ", ".join(word for word in PARTS if word)
             bad.add(line, f"the split {split!r} is unknown; it is empty or one of {words}")
-        elif not label and part in ("labelled", "validation", "test"):
+        elif not label and part in ("labeled", "validation", "test"):
             bad.add(line, f"{text!r} is in the {part} split and has no label")
         else:
             if label not in forms:
@@ -145,7 +145,7 @@ def fill(
             keys.append(key)
             lines.append(line)
             numbers.append(forms[label])
-            parts.append(part if label else "unlabelled")
+            parts.append(part if label else "unlabeled")
     if have_twins(keys):
         _name_twins(keys, lines, bad)
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
@@ -153,7 +153,7 @@ def fill(
     if len(classes) < 2:
         told = f" ({classes[0]})" if classes else ""
         raise DataError(
-            f"{bad.where} has labelled pictures of {len(classes)} classes{told}, two are the least"
+            f"{bad.where} has labeled images of {len(classes)} classes{told}, two are the least"
         )
     known = {name: number for number, name in enumerate(classes)}
     final = [*(known.get(name, -1) for name in names), -1]  # the last one for -1, no label
@@ -224,7 +224,7 @@ class Links:
         real = real_path(Path(self._base, name))
         if any(is_inside(real, root) for root in self._roots):
             return ""
-        return f"{shown(real)}; write where the pictures are, and name a folder of all with --root"
+        return f"{shown(real)}; write where the images are, and name a folder of all with --root"
 
 
 def _file_name(key: str) -> str:
@@ -240,28 +240,28 @@ def _classes(
     bad: BadRows,
     notes: list[str],
 ) -> tuple[str, ...]:
-    """The classes of labelled and pool pictures; what else is named is a fault or a note."""
-    learnt = {
+    """The classes of labeled and pool images; what else is named is a fault or a note."""
+    learned = {
         number
         for number, part in zip(numbers, parts, strict=True)
-        if number >= 0 and part in ("labelled", "pool")
+        if number >= 0 and part in ("labeled", "pool")
     }
-    classes = tuple(sorted(names[number] for number in learnt))
-    if len(learnt) == len(names):
+    classes = tuple(sorted(names[number] for number in learned))
+    if len(learned) == len(names):
         return classes
     hidden = Counter[str]()
     for number, part, line in zip(numbers, parts, lines, strict=True):
-        if number < 0 or number in learnt:
+        if number < 0 or number in learned:
             continue
-        if part == "unlabelled":
+        if part == "unlabeled":
             hidden[names[number]] += 1
         else:
             near = did_you_mean(names[number], classes)
-            bad.add(line, f"class {names[number]!r} has no labelled picture{near}")
+            bad.add(line, f"class {names[number]!r} has no labeled image{near}")
     if hidden:
         notes.append(
-            f"labels of unlabelled pictures that are no class of the labelled ones are not used, "
-            f"{hidden.total()} pictures: {some(list(hidden))}"
+            f"labels of unlabeled images that are no class of the labeled ones are not used, "
+            f"{hidden.total()} images: {some(list(hidden))}"
         )
     return classes
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.data.label_values import label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.packed_strings import Texts, have_twins
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.manifests import PARTS
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -128,16 +128,16 @@ def _group(
         raise DataError(f"{where}: splits must be {count} texts, each empty or one of {known}")
     parts = np.array([PARTS[word] for word in words])
     bare = np.array([not label for label in names])
-    if (bare & np.isin(parts, ("labelled", "validation", "test"))).any():
+    if (bare & np.isin(parts, ("labeled", "validation", "test"))).any():
         raise DataError(f"{where}: some of {name} are for validation or test and have no label")
-    return _Group(f"{word or name}/", values, names, np.where(bare, "unlabelled", parts))
+    return _Group(f"{word or name}/", values, names, np.where(bare, "unlabeled", parts))
 
 
 def _image_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
     return array_table(
         classes,
         [
-            Pictures(
+            ImageArray(
                 group.prefix,
                 group.parts,
                 as_uint8(group.values, f"{where}, {group.prefix[:-1]}"),

@@ -1,4 +1,4 @@
-"""The rows of a list of pictures as they are written: CSV, TSV, JSONL, ``path label`` lines."""
+"""The rows of a list of images as they are written: CSV, TSV, JSONL, ``path label`` lines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ssl_toolkit.data.class_names import class_of, unguarded
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import some
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
-"""Extensions, in lower case, that make a file a list of pictures."""
+"""Extensions, in lower case, that make a file a list of images."""
 
 MOST_FAULTS = 20
 """Bad rows that are told one by one; of more, the number."""
@@ -110,7 +110,7 @@ def bounded_lines(file: TextIO, where: str) -> Iterator[str]:
         yield line
 
 
-_SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(PICTURE_SUFFIXES))
+_SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))
 _PATH_ENDS = re.compile(rf"(.*(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
 
 

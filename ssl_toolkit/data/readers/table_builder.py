@@ -1,4 +1,4 @@
-"""The pictures of a folder tree while they are put together into an `ImageTable`."""
+"""The images of a folder tree while they are put together into an `ImageTable`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import FileNames, FilePictures
+from ssl_toolkit.data.cache.image_files import FileNames, ImageFiles
 from ssl_toolkit.data.cache.verify import skipped, unreadable
-from ssl_toolkit.data.images.files import picture_faults
+from ssl_toolkit.data.images.files import image_faults
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.data.readers.file_tree import Finds, unused_notes
 from ssl_toolkit.interfaces import ImageTable, Part
@@ -26,13 +26,13 @@ class Collected:
     workers: int = 0
     """Threads that decode."""
     size: int | None = None
-    """Side in pixels at which pictures are decoded into the cache; None: only verified."""
+    """Side in pixels at which images are decoded into the cache; None: only verified."""
     progress: Progress | None = None
     """Called while they are decoded."""
     lazily: bool = False
-    """Whether no picture is opened: `verify` or whoever reads them will."""
+    """Whether no image is opened: `verify` or whoever reads them will."""
     fit: Fit = "crop"
-    """See `pictures.fit_picture`."""
+    """See `images.fit_image`."""
     folders: list[Path] = field(default_factory=list)
     """The folders of the splits, the one that says which classes there are first."""
     keys: Texts = field(default_factory=Texts)
@@ -46,19 +46,19 @@ class Collected:
     unused: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _pictures: FilePictures | None = field(default=None, init=False)
+    _images: ImageFiles | None = field(default=None, init=False)
 
     def add(self, finds: Finds, label: int, part: Part) -> None:
         """Add what a walk met, all with one label (-1 for none) and part."""
-        self.keys.extend(finds.pictures)
-        self.paths.extend(map(str, finds.pictures.values()))
-        self.labels += [label] * len(finds.pictures)
-        self.parts += [part] * len(finds.pictures)
+        self.keys.extend(finds.images)
+        self.paths.extend(map(str, finds.images.values()))
+        self.labels += [label] * len(finds.images)
+        self.parts += [part] * len(finds.images)
         self.unused += finds.unused
         self.links += finds.links
 
     def drop_unreadable(self, *, refuse: bool) -> None:
-        """Decode every picture; leave the unreadable ones out with a note each.
+        """Decode every image; leave the unreadable ones out with a note each.
 
         With a `size` they are decoded into the cache, or known from it. Nothing is done `lazily`.
 
@@ -69,29 +69,29 @@ class Collected:
             DataError: `refuse`, and some can't be read; one message each.
         """
         paths = FileNames(self.paths, self.base)
-        pictures = FilePictures(paths, self.workers, self.fit)
+        images = ImageFiles(paths, self.workers, self.fit)
         if self.lazily:
             return
         if self.size is None:
-            found = picture_faults([Path(path) for path in paths], self.workers)
+            found = image_faults([Path(path) for path in paths], self.workers)
             faults = {place: fault for place, fault in enumerate(found) if fault is not None}
         else:
-            faults = pictures.faults(self.size, self.progress)
-        self._pictures = pictures
+            faults = images.faults(self.size, self.progress)
+        self._images = images
         if not faults:
             return
         if refuse:
             raise unreadable(paths, faults)
         self.notes += skipped(self.keys, faults)
         good = [place for place in range(len(paths)) if place not in faults]
-        pictures.places = np.array(good, dtype=np.int64)
+        images.places = np.array(good, dtype=np.int64)
         self.keys = Texts(self.keys[place] for place in good)
         self.labels = [self.labels[place] for place in good]
         self.parts = [self.parts[place] for place in good]
 
     def table(self, classes: tuple[str, ...]) -> ImageTable:
         """The table; `digest` hashes the bytes of a file."""
-        pictures = self._pictures or FilePictures(
+        images = self._images or ImageFiles(
             FileNames(self.paths, self.base), self.workers, self.fit
         )
         return ImageTable(
@@ -99,18 +99,18 @@ class Collected:
             keys=self.keys,
             labels=np.array(self.labels, dtype=np.int64),
             parts=np.array(self.parts, dtype=np.str_),
-            read=pictures,
-            digest=pictures.digest,
+            read=images,
+            digest=images.digest,
             notes=(*self._summary(classes), *self.notes),
         )
 
     def _summary(self, classes: tuple[str, ...]) -> list[str]:
         counts = {part: self.parts.count(part) for part in get_args(Part)}
         told = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-        lines = [f"{len(classes)} classes ({some(classes)}); pictures: {told}"]
+        lines = [f"{len(classes)} classes ({some(classes)}); images: {told}"]
         if self.ignored:
             lines.append(f"ignored folders: {some(self.ignored)}")
-        lines += unused_notes(self.unused, "no picture's extension, or outside the class folders")
+        lines += unused_notes(self.unused, "no image's extension, or outside the class folders")
         if self.links:
             lines.append(
                 "links not followed (they lead into another split, or in a circle): "

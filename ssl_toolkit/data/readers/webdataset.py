@@ -1,6 +1,6 @@
 """WebDataset shards: tar files whose members with one name make a sample.
 
-``cat/0001.jpg`` is a picture; ``cat/0001.cls``, ``cat/0001.json`` or ``cat/0001.txt`` beside it
+``cat/0001.jpg`` is an image; ``cat/0001.cls``, ``cat/0001.json`` or ``cat/0001.txt`` beside it
 holds its label. Nothing is extracted to the disk, and no link is followed.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ssl_toolkit.data.class_names import class_of
 from ssl_toolkit.data.images.archives import tar_path
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
 from ssl_toolkit.data.readers.file_tree import unused_notes
 from ssl_toolkit.data.readers.manifests import fill, part_of
@@ -37,7 +37,7 @@ _NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
 class Sample:
     """The members of a shard with one name."""
 
-    pictures: list[Member] = field(default_factory=list)
+    images: list[Member] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     """By suffix; empty text for none."""
     others: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Sample:
 
 
 def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
-    """Add the pictures of tar files; reads headers and labels, no picture, and each shard once.
+    """Add the images of tar files; reads headers and labels, no image, and each shard once.
 
     What was found is kept (`shard_index.indexed`). A shard whose name, or whose folder's, begins
     with a split's (``train-000.tar``) belongs to it; others are the pool.
@@ -58,7 +58,7 @@ def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str
     Args:
         shards: uncompressed tar files.
         top: what keys are relative to.
-        rows: takes the pictures.
+        rows: takes the images.
 
     Returns:
         The classes, the labels as text, sorted.
@@ -83,15 +83,15 @@ def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -
         found = [name for name in unused if _has_dots(name)]
         dotted += [f"{where}/{name}" for name in found]
         rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
-        for stem, pictures, label in samples:
-            if not pictures:
+        for stem, images, label in samples:
+            if not images:
                 rows.unused.append(f"{where}/{stem}")
                 continue
             number += 1
-            if len(pictures) > 1:
-                bad.add(number, f"{where}/{stem} has {len(pictures)} pictures; one is right")
+            if len(images) > 1:
+                bad.add(number, f"{where}/{stem} has {len(images)} images; one is right")
                 continue
-            ((name, offset, length),) = pictures
+            ((name, offset, length),) = images
             rows.paths.append(tar_path(shard, offset, length, name))
             yield number, f"{where}/{name}", class_of(label), split
     if dotted:
@@ -107,7 +107,7 @@ def _has_dots(name: str) -> bool:
     return (
         match is not None
         and match[2].count(".") > 1
-        and os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES
+        and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
     )
 
 
@@ -119,7 +119,7 @@ def _dots(names: Sequence[str]) -> str:
 
 
 def _scan(shard: Path) -> Index:
-    """What is in a tar file; reads headers and labels, no picture.
+    """What is in a tar file; reads headers and labels, no image.
 
     Raises:
         DataError: it can't be read, a label is none, or a name leads outside.
@@ -154,8 +154,8 @@ def _scan(shard: Path) -> Index:
         raise DataError(f"can't read the shard {where}: {error.strerror or error}") from None
     found = []
     for stem, sample in samples.items():
-        if sample.pictures or not sample.others:  # beside an image others are side members
-            found.append((stem, sample.pictures, sample.label))
+        if sample.images or not sample.others:  # beside an image others are side members
+            found.append((stem, sample.images, sample.label))
         else:
             unused += sample.others
     return found, unused
@@ -170,7 +170,7 @@ def compressed(shards: Sequence[Path]) -> DataError:
     """The error for compressed shards; names the way out."""
     told = some([shown(shard) for shard in shards])
     return DataError(
-        f"can't read the shard {told}: compressed. Pictures are read from where they lie in a "
+        f"can't read the shard {told}: compressed. Images are read from where they lie in a "
         f"plain .tar, and are compressed themselves; unpack it (such as gunzip "
         f"{shown(shards[0])}) into a file that ends in .tar"
     )
@@ -210,8 +210,8 @@ class _Header(tarfile.TarInfo):
 
 def _add(sample: Sample, suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
     """Put a member into its sample; reads it when it holds a label."""
-    if suffix in PICTURE_SUFFIXES:
-        sample.pictures.append((member.name, member.offset_data, member.size))
+    if suffix in IMAGE_SUFFIXES:
+        sample.images.append((member.name, member.offset_data, member.size))
     elif suffix in LABEL_SUFFIXES:
         sample.labels[suffix] = _label(suffix, member, archive)
     elif _has_dots(member.name) or kind_of_name(member.name):

@@ -1,4 +1,4 @@
-"""What is in a shard, kept beside the decoded pictures so that no start scans it again."""
+"""What is in a shard, kept beside the decoded images so that no start scans it again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ssl_toolkit.data.cache.build import index_root
 from ssl_toolkit.files import write_text
 
 Member = tuple[str, int, int]
-"""Name, offset and length of a picture in a tar file."""
+"""Name, offset and length of an image in a tar file."""
 
 Index = tuple[list[tuple[str, list[Member], str]], list[str]]
-"""Of each sample its name, its pictures and its label (empty for none); and unused members."""
+"""Of each sample its name, its images and its label (empty for none); and unused members."""
 
 _FORMAT = "2"
 

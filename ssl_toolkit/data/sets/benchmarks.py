@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.text import shown
@@ -25,7 +25,7 @@ def default_root() -> Path:
 
 
 class CIFAR10(Dataset):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 pictures of 32 x 32 pixels, 10 classes.
+    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, 10 classes.
 
     4,000 labels by default, and a tenth of the training part for validation.
     """
@@ -49,14 +49,14 @@ class CIFAR10(Dataset):
         return array_table(
             train.classes,
             [
-                Pictures("cifar10/train/", "pool", train.data, train.targets),
-                Pictures("cifar10/test/", "test", test.data, test.targets),
+                ImageArray("cifar10/train/", "pool", train.data, train.targets),
+                ImageArray("cifar10/test/", "test", test.data, test.targets),
             ],
         )
 
 
 class CIFAR100(Dataset):
-    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 pictures of 32 x 32 pixels, 100 classes.
+    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, 100 classes.
 
     10,000 labels by default, and a tenth of the training part for validation.
     """
@@ -80,16 +80,16 @@ class CIFAR100(Dataset):
         return array_table(
             train.classes,
             [
-                Pictures("cifar100/train/", "pool", train.data, train.targets),
-                Pictures("cifar100/test/", "test", test.data, test.targets),
+                ImageArray("cifar100/train/", "pool", train.data, train.targets),
+                ImageArray("cifar100/test/", "test", test.data, test.targets),
             ],
         )
 
 
 class SVHN(Dataset):
-    """Street View House Numbers (Netzer et al. 2011), cropped: 73,257 + 26,032 pictures.
+    """Street View House Numbers (Netzer et al. 2011), cropped: 73,257 + 26,032 images.
 
-    1,000 labels by default and 5,000 pictures for validation. The part ``extra`` is not used.
+    1,000 labels by default and 5,000 images for validation. The part ``extra`` is not used.
     """
 
     defaults = DatasetDefaults(
@@ -112,14 +112,14 @@ class SVHN(Dataset):
         return array_table(
             [str(digit) for digit in range(10)],
             [
-                Pictures("svhn/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
-                Pictures("svhn/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
+                ImageArray("svhn/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
+                ImageArray("svhn/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
             ],
         )
 
 
 class STL10(Dataset):
-    """STL-10 (Coates et al. 2011): 5,000 labelled, 100,000 unlabelled, 8,000 test pictures.
+    """STL-10 (Coates et al. 2011): 5,000 labeled, 100,000 unlabeled, 8,000 test images.
 
     96 x 96 pixels, 10 classes. All labels are used by default, less a tenth for validation.
     """
@@ -133,17 +133,17 @@ class STL10(Dataset):
             from torchvision.datasets import STL10 as Source
 
             train = Source(folder, split="train", download=download)
-            unlabelled = Source(folder, split="unlabeled")
+            unlabeled = Source(folder, split="unlabeled")
             test = Source(folder, split="test")
-        bare = np.full(len(unlabelled.data), -1)
+        bare = np.full(len(unlabeled.data), -1)
         return array_table(
             train.classes,
             [
-                Pictures("stl10/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
-                Pictures(
-                    "stl10/unlabeled/", "unlabelled", unlabelled.data.transpose(0, 2, 3, 1), bare
+                ImageArray("stl10/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
+                ImageArray(
+                    "stl10/unlabeled/", "unlabeled", unlabeled.data.transpose(0, 2, 3, 1), bare
                 ),
-                Pictures("stl10/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
+                ImageArray("stl10/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
             ],
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.splits.draw import hashed_order
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
@@ -24,7 +24,7 @@ class Digits(Dataset):
 
     E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine
     Learning Repository, doi:10.24432/C50P49, CC BY 4.0: the test part, as scikit-learn gives it.
-    Its 17 grey levels are spread over 0 to 255.
+    Its 17 gray levels are spread over 0 to 255.
     """
 
     defaults = DatasetDefaults(
@@ -95,7 +95,7 @@ def _digit_table(
     parts = np.full(len(images), "pool")
     notes = [] if root is None else [f"{name} comes with a package; --root is not used"]
     classes = [str(digit) for digit in range(10)]
-    group = Pictures(f"{name}/", parts, images, labels)
+    group = ImageArray(f"{name}/", parts, images, labels)
     everything = array_table(classes, [group])
     for rows in hashed_order(everything, np.arange(len(images)), "test"):
         parts[rows[: round(TEST_SHARE * len(rows))]] = "test"

@@ -21,7 +21,7 @@ class DomainNetReal(Dataset):
 
     The lists ``real_train.txt`` and ``real_test.txt`` say the split. 11 labels a class by default,
     3,795 in all, as in SimPLE's transfer experiments (Hu et al. 2021), and a tenth of the training
-    pictures for validation, of which the paper says nothing.
+    images for validation, of which the paper says nothing.
     """
 
     defaults = DatasetDefaults(
@@ -69,7 +69,7 @@ class DomainNetReal(Dataset):
             rows.notes.append(f"domainnet_real is not whole: {len(names)} of {CLASSES} classes")
         if not any(os.path.exists(file) for file in rows.paths):
             raise DataError(
-                f"none of the {len(rows.paths):,} pictures of {shown(lists[0])} exists, the first "
+                f"none of the {len(rows.paths):,} images of {shown(lists[0])} exists, the first "
                 f"should be {rows.paths[0]}; unpack real.zip there"
             )
         return rows.table(tuple(names[number] for number in range(len(names))))
@@ -84,7 +84,7 @@ def _read_list(
         key = inside(text, base)
         if key is None or not label.isdecimal() or key.count("/") < 2:
             bad.add(
-                line, f"{text!r} {label!r} is no path real/<class>/<picture> inside with a number"
+                line, f"{text!r} {label!r} is no path real/<class>/<image> inside with a number"
             )
         elif outside := links.outside(key):
             bad.add(line, f"{key!r} leads by a link out of {shown(Path(base))} to {outside}")

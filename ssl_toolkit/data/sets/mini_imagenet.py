@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.images.files import PICTURE_SUFFIXES
-from ssl_toolkit.data.readers.arrays import Pictures, array_table
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
 from ssl_toolkit.data.readers.manifests import Links
 from ssl_toolkit.data.readers.table_builder import Collected
@@ -38,15 +38,15 @@ FORMS = (
 CLASSES, A_CLASS = 100, 600
 SIZE = 84
 TEST_SHARE = 1 / 6
-"""100 of the 600 pictures of each class."""
+"""100 of the 600 images of each class."""
 
 
 class MiniImageNet(Dataset):
-    """Mini-ImageNet (Vinyals et al. 2016): 60,000 pictures, 84 x 84 pixels, 100 classes.
+    """Mini-ImageNet (Vinyals et al. 2016): 60,000 images, 84 x 84 pixels, 100 classes.
 
     It was made for few-shot learning, whose files part it by classes. Here the 64, 16 and 20
     classes are merged to 100, as SimPLE (Hu et al. 2021) does, and every class has 500 training
-    and 100 test pictures. The papers don't say which: here the test pictures of a class are the
+    and 100 test images. The papers don't say which: here the test images of a class are the
     first sixth in the order of SHA-256("test", key), whatever the seed of the run. Of the training
     ones 72 a class are for validation and 40 have labels by default. Pixels of the pickles are
     taken as RGB.
@@ -88,7 +88,7 @@ class MiniImageNet(Dataset):
 
 
 Group = tuple[str, NDArray[np.uint8]]
-"""Name of a class and its pictures."""
+"""Name of a class and its images."""
 
 
 def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
@@ -98,11 +98,11 @@ def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
         raise DataError(f"mini_imagenet: the files share classes ({some(sorted(names))})")
 
     def table(parts: list[NDArray[np.str_]]) -> ImageTable:
-        pictures = [
-            Pictures(f"mini_imagenet/{name}/", part, images, np.full(len(images), label))
+        arrays = [
+            ImageArray(f"mini_imagenet/{name}/", part, images, np.full(len(images), label))
             for label, ((name, images), part) in enumerate(zip(groups, parts, strict=True))
         ]
-        return array_table(names, pictures, _counted(names, sum(len(part) for part in parts)))
+        return array_table(names, arrays, _counted(names, sum(len(part) for part in parts)))
 
     parts_of = [np.full(len(images), "pool") for _, images in groups]
     undivided = table(parts_of)
@@ -130,7 +130,7 @@ def _counted(names: tuple[str, ...] | list[str], count: int) -> list[str]:
         return []
     return [
         f"mini_imagenet is not whole: {len(names)} of {CLASSES} classes, {count:,} of "
-        f"{CLASSES * A_CLASS:,} pictures"
+        f"{CLASSES * A_CLASS:,} images"
     ]
 
 
@@ -152,7 +152,7 @@ def _category_split(path: Path) -> Iterator[Group]:
     except (TypeError, ValueError):
         labels = np.empty(0, dtype=np.int64)
     if labels.shape != (len(images),):
-        raise DataError(f"{shown(path)} has no list 'labels', a number for each picture")
+        raise DataError(f"{shown(path)} has no list 'labels', a number for each image")
     known = content.get("catname2label")
     named = known.items() if isinstance(known, dict) else ()
     names = {number: _name(name) for name, number in named}
@@ -165,10 +165,10 @@ def _name(value: Any) -> str:
 
 
 def _images(path: Path, value: Any) -> NDArray[np.uint8]:
-    """The pictures of a pickle, checked."""
+    """The images of a pickle, checked."""
     shape_is_right = isinstance(value, np.ndarray) and value.ndim == 4 and value.shape[-1] == 3
     if not shape_is_right or value.dtype != np.uint8:
-        raise DataError(f"{shown(path)} has no pictures, a uint8 array (N, height, width, 3)")
+        raise DataError(f"{shown(path)} has no images, a uint8 array (N, height, width, 3)")
     return np.asarray(value)
 
 
@@ -222,7 +222,7 @@ def _class_folders(folder: Path) -> list[Path]:
     filled = [
         kind
         for kind in kinds
-        if any(entry.suffix.lower() in PICTURE_SUFFIXES for entry in entries(kind))
+        if any(entry.suffix.lower() in IMAGE_SUFFIXES for entry in entries(kind))
     ]
     return filled if len(filled) > 1 else []
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.image_files import FileNames, FilePictures
-from ssl_toolkit.data.images.files import pillow_muted, try_picture
+from ssl_toolkit.data.cache.image_files import FileNames, ImageFiles
+from ssl_toolkit.data.images.files import pillow_muted, try_image
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.data.readers.fit import FittedRead
 from ssl_toolkit.data.sets.benchmarks import default_root, told_faults
@@ -72,7 +72,7 @@ SETS: dict[str, dict[Part, Arguments]] = {
     "QMNIST": {"pool": {"what": "train"}, "test": {"what": "test"}},
     "RenderedSST2": _THREE,
     "SEMEION": _ONE,
-    "STL10": _SPLIT | {"unlabelled": {"split": "unlabeled"}},
+    "STL10": _SPLIT | {"unlabeled": {"split": "unlabeled"}},
     "SUN397": _ONE,
     "SVHN": _SPLIT,
     "StanfordCars": _SPLIT,
@@ -102,7 +102,7 @@ _PATHS: dict[str, Callable[[Any], Iterable[str]]] = {
         for name, y in source._flat_character_images
     ),
 }
-"""Where the pictures of a set are, if it keeps no list of them."""
+"""Where the images of a set are, if it keeps no list of them."""
 
 
 class TorchvisionSet(Dataset):
@@ -125,19 +125,19 @@ class TorchvisionSet(Dataset):
 
             if self.name in torchvision.datasets.__all__:
                 raise PluginError(
-                    f"{PREFIX}{self.name} is not for classification: its pictures don't carry one "
+                    f"{PREFIX}{self.name} is not for classification: its images don't carry one "
                     f"class each; known: {known}"
                 )
             hint = did_you_mean(self.name, SETS)
             raise PluginError(f"unknown dataset {PREFIX}{self.name}{hint}; known: {known}")
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the set; see `Dataset.load`. Pictures that are files are not opened yet.
+        """Read the set; see `Dataset.load`. Images that are files are not opened yet.
 
         The keys of these are their paths in the folder, after the name of the set and the part.
 
         Raises:
-            DataError: as `Dataset.load`; a package is missing; or pictures carry no labels.
+            DataError: as `Dataset.load`; a package is missing; or images carry no labels.
         """
         import torchvision.datasets
 
@@ -179,9 +179,9 @@ def _check_labels(
                 f"{PREFIX}{name}: the {part} part has class {own.max()}, beyond the "
                 f"{len(classes)} of its training part"
             )
-        if part != "unlabelled" and (own < 0).any():
+        if part != "unlabeled" and (own < 0).any():
             way_out = " (fer2013.csv and icml_face_data.csv have them)" * (name == "FER2013")
-            raise DataError(f"{PREFIX}{name}: its {part} pictures carry no labels{way_out}")
+            raise DataError(f"{PREFIX}{name}: its {part} images carry no labels{way_out}")
 
 
 def _file_table(
@@ -197,14 +197,14 @@ def _file_table(
         start = f"{name.lower()}/{part}/"
         keys = (start + text_of(Path(os.path.relpath(path, folder)).as_posix()) for path in own)
         rows += sorted(zip(keys, own, labels[part].tolist(), [part] * len(own), strict=True))
-    pictures = FilePictures(FileNames(Texts(path for _, path, _, _ in rows)))
+    images = ImageFiles(FileNames(Texts(path for _, path, _, _ in rows)))
     return ImageTable(
         classes=classes,
         keys=Texts(key for key, _, _, _ in rows),
         labels=np.array([label for _, _, label, _ in rows], dtype=np.int64),
         parts=np.array([part for _, _, _, part in rows], dtype=np.str_),
-        read=pictures,
-        digest=pictures.digest,
+        read=images,
+        digest=images.digest,
     )
 
 
@@ -217,30 +217,30 @@ def _table(
     parts = list(sources)
     starts = np.cumsum([0, *(len(own) for own in labels.values())])
 
-    def picture(row: int) -> Image.Image:
+    def opened(row: int) -> Image.Image:
         which = int(np.searchsorted(starts, row, side="right")) - 1
         image = sources[parts[which]][row - int(starts[which])][0]
         return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
 
     def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
-        pictures = np.empty((len(rows), size, size, 3), dtype=np.uint8)
+        images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
         faults = []
         with pillow_muted():
             for place, row in enumerate(rows.tolist()):
                 try:
-                    answer = try_picture(picture(row), size, fit)
+                    answer = try_image(opened(row), size, fit)
                 except Exception as error:  # torchvision decodes with whatever a set needs
                     answer = " ".join(str(error).split()) or type(error).__name__
                 if isinstance(answer, str):
-                    faults.append(f"can't read picture {keys[row]}: {answer}")
+                    faults.append(f"can't read image {keys[row]}: {answer}")
                 else:
-                    pictures[place] = answer
+                    images[place] = answer
         if faults:
             raise DataError(faults)
-        return pictures
+        return images
 
     def digest(row: int) -> str:
-        image = picture(row)
+        image = opened(row)
         return hashlib.sha256(f"{image.mode} {image.size}".encode() + image.tobytes()).hexdigest()
 
     keys = tuple(
@@ -259,7 +259,7 @@ def _table(
 
 
 def _paths(name: str, source: Any) -> list[str] | None:
-    """The files of a set, in its order; None where its pictures are no files."""
+    """The files of a set, in its order; None where its images are no files."""
     if name in _PATHS:
         return [os.fspath(path) for path in _PATHS[name](source)]
     for attribute in _LISTS:
@@ -272,7 +272,7 @@ def _paths(name: str, source: Any) -> list[str] | None:
 
 
 def _labels(source: Any) -> NDArray[np.int64]:
-    """The labels of a set, -1 for none; without decoding a picture where torchvision keeps them."""
+    """The labels of a set, -1 for none; without decoding an image where torchvision keeps them."""
     count = len(source)
     for attribute in ("targets", "labels", "_labels", "y"):
         value = getattr(source, attribute, None)

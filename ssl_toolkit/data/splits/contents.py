@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.interfaces import ImageTable
 
@@ -17,7 +17,7 @@ Entries = NDArray[np.uint8]
 """(n, 20): of each image 16 bytes of a digest, then its class as a big-endian int32."""
 
 ENTRY_BYTES = 20
-NAMED = ("labelled", "validation", "test")
+NAMED = ("labeled", "validation", "test")
 """Parts whose images have an entry each; the pool has one digest of all its entries."""
 
 _CONTENT_BYTES = 16
@@ -32,17 +32,17 @@ that it is no matter at which size a run reads them."""
 class Content:
     """The content and labels of the images of a split, in the order of its parts."""
 
-    labelled: Entries
+    labeled: Entries
     validation: Entries
     test: Entries
-    unlabelled: str
+    unlabeled: str
     """SHA-256 over the entries of all unlabeled images. Streamed ones are not read before training:
     in place of their bytes it covers where they lie in their shard and how long they are."""
 
     def lines(self, part: str) -> Iterator[list[str]]:
         """The entries of a part as text, some at a time; of the pool its one digest."""
         if part not in NAMED:
-            yield [self.unlabelled]
+            yield [self.unlabeled]
             return
         entries: Entries = getattr(self, part)
         for start in range(0, len(entries), _BLOCK):
@@ -56,11 +56,11 @@ def content_of(table: ImageTable, split: Split) -> Content:
     knows are read.
     """
     named = {part: np.concatenate([*_entries(table, getattr(split, part))]) for part in NAMED}
-    streamed = isinstance(table.read, FilePictures) and table.read.kept is not None
+    streamed = isinstance(table.read, ImageFiles) and table.read.kept is not None
     pool = hashlib.sha256()
-    for entries in _entries(table, split.unlabelled, indexed=streamed):
+    for entries in _entries(table, split.unlabeled, indexed=streamed):
         pool.update(entries.tobytes())
-    return Content(**named, unlabelled=f"{_INDEX if streamed else ''}{pool.hexdigest()}")
+    return Content(**named, unlabeled=f"{_INDEX if streamed else ''}{pool.hexdigest()}")
 
 
 def parsed_entries(lines: Sequence[str]) -> Entries:
@@ -102,7 +102,7 @@ class Changes:
         That of a streamed pool says nothing about one that was read, nor the reverse.
         """
         if was != now and was.startswith(_INDEX) == now.startswith(_INDEX):
-            self.content["unlabelled"] = f"some of the {count:,}"
+            self.content["unlabeled"] = f"some of the {count:,}"
 
     def count(self, part: str, gone: int, new: int, count: int) -> None:
         """Add how many of `count` images left a part, and how many came."""
@@ -123,19 +123,19 @@ class Changes:
         return ", ".join(f"{_listed(parts)} images {end}" for parts, end in ends if parts)
 
 
-def compare_contents(was: Content, now: Content, unlabelled: int) -> Changes:
+def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
     """What differs between the contents of one split, earlier and now."""
     changes = Changes.none()
     for part in NAMED:
         changes.compare(part, getattr(was, part), getattr(now, part))
-    changes.compare_pool(was.unlabelled, now.unlabelled, unlabelled)
+    changes.compare_pool(was.unlabeled, now.unlabeled, unlabeled)
     return changes
 
 
 def compare_rows(was: Split, now: Split) -> Changes:
     """Which images came to the parts of a split and which left, rows of the same table."""
     changes = Changes.none()
-    for part in (*NAMED, "unlabelled"):
+    for part in (*NAMED, "unlabeled"):
         rows, others = getattr(was, part), getattr(now, part)
         gone, new = len(np.setdiff1d(rows, others)), len(np.setdiff1d(others, rows))
         changes.count(part, gone, new, len(rows))
@@ -143,8 +143,7 @@ def compare_rows(was: Split, now: Split) -> Changes:
 
 
 def _listed(parts: dict[str, str]) -> str:
-    names = {"labelled": "labeled", "unlabelled": "unlabeled"}
-    *first, last = (f"{count} {names.get(part, part)}" for part, count in parts.items())
+    *first, last = (f"{count} {part}" for part, count in parts.items())
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -158,7 +157,7 @@ def _entries(table: ImageTable, rows: Rows, *, indexed: bool = False) -> Iterato
 
 
 def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
-    if isinstance(table.read, FilePictures):
+    if isinstance(table.read, ImageFiles):
         return table.read.digests(rows)
     if table.digest is None:
         pixels = table.read(rows, _UNKNOWN_SIZE)
@@ -169,5 +168,5 @@ def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
 
 
 def _index(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
-    assert isinstance(table.read, FilePictures)
+    assert isinstance(table.read, ImageFiles)
     return table.read.places_in_files(rows).astype("<i8").view(np.uint8)

@@ -1,8 +1,8 @@
-"""Which pictures are labelled, unlabelled, for validation and for the test.
+"""Which images are labeled, unlabeled, for validation and for the test.
 
-Chance enters through hashes alone: in every class the pictures are put in the order of
+Chance enters through hashes alone: in every class the images are put in the order of
 SHA-256(purpose, seed, key) and taken from the front. The choice is thus the same on every machine
-and with every version of every library, and a picture that comes or goes moves no other.
+and with every version of every library, and an image that comes or goes moves no other.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ssl_toolkit.text import some
 Rows = NDArray[np.int64]
 
 RARE = 10
-"""A class with at most a tenth of the pictures of the largest one is told to be rare."""
+"""A class with at most a tenth of the images of the largest one is told to be rare."""
 
 
 @dataclass(frozen=True)
 class Split:
     """Rows of an `ImageTable`, each an int64 array; the order within a part is part of it."""
 
-    labelled: Rows
-    unlabelled: Rows
-    """May share rows with `labelled`, never with the other two."""
+    labeled: Rows
+    unlabeled: Rows
+    """May share rows with `labeled`, never with the other two."""
     validation: Rows
     test: Rows
     notes: tuple[str, ...] = ()
@@ -48,39 +48,39 @@ def draw_split(
     num_labels: int | None = None,
     val_fraction: float = 0.0,
     test_fraction: float = 0.0,
-    labelled_in_pool: bool | None = None,
+    labeled_in_pool: bool | None = None,
     chosen: Rows | None = None,
 ) -> Split:
-    """Draw a split: first test, then labelled, then validation pictures.
+    """Draw a split: first test, then labeled, then validation images.
 
-    Parts that the table names are used as they are. From its pool the test pictures are drawn
-    (when it names none), then the labelled ones; pool pictures that are in no other part are
-    unlabelled. Pictures that the table names as labelled but that were not chosen are in no part.
+    Parts that the table names are used as they are. From its pool the test images are drawn
+    (when it names none), then the labeled ones; pool images that are in no other part are
+    unlabeled. Images that the table names as labeled but that were not chosen are in no part.
 
     Args:
-        table: the pictures.
+        table: the images.
         seed: seed of the run; nothing else random is used.
-        labels_per_class: labelled pictures in every class, at least 1; None for all with a label.
-        num_labels: labelled pictures in all, exactly, in proportion to the classes and at least
+        labels_per_class: labeled images in every class, at least 1; None for all with a label.
+        num_labels: labeled images in all, exactly, in proportion to the classes and at least
             one in each; not together with `labels_per_class`.
-        val_fraction: share of each class's pictures with a label that are not test, in [0, 1);
-            at least one where that is possible. They are taken from those not chosen as labelled;
+        val_fraction: share of each class's images with a label that are not test, in [0, 1);
+            at least one where that is possible. They are taken from those not chosen as labeled;
             when all with a label were chosen, from these, leaving at least one in each class.
-        test_fraction: share of each class's pool pictures with a label, in [0, 1), at least one
+        test_fraction: share of each class's pool images with a label, in [0, 1), at least one
             and leaving at least one.
-        labelled_in_pool: whether labelled pictures are also unlabelled ones. True adds those that
-            come from the pool; False also removes byte-identical ones from a named unlabelled
+        labeled_in_pool: whether labeled images are also unlabeled ones. True adds those that
+            come from the pool; False also removes byte-identical ones from a named unlabeled
             part; None adds and removes nothing.
-        chosen: (n,) rows that are the labelled ones, named or pool pictures with a label; at
+        chosen: (n,) rows that are the labeled ones, named or pool images with a label; at
             least one in each class, and not together with a number of labels. None draws them.
 
     Returns:
-        The split; equal arguments give equal splits, and the labelled part doesn't depend on
-        `val_fraction` (while a number of labels is given) nor on `labelled_in_pool`.
+        The split; equal arguments give equal splits, and the labeled part doesn't depend on
+        `val_fraction` (while a number of labels is given) nor on `labeled_in_pool`.
 
     Raises:
-        DataError: a number or fraction out of range, classes with too few pictures, a fraction
-            for a part that the table names, or no way to compare pictures.
+        DataError: a number or fraction out of range, classes with too few images, a fraction
+            for a part that the table names, or no way to compare images.
     """
     _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction, chosen)
     names = table.classes
@@ -100,54 +100,52 @@ def draw_split(
         room = [len(group) - (chosen is None) for group in groups]
         test = _fronts(groups, [min(share, most) for share, most in zip(shares, room, strict=True)])
 
-    candidates = np.setdiff1d(np.concatenate([_part(table, "labelled"), pool]), test)
+    candidates = np.setdiff1d(np.concatenate([_part(table, "labeled"), pool]), test)
     groups = by_class(candidates, "labelled")
     sizes = [len(group) for group in groups]
     if chosen is None:
         wanted = _label_counts(names, sizes, labels_per_class, num_labels)
-        labelled = _fronts(groups, wanted)
+        labeled = _fronts(groups, wanted)
     else:
-        labelled = np.unique(chosen).astype(np.int64)
+        labeled = np.unique(chosen).astype(np.int64)
     chosen_all = chosen is None and labels_per_class is None and num_labels is None
     if num_labels is not None:
-        notes.append("labelled pictures a class: " + _told(names, wanted))
+        notes.append("labeled images a class: " + _told(names, wanted))
 
     if val_fraction > 0:
-        spare = labelled if chosen_all else np.setdiff1d(candidates, labelled)
+        spare = labeled if chosen_all else np.setdiff1d(candidates, labeled)
         groups = by_class(spare, "validation")
         room = [len(group) - chosen_all for group in groups]
         shares = [_share(val_fraction, size) for size in sizes]
         given = [min(share, most) for share, most in zip(shares, room, strict=True)]
         validation = _fronts(groups, given)
-        labelled = labelled[~np.isin(labelled, validation)]
+        labeled = labeled[~np.isin(labeled, validation)]
         if without := [name for name, count in zip(names, given, strict=True) if count == 0]:
             warnings.append(
-                f"no validation picture for class {some(without)}: all of its pictures with a "
-                "label are labelled ones"
+                f"no validation image for class {some(without)}: all of its images with a "
+                "label are labeled ones"
             )
 
     taken = np.concatenate([test, validation])
-    if labelled_in_pool is not True:
-        taken = np.concatenate([taken, labelled])
-    unlabelled = np.concatenate([np.setdiff1d(pool, taken), _part(table, "unlabelled")])
-    if labelled_in_pool is False:
-        known = np.concatenate([labelled, validation])
-        same = identical_rows(table, _part(table, "unlabelled"), known)
-        unlabelled = unlabelled[~np.isin(unlabelled, same)]
+    if labeled_in_pool is not True:
+        taken = np.concatenate([taken, labeled])
+    unlabeled = np.concatenate([np.setdiff1d(pool, taken), _part(table, "unlabeled")])
+    if labeled_in_pool is False:
+        known = np.concatenate([labeled, validation])
+        same = identical_rows(table, _part(table, "unlabeled"), known)
+        unlabeled = unlabeled[~np.isin(unlabeled, same)]
         if len(same):
-            notes.append(f"removed {len(same)} unlabelled pictures that are labelled ones too")
+            notes.append(f"removed {len(same)} unlabeled images that are labeled ones too")
 
-    warnings += _class_warnings(names, np.bincount(table.labels[labelled], minlength=len(names)))
+    warnings += _class_warnings(names, np.bincount(table.labels[labeled], minlength=len(names)))
     warnings += _rare_warnings(names, sizes)
     if len(test) == 0:
-        warnings.append(
-            "no test pictures: there will be no test result (--test-fraction sets some)"
-        )
-    return Split(labelled, unlabelled, validation, test, tuple(notes), tuple(warnings))
+        warnings.append("no test images: there will be no test result (--test-fraction sets some)")
+    return Split(labeled, unlabeled, validation, test, tuple(notes), tuple(warnings))
 
 
 def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
-    """The rows of each class in the order of SHA-256(purpose, key); C arrays, none unlabelled."""
+    """The rows of each class in the order of SHA-256(purpose, key); C arrays, none unlabeled."""
 
     def rank(row: int) -> bytes:
         return hashlib.sha256(f"{purpose}\0{table.keys[row]}".encode()).digest()
@@ -169,8 +167,8 @@ def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
         return _array([])
     if table.digest is None:
         raise DataError(
-            "this data set can't tell whether two pictures are the same; leave "
-            "--no-labelled-in-pool out"
+            "this data set can't tell whether two images are the same; leave "
+            "--no-labeled-in-pool out"
         )
     known = {table.digest(row) for row in others.tolist()}
     return _array(row for row in rows.tolist() if table.digest(row) in known)
@@ -211,12 +209,12 @@ def _check_request(
     if chosen is not None:
         if labels_per_class is not None or num_labels is not None:
             raise DataError(
-                "--labels says which pictures are labelled; leave --labels-per-class and "
+                "--labels says which images are labeled; leave --labels-per-class and "
                 "--num-labels out"
             )
         counts = np.bincount(table.labels[chosen], minlength=len(table.classes))
         if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
-            raise DataError([f"--labels names no picture of class {name!r}" for name in bare])
+            raise DataError([f"--labels names no image of class {name!r}" for name in bare])
     if labels_per_class is not None and num_labels is not None:
         raise DataError("--labels-per-class and --num-labels can't be used together")
     for flag, fraction, part in (
@@ -228,21 +226,21 @@ def _check_request(
         if fraction > 0 and len(_part(table, part)):
             raise DataError(f"the data has a {part} split of its own; leave {flag} out")
     if test_fraction > 0 and len(_part(table, "pool")) == 0:
-        raise DataError("--test-fraction draws from a pool of pictures, and this data has none")
+        raise DataError("--test-fraction draws from a pool of images, and this data has none")
 
 
 def _label_counts(
     names: Sequence[str], sizes: list[int], labels_per_class: int | None, num_labels: int | None
 ) -> list[int]:
-    """How many labelled pictures each class gets."""
+    """How many labeled images each class gets."""
     if empty := [name for name, size in zip(names, sizes, strict=True) if size == 0]:
-        raise DataError([f"class {name!r} has no picture with a label" for name in empty])
+        raise DataError([f"class {name!r} has no image with a label" for name in empty])
     if labels_per_class is not None:
         if labels_per_class < 1:
             raise DataError(f"--labels-per-class must be at least 1, got {labels_per_class}")
         short = [
-            f"class {name!r} has {size} of the {labels_per_class} labelled pictures asked for; "
-            "lower --labels-per-class, or add pictures"
+            f"class {name!r} has {size} of the {labels_per_class} labeled images asked for; "
+            "lower --labels-per-class, or add images"
             for name, size in zip(names, sizes, strict=True)
             if size < labels_per_class
         ]
@@ -254,7 +252,7 @@ def _label_counts(
     if not len(names) <= num_labels <= sum(sizes):
         raise DataError(
             f"--num-labels must be between {len(names)}, one a class, and {sum(sizes)}, the "
-            f"pictures with a label; got {num_labels}"
+            f"images with a label; got {num_labels}"
         )
     return proportional(sizes, num_labels)
 
@@ -263,7 +261,7 @@ def _class_warnings(names: Sequence[str], counts: Rows) -> list[str]:
     single = [name for name, count in zip(names, counts.tolist(), strict=True) if count == 1]
     if not single:
         return []
-    return [f"only one labelled picture for {len(single)} classes: {some(single)}"]
+    return [f"only one labeled image for {len(single)} classes: {some(single)}"]
 
 
 def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
@@ -271,7 +269,7 @@ def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
     if not rare:
         return []
     told = _told([names[place] for place in rare], [sizes[place] for place in rare])
-    return [f"far fewer pictures with a label than the largest class ({max(sizes)}): {told}"]
+    return [f"far fewer images with a label than the largest class ({max(sizes)}): {told}"]
 
 
 def _told(names: Sequence[str], counts: Iterable[int]) -> str:
@@ -279,7 +277,7 @@ def _told(names: Sequence[str], counts: Iterable[int]) -> str:
 
 
 def _share(fraction: float, size: int) -> int:
-    """The share of a class, to the nearest whole picture (a half rounds up), at least 1."""
+    """The share of a class, to the nearest whole image (a half rounds up), at least 1."""
     return max(1, int(fraction * size + 0.5))
 
 

@@ -1,4 +1,4 @@
-"""The same picture twice where it must not be: in training and test, or under two labels."""
+"""The same image twice where it must not be: in training and test, or under two labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import FilePictures
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -19,7 +19,7 @@ from ssl_toolkit.text import some
 
 @dataclass(frozen=True)
 class Group:
-    """Byte-identical pictures of which some must not be where they are."""
+    """Byte-identical images of which some must not be where they are."""
 
     rows: Rows
     """Of the table, ascending, two or more."""
@@ -29,7 +29,7 @@ class Group:
 
     @property
     def two_labels(self) -> bool:
-        """Whether the pictures stand under more than one class."""
+        """Whether the images stand under more than one class."""
         return len({*self.labels} - {-1}) > 1
 
     @property
@@ -42,21 +42,21 @@ class Group:
     def offenders(self) -> list[int]:
         """The rows that `drop_leaks` removes.
 
-        Where the group reaches into the test: all that are not test pictures. Where it reaches
-        into the validation: the labelled and unlabelled ones. Where it has two labels: the
-        labelled ones, for either label may be wrong.
+        Where the group reaches into the test: all that are not test images. Where it reaches
+        into the validation: the labeled and unlabeled ones. Where it has two labels: the
+        labeled ones, for either label may be wrong.
         """
         held = next((part for part in ("test", "validation") if part in self.parts), "")
         return [
             row
             for row, part in zip(self.rows.tolist(), self.parts, strict=True)
-            if (held and part not in (held, "test")) or (self.two_labels and part == "labelled")
+            if (held and part not in (held, "test")) or (self.two_labels and part == "labeled")
         ]
 
 
 @dataclass(frozen=True)
 class Leaks:
-    """All groups of byte-identical pictures that are leaks."""
+    """All groups of byte-identical images that are leaks."""
 
     groups: tuple[Group, ...] = ()
     dropped: bool = False
@@ -74,21 +74,21 @@ class Leaks:
         """All of it in one line."""
         tolds = []
         for held, others in (
-            ("test", ("labelled", "unlabelled", "pool", "validation")),
-            ("validation", ("labelled", "unlabelled", "pool")),
+            ("test", ("labeled", "unlabeled", "pool", "validation")),
+            ("validation", ("labeled", "unlabeled", "pool")),
         ):
             reaching = [group for group in self.groups if held in group.parts]
             counts = Counter(part for group in reaching for part in group.parts)
             if told := [f"{counts[part]} {part}" for part in others if counts[part]]:
-                tolds.append(f"{' and '.join(told)} pictures are {held} pictures too")
+                tolds.append(f"{' and '.join(told)} images are {held} images too")
         if two := [group for group in self.groups if group.two_labels]:
             files = sum(len(group.rows) for group in two)
-            tolds.append(f"{len(two)} pictures stand under two labels ({files} files)")
+            tolds.append(f"{len(two)} images stand under two labels ({files} files)")
         way_out = "removed" if self.dropped else "--drop-leaks removes the training side"
-        return f"byte-identical pictures: {'; '.join(tolds)} ({way_out})"
+        return f"byte-identical images: {'; '.join(tolds)} ({way_out})"
 
     def content(self, table: ImageTable) -> dict[str, Any]:
-        """What the list says: of every picture its path, part, class and whether it offends."""
+        """What the list says: of every image its path, part, class and whether it offends."""
         bad = {*self.offenders.tolist()}
         groups = [
             [
@@ -108,13 +108,13 @@ class Leaks:
 
 
 def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
-    """Byte-identical pictures in the test or validation and elsewhere, or under two labels.
+    """Byte-identical images in the test or validation and elsewhere, or under two labels.
 
-    Labelled pictures in the unlabelled pool are none. Labels that training doesn't see count for
+    Labeled images in the unlabeled pool are none. Labels that training doesn't see count for
     the two labels: the data says both.
 
     Args:
-        table: the pictures.
+        table: the images.
         parts: (N,) the part of each row, empty for rows that are not used.
     """
     if table.digest is None:
@@ -130,8 +130,8 @@ def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
     return Leaks(tuple(leaks))
 
 
-def same_pictures(table: ImageTable, rows: Rows) -> list[Rows]:
-    """Groups of two and more byte-identical pictures among `rows`, by `ImageTable.digest`.
+def same_images(table: ImageTable, rows: Rows) -> list[Rows]:
+    """Groups of two and more byte-identical images among `rows`, by `ImageTable.digest`.
 
     None where the table has no digests. Rows of a group ascend, groups go by their first row.
     """
@@ -141,17 +141,17 @@ def same_pictures(table: ImageTable, rows: Rows) -> list[Rows]:
 
 
 def split_parts(table: ImageTable, split: Split) -> NDArray[np.str_]:
-    """(N,) the part of every row; a labelled picture that is in the pool too is labelled."""
+    """(N,) the part of every row; a labeled image that is in the pool too is labeled."""
     parts = np.full(len(table.keys), "", dtype="U10")
-    for part in ("unlabelled", "labelled", "validation", "test"):
+    for part in ("unlabeled", "labeled", "validation", "test"):
         parts[getattr(split, part)] = part
     return parts
 
 
 def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
-    """Groups of pictures with the same eight bytes of their digests, rows ascending."""
+    """Groups of images with the same eight bytes of their digests, rows ascending."""
     assert table.digest is not None
-    shorts = table.read.short_digests(rows) if isinstance(table.read, FilePictures) else None
+    shorts = table.read.short_digests(rows) if isinstance(table.read, ImageFiles) else None
     if shorts is None:
         shorts = np.array([hash(table.digest(row)) for row in rows.tolist()], dtype=np.int64)
     order = np.argsort(shorts, kind="stable")
@@ -164,7 +164,7 @@ def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
 
 
 def _identical(table: ImageTable, groups: Iterable[Rows]) -> Iterator[Rows]:
-    """The parts of each group whose whole digests are equal, where these are two pictures."""
+    """The parts of each group whose whole digests are equal, where these are two images."""
     assert table.digest is not None
     for group in groups:
         by_digest: dict[str, list[int]] = {}
@@ -177,21 +177,21 @@ def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Le
     """The split without `Leaks.offenders`, which a note counts; and the leaks as dropped ones.
 
     Raises:
-        DataError: a class is left without labelled pictures.
+        DataError: a class is left without labeled images.
     """
     offenders = leaks.offenders
     if not len(offenders):
         return split, leaks
-    parts = {part: getattr(split, part) for part in ("labelled", "unlabelled", "validation")}
+    parts = {part: getattr(split, part) for part in ("labeled", "unlabeled", "validation")}
     kept = {part: rows[~np.isin(rows, offenders)] for part, rows in parts.items()}
-    counts = np.bincount(table.labels[kept["labelled"]], minlength=len(table.classes))
+    counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
     if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
         raise DataError(
-            f"--drop-leaks leaves no labelled picture of {some(bare)}; add pictures there, or "
+            f"--drop-leaks leaves no labeled image of {some(bare)}; add images there, or "
             "leave --drop-leaks out"
         )
     found = {part: len(rows) - len(kept[part]) for part, rows in parts.items()}
     told = ", ".join(f"{count} {part}" for part, count in found.items() if count)
-    note = f"--drop-leaks removed {len(offenders)} pictures: {told}"
+    note = f"--drop-leaks removed {len(offenders)} images: {told}"
     changed = replace(split, **kept, notes=(*split.notes, note))
     return changed, replace(leaks, dropped=True)

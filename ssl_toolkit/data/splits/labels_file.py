@@ -1,4 +1,4 @@
-"""``--labels``: which pictures are labelled, said by a file."""
+"""``--labels``: which images are labeled, said by a file."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _STL10 = "stl10/train/"
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
-def choose_labelled(table: ImageTable, given: str, base: Path | None) -> tuple[ImageTable, Rows]:
-    """The pictures that a file says are labelled; all others of the pool lose their label's use.
+def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[ImageTable, Rows]:
+    """The images that a file says are labeled; all others of the pool lose their label's use.
 
     A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and perhaps ``label``: rows
-    whose label is empty are not labelled, and without any label the data's own are taken. Any
+    whose label is empty are not labeled, and without any label the data's own are taken. Any
     other file has a path a line. Paths are keys of the table, or lead to files below `base`.
-    ``fold:N`` is one of STL-10's ten choices of 1,000 pictures, in ``fold_indices.txt``.
+    ``fold:N`` is one of STL-10's ten choices of 1,000 images, in ``fold_indices.txt``.
 
     Args:
-        table: the pictures.
+        table: the images.
         given: the file, or ``fold:N``.
         base: the data folder, None where there is none; STL-10's root.
 
     Returns:
-        The table, in which labelled pictures that were not chosen are pool ones, and chosen
-        unlabelled ones are pool ones with the label of the file; and the rows chosen, ascending.
+        The table, in which labeled images that were not chosen are pool ones, and chosen
+        unlabeled ones are pool ones with the label of the file; and the rows chosen, ascending.
 
     Raises:
-        DataError: the file can't be read, or some rows are wrong, told by line: unknown pictures,
+        DataError: the file can't be read, or some rows are wrong, told by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
     said: dict[int, int] = {}
@@ -55,7 +55,7 @@ def choose_labelled(table: ImageTable, given: str, base: Path | None) -> tuple[I
     for row, label in said.items():
         labels[row] = label
     parts[chosen] = "pool"
-    parts[parts == "labelled"] = "pool"
+    parts[parts == "labeled"] = "pool"
     return replace(table, labels=labels, parts=parts), chosen
 
 
@@ -63,7 +63,7 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
     """Rows of the table, and the labels that the file gives to rows without one."""
     bad = BadRows(shown(path))
     found = list(_lines(path, bad))
-    labelled = any(label for _, _, label, _ in found)
+    labeled = any(label for _, _, label, _ in found)
     rows = places_of(table.keys, [text for _, text, _, _ in found])
     for read in (str.strip, lambda text: _key(text.strip(), base)):
         if (rows < 0).any():  # perhaps with spaces around, perhaps written as paths
@@ -72,15 +72,15 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
     lines: dict[int, int] = {}
     said: dict[int, int] = {}
     for (line, text, label, _), row in zip(found, rows.tolist(), strict=True):
-        if labelled and not label:
+        if labeled and not label:
             continue
         if row < 0:
-            bad.add(line, f"the data has no picture {text!r}")
+            bad.add(line, f"the data has no image {text!r}")
             continue
         own, part = int(table.labels[row]), table.parts[row]
-        number = numbers.get(class_name(label)) if labelled else own
+        number = numbers.get(class_name(label)) if labeled else own
         if part in ("validation", "test"):
-            bad.add(line, f"{text!r} is a {part} picture")
+            bad.add(line, f"{text!r} is a {part} image")
         elif row in lines:
             bad.add(line, f"{text!r} stands in line {lines[row]} already")
         elif number is None:
@@ -137,4 +137,4 @@ def _fold(table: ImageTable, given: str, root: Path | None) -> Rows:
         places = {int(place) for place in folds[int(number)].split()}
         return np.array(sorted(rows[place] for place in places), dtype=np.int64)
     except (ValueError, IndexError):
-        raise DataError(f"{shown(path)} is damaged: fold {number} names no pictures") from None
+        raise DataError(f"{shown(path)} is damaged: fold {number} names no images") from None

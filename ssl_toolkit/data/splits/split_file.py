@@ -1,4 +1,4 @@
-"""``split.json``: a split by the names of its pictures and what they hold, usable elsewhere."""
+"""``split.json``: a split by the names of its images and what they hold, usable elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import shown, some
 
 VERSION = 2
-PARTS = ("labelled", "unlabelled", "validation", "test")
+PARTS = ("labeled", "unlabeled", "validation", "test")
 CONTENTS = {part: f"{part}_content" for part in PARTS}
 """The keys under which a file says what the images of a part hold; see `Content.lines`."""
 
@@ -55,7 +55,7 @@ class StoredSplit:
             DataError: one line with how many images of which part differ.
         """
         now = content_of(table, self.split)
-        changes = compare_contents(self.content, now, len(self.split.unlabelled))
+        changes = compare_contents(self.content, now, len(self.split.unlabeled))
         if changes.told:
             raise data_changed(self.path, changes, way_out)
 
@@ -69,9 +69,9 @@ def split_hash(table: ImageTable, split: Split, content: Content | None = None) 
     """SHA-256, in hexadecimal, over the classes, and the keys and the content of each part.
 
     Args:
-        table: the pictures.
+        table: the images.
         split: of the table; the order within a part counts.
-        content: of the split; None to look at the pictures.
+        content: of the split; None to look at the images.
     """
     return _hash(_fields(table, split, content or content_of(table, split)))
 
@@ -81,9 +81,9 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
 
     Args:
         path: the file.
-        table: the pictures.
+        table: the images.
         split: of the table.
-        content: of the split; None to look at the pictures.
+        content: of the split; None to look at the images.
 
     Raises:
         OSError: it can't be written.
@@ -109,13 +109,13 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
 
 
 def load_split(path: Path, table: ImageTable) -> StoredSplit:
-    """Read a split that `save_split` wrote, for the same pictures in any place.
+    """Read a split that `save_split` wrote, for the same images in any place.
 
     Whether they hold what they held is left to `StoredSplit.check`: some may not be read yet.
 
     Raises:
-        DataError: no such file or no split file; other classes; pictures that the data doesn't
-            have, that stand twice in a part, that are labelled without a label, or that are test
+        DataError: no such file or no split file; other classes; images that the data doesn't
+            have, that stand twice in a part, that are labeled without a label, or that are test
             or validation ones and in another part too; or contents that don't match the hash.
     """
     content = _parse(path)
@@ -133,31 +133,29 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
         keys = content.pop(part)
         places = places_of(table.keys, keys)
         if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
-            told = f"{len(foreign):,} of {len(keys):,} {part} pictures"
+            told = f"{len(foreign):,} of {len(keys):,} {part} images"
             faults.append(f"{where}: {told} that the data doesn't have: {some(foreign)}")
         rows[part] = places[places >= 0]
         found, counts = np.unique(rows[part], return_counts=True)
         if twice := _keys(table, found[counts > 1]):
-            faults.append(f"{where}: {part} pictures that stand there twice: {some(twice)}")
+            faults.append(f"{where}: {part} images that stand there twice: {some(twice)}")
     for part, other in (
-        ("validation", "labelled"),
-        ("validation", "unlabelled"),
-        ("test", "labelled"),
-        ("test", "unlabelled"),
+        ("validation", "labeled"),
+        ("validation", "unlabeled"),
+        ("test", "labeled"),
+        ("test", "unlabeled"),
         ("test", "validation"),
     ):
         if both := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
-            faults.append(f"{where}: pictures that are both {part} and {other}: {some(both)}")
-    bare = {
-        part: rows[part][table.labels[rows[part]] < 0] for part in PARTS if part != "unlabelled"
-    }
+            faults.append(f"{where}: images that are both {part} and {other}: {some(both)}")
+    bare = {part: rows[part][table.labels[rows[part]] < 0] for part in PARTS if part != "unlabeled"}
     faults += [
-        f"{where}: {part} pictures that carry no label: {some(_keys(table, found))}"
+        f"{where}: {part} images that carry no label: {some(_keys(table, found))}"
         for part, found in bare.items()
         if len(found)
     ]
-    labelled, unlabelled, validation, test = (rows[part] for part in PARTS)
-    split = Split(labelled, unlabelled, validation, test)
+    labeled, unlabeled, validation, test = (rows[part] for part in PARTS)
+    split = Split(labeled, unlabeled, validation, test)
     if not faults and (told_hash != own_hash or not stored):
         faults.append(_damaged(path))
     if faults:
@@ -167,7 +165,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
 
 
 def read_hash(path: Path) -> str:
-    """The hash of a split file, once its contents were found to match it; needs no pictures.
+    """The hash of a split file, once its contents were found to match it; needs no images.
 
     Raises:
         DataError: no such file or no split file, or it was changed.
@@ -180,7 +178,7 @@ def read_hash(path: Path) -> str:
 
 
 def compare_files(path: Path, other: Path) -> str:
-    """How two split files differ in images, one sentence; needs no pictures.
+    """How two split files differ in images, one sentence; needs no images.
 
     Empty where they don't, or where one of them can't be read.
     """
@@ -201,7 +199,7 @@ def compare_files(path: Path, other: Path) -> str:
             both = np.array(pairs, np.int64).reshape(-1, 2)
             changes.compare(part, getattr(one, part)[both[:, 0]], getattr(two, part)[both[:, 1]])
         elif was[part] == now[part]:
-            changes.compare_pool(one.unlabelled, two.unlabelled, count)
+            changes.compare_pool(one.unlabeled, two.unlabeled, count)
     return changes.told
 
 
@@ -243,13 +241,13 @@ def _hash(fields: Fields) -> str:
 
 def _content(fields: dict[str, Any]) -> Content | None:
     """What the images of a file hold; None where the file is damaged."""
-    pool = fields[CONTENTS["unlabelled"]]
+    pool = fields[CONTENTS["unlabeled"]]
     try:
         named = {part: parsed_entries(fields[CONTENTS[part]]) for part in NAMED}
     except ValueError:
         return None
     whole = all(len(named[part]) == len(fields[part]) for part in NAMED) and len(pool) == 1
-    return Content(**named, unlabelled=pool[0]) if whole else None
+    return Content(**named, unlabeled=pool[0]) if whole else None
 
 
 def _keys(table: ImageTable, rows: Rows) -> list[str]:

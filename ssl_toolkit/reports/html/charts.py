@@ -1,7 +1,7 @@
-"""Charts as SVG that stands inside a page: no script, colours and dashes from its style sheet.
+"""Charts as SVG that stands inside a page: no script, colors and dashes from its style sheet.
 
-Every chart has a title and a description for those who don't see it. Colours are classes ``c0`` to
-``c7``, dashes ``d0`` to ``d4``; so a line is known by its colour, its dashes and its name.
+Every chart has a title and a description for those who don't see it. Colors are classes ``c0`` to
+``c7``, dashes ``d0`` to ``d4``; so a line is known by its color, its dashes and its name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG_FROM = 300.0
 
 @dataclass(frozen=True)
 class Line:
-    """A curve with its place among the rows, which gives colour and dashes."""
+    """A curve with its place among the rows, which gives color and dashes."""
 
     name: str
     place: int
@@ -279,7 +279,7 @@ def _svg(
     identity: str, width: float, height: float, title: str, said: str, parts: Sequence[Markup]
 ) -> Markup:
     return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-t {}-d">'
+        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labeledby="{}-t {}-d">'
         '<title id="{}-t">{}</title><desc id="{}-d">{}</desc>{}</svg>'
     ).format(
         _fixed(width), _fixed(height), *(identity,) * 3, title, identity, said,

@@ -1,4 +1,4 @@
-"""The report's pictures and classes: confusion, accuracy of each class, the worst mistakes."""
+"""The report's images and classes: confusion, accuracy of each class, the worst mistakes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_IN_MATRIX = 30
 """Classes up to which a confusion matrix is shown; beyond, the most confused pairs."""
 
 _PAIRS = 15
-_PICTURES_OF_ROW, _PICTURES = 12, 96
+_IMAGES_OF_ROW, _IMAGES = 12, 96
 _LARGEST = 128
 _TINY = 48
 _LEVELS = 10
@@ -34,7 +34,7 @@ _LEVELS = 10
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrongly classified test picture."""
+    """A wrongly classified test image."""
 
     source: str
     """A data URI."""
@@ -49,7 +49,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the runs of a row said about the test pictures, summed over its seeds."""
+    """What the runs of a row said about the test images, summed over its seeds."""
 
     matrix: NDArray[np.int64]
     """(C, C) counts; true classes are rows."""
@@ -84,7 +84,7 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
     """
     classes: tuple[str, ...] = ()
     rows: list[Predicted | None] = []
-    most = max(4, min(_PICTURES_OF_ROW, _PICTURES // len(comparison.rows)))
+    most = max(4, min(_IMAGES_OF_ROW, _IMAGES // len(comparison.rows)))
     for row in comparison.rows:
         matrices, mistakes = [], []
         for member in row.members:
@@ -101,7 +101,7 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
             rows.append(None)
             continue
         worst = sorted(mistakes, key=lambda found: -found[0])
-        # A picture that several seeds get wrong is shown once, as the most confident one.
+        # An image that several seeds get wrong is shown once, as the most confident one.
         first = {name: found for _, name, found in reversed(worst)}
         kept = [found for _, name, found in worst if first[name] is found][:most]
         shown = tuple(_shown(arrays, place, classes, seed) for arrays, place, seed in kept)
@@ -151,7 +151,7 @@ def confused_pairs(
             for a, b in pairs
             if off[a, b]
         ]
-        heads = ("true class", "predicted class", "pictures", "of its class, %")
+        heads = ("true class", "predicted class", "images", "of its class, %")
         made.append(Pairs(row.name, Table(heads, cells)))
     return made
 
@@ -176,7 +176,7 @@ def class_table(
         ]
         for k in order
     ]
-    return Table(("class", "test pictures", *(f"{row.name}, %" for row, _ in there)), cells)
+    return Table(("class", "test images", *(f"{row.name}, %" for row, _ in there)), cells)
 
 
 def pseudo_label_table(comparison: Comparison) -> Table | None:
@@ -184,29 +184,29 @@ def pseudo_label_table(comparison: Comparison) -> Table | None:
 
     None where no run recorded them.
     """
-    labelled: dict[str, float] = {}
+    labeled: dict[str, float] = {}
     columns: dict[str, dict[str, float]] = {}
     for row in comparison.rows:
         for member in row.members:
             health: Mapping[str, Any] = (member.summary or {}).get("health") or {}
             if not member.completed or not health.get("pseudo_labels"):
                 continue
-            _add(labelled, health.get("labelled") or {})
+            _add(labeled, health.get("labeled") or {})
             _add(columns.setdefault(row.name, {}), health["pseudo_labels"])
     if not columns:
         return None
-    classes = dict.fromkeys([*labelled, *(name for own in columns.values() for name in own)])
-    shares = [_shares(labelled), *map(_shares, columns.values())]
+    classes = dict.fromkeys([*labeled, *(name for own in columns.values() for name in own)])
+    shares = [_shares(labeled), *map(_shares, columns.values())]
     cells = [[name, *(own.get(name, NOTHING) for own in shares)] for name in classes]
-    return Table(("class", "labelled, %", *(f"{name}, %" for name in columns)), cells)
+    return Table(("class", "labeled, %", *(f"{name}, %" for name in columns)), cells)
 
 
 Found = tuple[float, str, tuple[Mapping[str, Any], int, int]]
-"""Confidence, name, and where the picture is: arrays, place among the kept ones, seed."""
+"""Confidence, name, and where the image is: arrays, place among the kept ones, seed."""
 
 
 def _mistakes(arrays: Mapping[str, Any], seed: int) -> list[Found]:
-    if "mistakes_pictures" not in arrays:
+    if "mistakes_images" not in arrays:
         return []
     confidence = arrays["test_probabilities"][arrays["mistakes"]].max(axis=1)
     return [
@@ -218,7 +218,7 @@ def _mistakes(arrays: Mapping[str, Any], seed: int) -> list[Found]:
 def _shown(arrays: Mapping[str, Any], place: int, classes: Sequence[str], seed: int) -> Mistake:
     index = int(arrays["mistakes"][place])
     probabilities = arrays["test_probabilities"][index]
-    source, tiny = _data_uri(arrays["mistakes_pictures"][place])
+    source, tiny = _data_uri(arrays["mistakes_images"][place])
     return Mistake(
         source,
         tiny,
@@ -231,20 +231,20 @@ def _shown(arrays: Mapping[str, Any], place: int, classes: Sequence[str], seed: 
 
 
 def _data_uri(pixels: NDArray[np.uint8]) -> tuple[str, bool]:
-    """A picture of at most 128 px a side; JPEG where PNG would cost several times as much."""
-    picture = Image.fromarray(pixels)
-    tiny = max(picture.size) <= _TINY
-    picture.thumbnail((_LARGEST, _LARGEST))
+    """An image of at most 128 px a side; JPEG where PNG would cost several times as much."""
+    image = Image.fromarray(pixels)
+    tiny = max(image.size) <= _TINY
+    image.thumbnail((_LARGEST, _LARGEST))
     file = io.BytesIO()
     kind = "png" if tiny else "jpeg"
-    picture.save(file, kind, **({"optimize": True} if tiny else {"quality": 85}))
+    image.save(file, kind, **({"optimize": True} if tiny else {"quality": 85}))
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}", tiny
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]] | None:
     """The arrays about the test part; None where they are missing, damaged or empty."""
     wanted = ("classes", "test_probabilities", "test_labels")
-    more = ("mistakes", "mistakes_pictures", "mistakes_keys")
+    more = ("mistakes", "mistakes_images", "mistakes_keys")
     try:
         # numpy itself would leave the file of a damaged archive open.
         with path.open("rb") as opened, np.load(checked_archive(opened)) as file:

@@ -28,19 +28,19 @@ _STEPS_IN_TABLE = 20
 _LEARNING = {
     "validation.accuracy": ("Validation accuracy", "of the averaged weights where there are such"),
     "validation.loss": ("Validation loss", "cross entropy in nats"),
-    "train.labelled.accuracy": (
-        "Accuracy on the labelled training pictures",
+    "train.labeled.accuracy": (
+        "Accuracy on the labeled training images",
         "logged where there is no validation",
     ),
     "train.loss": ("Training loss", "the weighted sum of the terms"),
 }
-_RARE = ("train.labelled.accuracy", "train.pseudo_label_shift_estimated")
+_RARE = ("train.labeled.accuracy", "train.pseudo_label_shift_estimated")
 """What is not missed where it is absent."""
 
 _PSEUDO_LABELS = {
     "train.coverage": (
         "Coverage by pseudo labels",
-        "share of the unlabelled pictures that passed the threshold and were used",
+        "share of the unlabeled images that passed the threshold and were used",
     ),
     "train.pseudo_label_accuracy": (
         "Accuracy of the used pseudo labels",

@@ -32,7 +32,7 @@ class Conditions:
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write a page with all results of a comparison, whole or not at all.
 
-    The page holds its style, its charts and its pictures, loads nothing and runs nothing. It reads
+    The page holds its style, its charts and its images, loads nothing and runs nothing. It reads
     ``metrics.jsonl`` and ``predictions.npz`` in the folders of the runs; what isn't there or can't
     be read is left out and named. A single run is a comparison of one row and one seed.
 

@@ -204,7 +204,7 @@ def _single(row: Row, spread: Spread, kind: str) -> str:
     member = row.members[0]
     found = member.summary or {}
     test = found.get("test") or {}
-    on = f" on {test['count']:,} pictures" if "count" in test and kind == "test accuracy" else ""
+    on = f" on {test['count']:,} images" if "count" in test and kind == "test accuracy" else ""
     text = f"{row.name}, seed {member.seed}: a {kind} of {percent(spread.mean)} %{on}"
     best, steps = found.get("best_step"), found.get("steps")
     if best is not None and steps is not None:

@@ -68,7 +68,7 @@ def grid_end(comparison: Comparison) -> int:
 
 
 def thin(rows: Sequence[Values], end: int) -> dict[str, Thinned]:
-    """Average neighbouring values so that each metric has at most `POINTS`.
+    """Average neighboring values so that each metric has at most `POINTS`.
 
     Args:
         rows: of one run.

@@ -31,25 +31,25 @@ def test_equal_distributions_change_nothing():
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_threshold_and_running_means_by_hand(processes):
-    task = Task(num_classes=2, feature_dim=4, label_counts=(1, 1), unlabelled_count=9, max_steps=10)
+    task = Task(num_classes=2, feature_dim=4, label_counts=(1, 1), unlabeled_count=9, max_steps=10)
     options = AdaMatch.Config(relative_threshold=0.5, distribution_decay=0.75)
     algorithm = AdaMatch(options, task)
-    labelled = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
-    unlabelled = torch.tensor([[0.1, 0.9]]).log()
+    labeled = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
+    unlabeled = torch.tensor([[0.1, 0.9]]).log()
     # Processes with equal parts of a batch have the means of one.
     ctx = SimpleNamespace(total=lambda value: processes * value)
-    guess, threshold = algorithm._guess(labelled, unlabelled, ctx)
+    guess, threshold = algorithm._guess(labeled, unlabeled, ctx)
     assert float(threshold) == pytest.approx(0.5 * (0.8 + 0.6) / 2)
     # A quarter of the way from uniform to the means [0.7, 0.3] and [0.1, 0.9].
-    torch.testing.assert_close(algorithm.labelled_classes, torch.tensor([0.55, 0.45]))
-    torch.testing.assert_close(algorithm.unlabelled_classes, torch.tensor([0.4, 0.6]))
+    torch.testing.assert_close(algorithm.labeled_classes, torch.tensor([0.55, 0.45]))
+    torch.testing.assert_close(algorithm.unlabeled_classes, torch.tensor([0.4, 0.6]))
     scaled = torch.tensor([0.1 * 0.55 / 0.4, 0.9 * 0.45 / 0.6])
     torch.testing.assert_close(guess[0], scaled / scaled.sum(), atol=1e-5, rtol=0)
 
 
 def test_lambda_is_drawn_for_the_whole_batch_and_shared_out():
     task = Task(
-        num_classes=3, feature_dim=4, label_counts=(1, 1, 1), unlabelled_count=9, max_steps=10
+        num_classes=3, feature_dim=4, label_counts=(1, 1, 1), unlabeled_count=9, max_steps=10
     )
     algorithm = AdaMatch(AdaMatch.Config(), task)
 

@@ -43,13 +43,13 @@ class Conv4(Backbone):
         return cls(int(name.rpartition("_")[2]))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalised images to (N, width) features."""
+        """(N, 3, H, W) normalized images to (N, width) features."""
         features: Tensor = self.blocks(images)
         return features
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
-    # A bias would be taken away by the normalisation.
+    # A bias would be taken away by the normalization.
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     # Rounded up: an image of 8 pixels is a single place before the last pooling.
     pooling = nn.MaxPool2d(2, ceil_mode=True)

@@ -1,4 +1,4 @@
-"""Coloured shapes, drawn on the spot at any size."""
+"""Colored shapes, drawn on the spot at any size."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from ssl_toolkit import Dataset, DatasetDefaults, ImageTable
 
 CLASSES = ("circle", "cross", "ring", "square", "triangle")
-PICTURES = 1500
+IMAGES = 1500
 TEST = 300
-"""Of these pictures, the last ones are the test split."""
+"""Of these images, the last ones are the test split."""
 
 
 @final
 class Shapes(Dataset):
-    """1,500 pictures of five shapes in random colours, sizes and places; nothing to download.
+    """1,500 images of five shapes in random colors, sizes and places; nothing to download.
 
-    A picture is drawn from its number alone, so that it is the same on every machine, and in the
+    An image is drawn from its number alone, so that it is the same on every machine, and in the
     size that a run asks for.
     """
 
@@ -30,13 +30,13 @@ class Shapes(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Describe the pictures; both arguments change nothing, a `root` is told in a note."""
-        rows = np.arange(PICTURES)
+        """Describe the images; both arguments change nothing, a `root` is told in a note."""
+        rows = np.arange(IMAGES)
         return ImageTable(
             classes=CLASSES,
             keys=tuple(f"shapes/{row:04d}" for row in rows),
             labels=(rows % len(CLASSES)).astype(np.int64),
-            parts=np.where(rows < PICTURES - TEST, "pool", "test"),
+            parts=np.where(rows < IMAGES - TEST, "pool", "test"),
             read=lambda chosen, size: np.stack([draw(int(row), size) for row in chosen]),
             digest=lambda row: f"shapes {row}",
             notes=() if root is None else ("shapes are drawn; --root is not used",),
@@ -44,7 +44,7 @@ class Shapes(Dataset):
 
 
 def draw(row: int, size: int) -> NDArray[np.uint8]:
-    """The picture of a row.
+    """The image of a row.
 
     Args:
         row: from 0; the class is the remainder by the number of classes.

@@ -31,14 +31,14 @@ def test_the_name_says_how_wide(width):
 
 @pytest.mark.parametrize("row", range(len(CLASSES)))
 def test_a_shape_is_bright_on_dark_ground(row):
-    picture = draw(row, 48).mean(axis=-1)
-    share = (picture > 128).mean()
+    image = draw(row, 48).mean(axis=-1)
+    share = (image > 128).mean()
     assert 0.03 < share < 0.6
-    border = np.concatenate([picture[0], picture[-1], picture[:, 0], picture[:, -1]])
+    border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
     assert (border < 128).mean() > 0.9
 
 
-def test_a_larger_picture_shows_the_same():
+def test_a_larger_image_shows_the_same():
     large = draw(7, 64).reshape(16, 4, 16, 4, 3).mean(axis=(1, 3))
     assert abs(large - draw(7, 16)).mean() < 8
 

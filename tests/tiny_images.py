@@ -1,4 +1,4 @@
-"""Tiny pictures for the tests of readers."""
+"""Tiny images for the tests of readers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from PIL import Image
 from ssl_toolkit.interfaces import ImageTable
 
 
-def encoded(grey: int, kind: str = "PNG") -> bytes:
-    """A picture of 4 x 4 pixels of one grey level."""
+def encoded(gray: int, kind: str = "PNG") -> bytes:
+    """An image of 4 x 4 pixels of one gray level."""
     file = io.BytesIO()
-    Image.new("L", (4, 4), grey).save(file, kind)
+    Image.new("L", (4, 4), gray).save(file, kind)
     return file.getvalue()
 
 
-def put(path: Path, grey: int = 100) -> Path:
-    """Write such a picture; its content is PNG whatever its name."""
+def put(path: Path, gray: int = 100) -> Path:
+    """Write such an image; its content is PNG whatever its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encoded(grey))
+    path.write_bytes(encoded(gray))
     return path
 
 

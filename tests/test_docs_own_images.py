@@ -1,4 +1,4 @@
-"""What docs/own-pictures.md shows is what the readers take."""
+"""What docs/own-images.md shows is what the readers take."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from picture_files import put, rows_of
+from tiny_images import put, rows_of
 
 from ssl_toolkit.data.readers.detect import read_data
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own-pictures.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own-images.md").read_text("utf-8")
 
 
 def blocks(kind: str) -> list[str]:
@@ -22,9 +22,9 @@ def blocks(kind: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "suffix", "parts"),
     [
-        ("csv", ".csv", ["labelled", "labelled", "unlabelled", "test"]),
-        ("jsonl", ".jsonl", ["pool", "pool", "unlabelled"]),
-        ("list", ".txt", ["pool", "pool", "unlabelled"]),
+        ("csv", ".csv", ["labeled", "labeled", "unlabeled", "test"]),
+        ("jsonl", ".jsonl", ["pool", "pool", "unlabeled"]),
+        ("list", ".txt", ["pool", "pool", "unlabeled"]),
     ],
 )
 def test_a_manifest_of_the_page_is_read(tmp_path, kind, suffix, parts):
@@ -36,10 +36,10 @@ def test_a_manifest_of_the_page_is_read(tmp_path, kind, suffix, parts):
 
 
 def test_the_folders_of_the_page_are_read(tmp_path):
-    layouts = [block for block in blocks("") if "pictures/" in block]
+    layouts = [block for block in blocks("") if "images/" in block]
     assert len(layouts) == 3
     for place, text in enumerate(layouts):
-        for name in re.findall(r"pictures/([\w/]+\.jpg)", text):
+        for name in re.findall(r"images/([\w/]+\.jpg)", text):
             put(tmp_path / str(place) / name)
             if "/cat/" in f"/{name}" and "dog" not in text:  # a second class, which the page omits
                 put(tmp_path / str(place) / name.replace("cat/", "dog/"))

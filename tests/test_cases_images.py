@@ -1,4 +1,4 @@
-"""Faults that people met with pictures of their own; the numbers are those of the reports' list."""
+"""Faults that people met with images of their own; the numbers are those of the reports' list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN = (
     "run", "--algo", "fixmatch", "--backbone", "test_resnet", "--image-size", "32", "--steps", "2",
     "--eval-every", "1", "--batch-size", "4", "--workers", "0", "--device", "cpu", "--seed", "1",
 )  # fmt: skip
-BASE = {"labelled": 16, "unlabelled": 12, "validation": 0, "test": 12}
+BASE = {"labeled": 16, "unlabeled": 12, "validation": 0, "test": 12}
 
 
 @register_backbone("always_first")
@@ -86,24 +86,24 @@ def test_04_turned_pictures_are_trained_upright(cases: Path, tmp_path: Path) -> 
             name = pattern.format(turn)
             shutil.copy(cases / "c04_exif" / "predict" / name, folder / f"{turn}{name[-4:]}")
     table = read_folder(tmp_path / "data", size=32)  # what a run of 32 px trains on
-    pictures = table.read(np.arange(16), 32)
-    assert (pictures[:8] == pictures[8:]).all()
-    assert len({picture.tobytes() for picture in pictures}) == 8
+    images = table.read(np.arange(16), 32)
+    assert (images[:8] == images[8:]).all()
+    assert len({image.tobytes() for image in images}) == 8
 
 
-def test_05_colour_modes(cases: Path, tmp_path: Path, command: Command) -> None:
+def test_05_color_modes(cases: Path, tmp_path: Path, command: Command) -> None:
     data = cases / "c05_modes"
     result = command(*RUN, "--data", data, "--output", tmp_path / "run")  # warnings would show
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     summary = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
-    assert summary["counts"] == {**BASE, "labelled": 18, "unlabelled": 13}
+    assert summary["counts"] == {**BASE, "labeled": 18, "unlabeled": 13}
 
 
 def test_06_extensions_and_odd_sizes(cases: Path, tmp_path: Path) -> None:
     summary, told = run(cases / "c06_ext_sizes", tmp_path / "run")
-    assert summary["counts"] == {**BASE, "labelled": 24, "unlabelled": 16}
-    assert {Path(key).suffix for key in split(tmp_path / "run")["labelled"]} == {
+    assert summary["counts"] == {**BASE, "labeled": 24, "unlabeled": 16}
+    assert {Path(key).suffix for key in split(tmp_path / "run")["labeled"]} == {
         ".JPG", ".JPEG", ".PNG", ".png", ".bmp", ".tif", ".webp", ".gif"
     }  # fmt: skip
     (line,) = [line for line in told.splitlines() if "noext" in line]
@@ -133,7 +133,7 @@ def test_07_a_decompression_bomb(policy: str, cases: Path, tmp_path: Path) -> No
         assert not (tmp_path / "run").exists()
     else:
         assert process.returncode == 0, told
-        assert "unreadable pictures skipped: 1 of 41" in told
+        assert "unreadable images skipped: 1 of 41" in told
         summary = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
         assert summary["counts"] == BASE
 
@@ -141,7 +141,7 @@ def test_07_a_decompression_bomb(policy: str, cases: Path, tmp_path: Path) -> No
 def test_09_folders_of_tools(cases: Path, tmp_path: Path) -> None:
     summary, _ = run(cases / "c09_tool_folders", tmp_path / "run")
     assert summary["classes"] == ["a", "b", "c", "d"]
-    assert summary["counts"]["labelled"] == 16
+    assert summary["counts"]["labeled"] == 16
 
 
 def test_11_classes_keep_their_names(cases: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_11_classes_keep_their_names(cases: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["c12_unlabeled_flat", "c12b_unlabeled_nested"])
-def test_12_unlabelled_pictures_have_no_classes(case: str, cases: Path, tmp_path: Path) -> None:
+def test_12_unlabeled_pictures_have_no_classes(case: str, cases: Path, tmp_path: Path) -> None:
     summary, _ = run(cases / case, tmp_path / "run")
     assert summary["counts"] == BASE
     assert summary["classes"] == ["a", "b", "c", "d"]
@@ -177,7 +177,7 @@ def test_13_names_under_a_plain_locale(cases: Path, tmp_path: Path, command: Com
     assert all(name.encode("utf-8") in raw for name in expected["classes"])
     summary = json.loads(raw)
     assert summary["classes"] == sorted(expected["classes"])
-    assert summary["counts"]["unlabelled"] == expected["unlabeled"]
+    assert summary["counts"]["unlabeled"] == expected["unlabeled"]
     again = call(*RUN, "--data", data, "--output", tmp_path / "again")  # this locale, that cache
     assert again.returncode == 0, again.stderr
     for name in ("split.json", "predictions.npz"):
@@ -191,36 +191,36 @@ def test_14_links(cases: Path, tmp_path: Path) -> None:
     assert time.monotonic() - started < 10
     assert "gone.png" in told
     summary, shown = run(data, tmp_path / "run", "--on-bad-image", "skip")
-    assert summary["counts"] == {**BASE, "labelled": 17}
+    assert summary["counts"] == {**BASE, "labeled": 17}
     assert "gone.png" in shown
     parts = split(tmp_path / "run")
-    assert not {Path(key).name for key in parts["unlabelled"]} & {
+    assert not {Path(key).name for key in parts["unlabeled"]} & {
         Path(key).name for key in parts["test"]
     }
 
 
-def test_16_labelled_pictures_in_the_pool(cases: Path, tmp_path: Path) -> None:
+def test_16_labeled_pictures_in_the_pool(cases: Path, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     for kind in "ab":
         shutil.copytree(cases / "c17_pool" / kind, pool / kind)
-    labelled = []
-    for flag, expected in (("--labelled-in-pool", 20), ("--no-labelled-in-pool", 16), (None, 16)):
+    labeled = []
+    for flag, expected in (("--labeled-in-pool", 20), ("--no-labeled-in-pool", 16), (None, 16)):
         flags = ["--labels-per-class", 2, *([flag] if flag else [])]
         summary, _ = run(pool, tmp_path / str(flag), *flags)
-        assert summary["counts"]["unlabelled"] == expected
-        labelled.append(split(tmp_path / str(flag))["labelled"])
-    assert labelled[0] == labelled[1] == labelled[2]
+        assert summary["counts"]["unlabeled"] == expected
+        labeled.append(split(tmp_path / str(flag))["labeled"])
+    assert labeled[0] == labeled[1] == labeled[2]
     fractions = ["--val-fraction", 0.2, "--test-fraction", 0.2, "--labels-per-class", 2]
-    run(pool, tmp_path / "parts", *fractions, "--labelled-in-pool")
+    run(pool, tmp_path / "parts", *fractions, "--labeled-in-pool")
     parts = split(tmp_path / "parts")
     held = set(parts["validation"] + parts["test"])
     assert len(held) == 8
-    assert not held & set(parts["labelled"] + parts["unlabelled"])
+    assert not held & set(parts["labeled"] + parts["unlabeled"])
 
     folder = cases / "c16_labeled_in_unlabeled"
-    for flag, expected in (("--no-labelled-in-pool", 12), (None, 28)):
+    for flag, expected in (("--no-labeled-in-pool", 12), (None, 28)):
         summary, _ = run(folder, tmp_path / f"folder{flag}", *([flag] if flag else []))
-        assert summary["counts"] == {**BASE, "unlabelled": expected}
+        assert summary["counts"] == {**BASE, "unlabeled": expected}
 
 
 def test_17_too_few_pictures_of_a_class(cases: Path, tmp_path: Path) -> None:
@@ -232,13 +232,13 @@ def test_17_too_few_pictures_of_a_class(cases: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
     _, shown = run(data, tmp_path / "one", "--labels-per-class", 1, "--val-fraction", 0.5)
-    labelled = split(tmp_path / "one")["labelled"]
-    assert sorted(key[0] for key in labelled) == ["a", "b", "c", "d"]
-    (line,) = [line for line in shown.splitlines() if "no validation picture" in line]
+    labeled = split(tmp_path / "one")["labeled"]
+    assert sorted(key[0] for key in labeled) == ["a", "b", "c", "d"]
+    (line,) = [line for line in shown.splitlines() if "no validation image" in line]
     assert re.search(r"\bc\b", line)
 
     summary, shown = run(data, tmp_path / "ten", "--num-labels", 10)
-    assert summary["counts"]["labelled"] == 10
+    assert summary["counts"]["labeled"] == 10
     counts = [int(n) for n in re.search(r"a class: a (\d), b (\d), c (\d), d (\d)", shown).groups()]  # type: ignore[union-attr]
     assert sum(counts) == 10
     assert min(counts) >= 1
@@ -285,7 +285,7 @@ def test_43_a_cache_that_cannot_be_written(
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "file"))
     other, told = run(cases / "c00_base", tmp_path / "run")
     (warning,) = [line for line in told.splitlines() if "SSL_TOOLKIT_CACHE" in line]
-    assert warning.startswith("warning: decoded pictures can't be kept in ")
+    assert warning.startswith("warning: decoded images can't be kept in ")
     assert other["counts"] == summary["counts"]
     assert (tmp_path / "run" / "predictions.npz").read_bytes() == (
         tmp_path / "kept" / "predictions.npz"
