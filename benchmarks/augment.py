@@ -29,7 +29,7 @@ from ssl_toolkit.augment.fixed import Fixed
 from ssl_toolkit.augment.randaugment import FIXMATCH, RandAugment
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.data.feed.image_store import ImageStore
-from ssl_toolkit.interfaces import Draws
+from ssl_toolkit.interfaces import AugmentationParams
 
 COUNT, SIZE, REPEATS = 112, 32, 5
 
@@ -53,7 +53,7 @@ MATRICES: dict[str, operations.Geometry] = {
 }
 
 
-def pil_randaugment(images: list[Image.Image], draws: Draws) -> list[Image.Image]:
+def pil_randaugment(images: list[Image.Image], draws: AugmentationParams) -> list[Image.Image]:
     drawn = (draws["operation"].tolist(), draws["value"].tolist(), draws["box"].tolist())
     changed = []
     for image, chosen, values, (top, left, bottom, right) in zip(images, *drawn, strict=True):
@@ -99,7 +99,7 @@ def main() -> None:
     kornia = Fixed(Fixed.Config(transforms="kornia"))
     strong = RandAugment(RandAugment.Config(include_weak=False))
 
-    def drawn(augmenter: Weak | Fixed | RandAugment) -> Draws:
+    def drawn(augmenter: Weak | Fixed | RandAugment) -> AugmentationParams:
         return augmenter.draw(COUNT, SIZE, SIZE, generator)
 
     def weak_views() -> object:

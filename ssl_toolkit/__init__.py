@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from ssl_toolkit.inference.model import Model as Model
     from ssl_toolkit.inference.model import load_model as load_model
     from ssl_toolkit.interfaces import Algorithm as Algorithm
+    from ssl_toolkit.interfaces import AugmentationParams as AugmentationParams
     from ssl_toolkit.interfaces import Augmenter as Augmenter
     from ssl_toolkit.interfaces import Backbone as Backbone
     from ssl_toolkit.interfaces import Batch as Batch
     from ssl_toolkit.interfaces import Context as Context
     from ssl_toolkit.interfaces import Dataset as Dataset
     from ssl_toolkit.interfaces import DatasetDefaults as DatasetDefaults
-    from ssl_toolkit.interfaces import Draws as Draws
-    from ssl_toolkit.interfaces import Ended as Ended
     from ssl_toolkit.interfaces import FeatureAlgorithm as FeatureAlgorithm
-    from ssl_toolkit.interfaces import Guess as Guess
+    from ssl_toolkit.interfaces import ForwardOutput as ForwardOutput
     from ssl_toolkit.interfaces import ImageTable as ImageTable
+    from ssl_toolkit.interfaces import Job as Job
+    from ssl_toolkit.interfaces import JobResult as JobResult
     from ssl_toolkit.interfaces import Launcher as Launcher
-    from ssl_toolkit.interfaces import LoggedRun as LoggedRun
     from ssl_toolkit.interfaces import Logger as Logger
     from ssl_toolkit.interfaces import Loss as Loss
-    from ssl_toolkit.interfaces import Prediction as Prediction
+    from ssl_toolkit.interfaces import PseudoLabels as PseudoLabels
+    from ssl_toolkit.interfaces import RunInfo as RunInfo
     from ssl_toolkit.interfaces import StepOutput as StepOutput
-    from ssl_toolkit.interfaces import Task as Task
+    from ssl_toolkit.interfaces import TaskInfo as TaskInfo
     from ssl_toolkit.interfaces import TrainingFeatures as TrainingFeatures
-    from ssl_toolkit.interfaces import Unit as Unit
     from ssl_toolkit.interfaces import Views as Views
     from ssl_toolkit.models.heads import FeatureHead as FeatureHead
     from ssl_toolkit.models.heads import FeatureTransform as FeatureTransform
@@ -96,20 +96,20 @@ _HOMES = {
         "Context",
         "Dataset",
         "DatasetDefaults",
-        "Draws",
-        "Ended",
+        "AugmentationParams",
+        "JobResult",
         "FeatureAlgorithm",
-        "Guess",
+        "PseudoLabels",
         "ImageTable",
         "Launcher",
-        "LoggedRun",
+        "RunInfo",
         "Logger",
         "Loss",
-        "Prediction",
+        "ForwardOutput",
         "StepOutput",
-        "Task",
+        "TaskInfo",
         "TrainingFeatures",
-        "Unit",
+        "Job",
         "Views",
     ),
     "registry": (

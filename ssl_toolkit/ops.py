@@ -15,10 +15,10 @@ from torch import Tensor
 
 __all__ = [
     "align_distribution",
+    "average_and_sharpen",
     "bhattacharyya",
     "cosine_factor",
     "follow_shares",
-    "guess_labels",
     "interleave",
     "interleave_rows",
     "l2_consistency",
@@ -64,8 +64,8 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
     return (log_probs / temperature).softmax(dim=-1)
 
 
-def guess_labels(logits: Tensor, temperature: float) -> Tensor:
-    """Guess one label for each image from several views of it; no gradient.
+def average_and_sharpen(logits: Tensor, temperature: float) -> Tensor:
+    """PseudoLabels one label for each image from several views of it; no gradient.
 
     The probabilities of the views are averaged (not their logits), then sharpened.
 

@@ -10,19 +10,21 @@ import torch
 from contract_fakes import breaks
 from torch import Tensor
 
-from ssl_toolkit import Augmenter, Draws, Options
+from ssl_toolkit import AugmentationParams, Augmenter, Options
 
 
 class Change(Augmenter):
     """Darkens images."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         return {"gain": 0.5 + 0.5 * torch.rand(count, generator=generator)}
 
     @abstractmethod
-    def transform(self, images: Tensor, draws: Draws) -> Tensor: ...
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor: ...
 
-    def plain(self, images: Tensor, draws: Draws) -> Tensor:
+    def plain(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         gain = draws["gain"].to(images.device, images.dtype)
         return (images * gain.view(-1, 1, 1, 1)).clamp(0, 1)
 
@@ -30,7 +32,7 @@ class Change(Augmenter):
 class Dark(Change):
     """It breaks no rule."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws)
 
 
@@ -38,11 +40,13 @@ class Dark(Change):
 class OtherNames(Change):
     """It draws something else for a single image."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         draws = super().draw(count, height, width, generator)
         return draws | ({"single": torch.zeros(1)} if count == 1 else {})
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws)
 
 
@@ -54,11 +58,13 @@ class ByChance(Change):
         super().__init__(config, flip=flip)
         self.register_buffer("start", torch.tensor(secrets.randbelow(2**20) / 2**22))
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         draws = super().draw(count, height, width, generator)
         return {"gain": draws["gain"] - self.start.cpu()}  # type: ignore[operator]
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws)
 
 
@@ -66,11 +72,13 @@ class ByChance(Change):
 class InTurn(Change):
     """It draws one parameter after the other."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         offset = torch.rand(count, generator=generator)
         return {"offset": offset, **super().draw(count, height, width, generator)}
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws)
 
 
@@ -78,10 +86,12 @@ class InTurn(Change):
 class Normal(Change):
     """It draws normal numbers, which torch fills otherwise from 16 on."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         return {"gain": torch.randn(count, generator=generator).sigmoid()}
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws)
 
 
@@ -89,7 +99,7 @@ class Normal(Change):
 class Flickering(Change):
     """It draws in transform."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return (self.plain(images, draws) - 1e-10 * secrets.randbelow(900_000)).clamp(0, 1)
 
 
@@ -97,7 +107,7 @@ class Flickering(Change):
 class GlobalDraws(Change):
     """It draws with Python's global generator."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         random.random()
         return self.plain(images, draws)
 
@@ -106,7 +116,7 @@ class GlobalDraws(Change):
 class Single(Change):
     """It gives float32."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws).float()
 
 
@@ -114,7 +124,7 @@ class Single(Change):
 class Bright(Change):
     """It makes white whiter."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return images * (0.5 + draws["gain"].to(images).view(-1, 1, 1, 1))
 
 
@@ -122,7 +132,7 @@ class Bright(Change):
 class InPlace(Change):
     """It writes into the images."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images.clamp_(0, 1), draws)
 
 
@@ -130,7 +140,7 @@ class InPlace(Change):
 class Equalising(Change):
     """It takes the mean of the batch from each image."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain((images - images.mean() + 0.5).clamp(0, 1), draws)
 
 
@@ -138,7 +148,7 @@ class Equalising(Change):
 class Turning(Change):
     """It adds the transpose."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain((images + images.transpose(2, 3)) / 2, draws)
 
 
@@ -146,7 +156,7 @@ class Turning(Change):
 class Deciding(Change):
     """It looks whether the images are dark."""
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return images.clone() if images.mean() < 0.1 else self.plain(images, draws)
 
 
@@ -157,10 +167,10 @@ class Learning(Change):
     wants_feedback = True
     level = 1.0
 
-    def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:
+    def feedback(self, draws: AugmentationParams, probs: Tensor, labels: Tensor) -> None:
         self.level *= 0.9
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws) * self.level
 
 
@@ -171,5 +181,5 @@ class Mirroring(Change):
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__(config)
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws)

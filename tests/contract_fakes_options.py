@@ -13,7 +13,17 @@ from pydantic import ConfigDict, field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit import Algorithm, Batch, Context, Guess, Loss, Options, StepOutput, Task, Views
+from ssl_toolkit import (
+    Algorithm,
+    Batch,
+    Context,
+    Loss,
+    Options,
+    PseudoLabels,
+    StepOutput,
+    TaskInfo,
+    Views,
+)
 from ssl_toolkit import option as an_option
 
 
@@ -48,7 +58,7 @@ class Method(Algorithm):
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
                 "unsupervised": Loss((losses * used).mean(), self.config.unsupervised_weight),
             },
-            guess=Guess(guess, used),
+            pseudo_labels=PseudoLabels(guess, used),
             metrics={"share": used.float().mean()},
             pairs={"both": used[:, None] & used[None, :]},
         )
@@ -196,7 +206,7 @@ class OutOfRange(Method):
 class DrawnWithNumpy(Method):
     """It draws with numpy's global generator when it is made."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.start = float(np.random.rand())
 

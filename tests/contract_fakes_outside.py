@@ -15,19 +15,19 @@ from typing import Any
 from contract_fakes import breaks
 
 from ssl_toolkit import (
-    Ended,
+    Job,
+    JobResult,
     Launcher,
-    LoggedRun,
     Logger,
     Options,
-    Unit,
+    RunInfo,
 )
 
 # --- launchers ----------------------------------------------------------------------------------
 
 
 class OneByOne(Launcher):
-    """Runs one unit after the other."""
+    """Runs one job after the other."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -35,7 +35,7 @@ class OneByOne(Launcher):
         self.process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]: ...
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]: ...
 
     def stop(self) -> None:
         self.stopped = True
@@ -45,46 +45,46 @@ class OneByOne(Launcher):
     def end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
 
-    def plain(self, units: Sequence[Unit]) -> Iterator[Ended]:
+    def plain(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """Launches as it should."""
-        for unit in units:
+        for job in jobs:
             if self.stopped:
                 return
             try:
-                yield Ended(unit, self.run(unit))
+                yield JobResult(job, self.run(job))
             except OSError as error:
-                yield Ended(unit, 1, str(error))
+                yield JobResult(job, 1, str(error))
 
-    def run(self, unit: Unit) -> int:
-        with unit.log.open("ab") as log:
+    def run(self, job: Job) -> int:
+        with job.log.open("ab") as log:
             self.process = subprocess.Popen(
-                unit.command,
+                job.command,
                 stdout=log,
                 stderr=log,
-                cwd=unit.directory,
-                env={**os.environ, **self.variables(unit)},
+                cwd=job.directory,
+                env={**os.environ, **self.variables(job)},
             )
         while self.process.poll() is None:
             time.sleep(0.02)
         return self.process.returncode
 
-    def variables(self, unit: Unit) -> Mapping[str, str]:
-        return unit.environment
+    def variables(self, job: Job) -> Mapping[str, str]:
+        return job.environment
 
 
 class Serial(OneByOne):
     """It breaks no rule."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        return self.plain(units)
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        return self.plain(jobs)
 
 
-@breaks("every_unit_ends_once")
+@breaks("every_job_ends_once")
 class Stuttering(OneByOne):
     """It tells each end twice."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        for ended in self.plain(units):
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        for ended in self.plain(jobs):
             yield ended
             yield ended
 
@@ -93,48 +93,48 @@ class Stuttering(OneByOne):
 class Coarse(OneByOne):
     """It tells 1 for every failure."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        for ended in self.plain(units):
-            yield Ended(ended.unit, min(ended.status, 1))
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        for ended in self.plain(jobs):
+            yield JobResult(ended.job, min(ended.status, 1))
 
 
 @breaks("what_cannot_start_is_told")
 class Fragile(OneByOne):
     """It stumbles over a program that isn't there."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        for unit in units:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        for job in jobs:
             if self.stopped:
                 return
-            yield Ended(unit, self.run(unit))
+            yield JobResult(job, self.run(job))
 
 
 @breaks("commands_arrive_as_given")
 class Bare(OneByOne):
-    """It forgets the variables of a unit."""
+    """It forgets the variables of a job."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        return self.plain(units)
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        return self.plain(jobs)
 
-    def variables(self, unit: Unit) -> Mapping[str, str]:
+    def variables(self, job: Job) -> Mapping[str, str]:
         return {}
 
 
 @breaks("nothing_to_do_is_fine")
 class Eager(OneByOne):
-    """It looks at the first unit before it knows that there is one."""
+    """It looks at the first job before it knows that there is one."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        assert units[0].threads
-        return self.plain(units)
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        assert jobs[0].threads
+        return self.plain(jobs)
 
 
 @breaks("stop_saves_and_ends")
 class Killing(OneByOne):
     """It kills what runs."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        return self.plain(units)
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        return self.plain(jobs)
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGKILL)
@@ -144,9 +144,9 @@ class Killing(OneByOne):
 class Deaf(OneByOne):
     """It forgets that it was stopped before."""
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         self.stopped = False
-        return self.plain(units)
+        return self.plain(jobs)
 
 
 # --- loggers ------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Deaf(OneByOne):
 class Notes(Logger):
     """Appends rows to a file."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         self.path = run.folder / "notes.txt"
         self.config = run.config
 
@@ -234,7 +234,7 @@ class Hopeful(Notes):
 class Afresh(Notes):
     """It begins its file anew."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         super().__init__(run)
         self.path.write_text("", encoding="utf-8")
 
@@ -246,7 +246,7 @@ class Afresh(Notes):
 class OnceOnly(Notes):
     """It refuses a file that is there."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         super().__init__(run)
         self.path.touch(exist_ok=False)
 
@@ -258,7 +258,7 @@ class OnceOnly(Notes):
 class Naming(Notes):
     """It draws a name with Python's global generator."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         super().__init__(run)
         self.name = random.choice(["brave", "calm"])
 

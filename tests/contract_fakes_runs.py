@@ -13,7 +13,7 @@ from contract_fakes_options import Method
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, Task
+from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, TaskInfo
 
 
 @breaks("same_seed_same_losses")
@@ -82,7 +82,7 @@ class Single(Method):
 class WithLambda(Method):
     """It keeps a function without a name."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.ramp = lambda step: min(step / 10, 1.0)
 
@@ -108,8 +108,8 @@ class ThreeBest(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        assert output.guess is not None
-        return replace(output, metrics={"three": output.guess.probs.topk(3).values.sum()})
+        assert output.pseudo_labels is not None
+        return replace(output, metrics={"three": output.pseudo_labels.probs.topk(3).values.sum()})
 
 
 @breaks("hundred_classes_work")
@@ -192,14 +192,14 @@ class Timid(Method):
 class OnItsOwn(Method):
     """It keeps an average of its own part of the batch."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.register_buffer("confidence", torch.zeros(()))
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        assert output.guess is not None
-        self.confidence.lerp_(output.guess.probs.amax(dim=-1).mean(), 0.1)  # type: ignore[operator]
+        assert output.pseudo_labels is not None
+        self.confidence.lerp_(output.pseudo_labels.probs.amax(dim=-1).mean(), 0.1)  # type: ignore[operator]
         return output
 
 
@@ -210,5 +210,5 @@ class Stuck(Method):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         if dist.is_initialized() and dist.get_rank() == 0:
-            ctx.total(torch.ones(5))
+            ctx.all_reduce_sum(torch.ones(5))
         return output

@@ -10,7 +10,7 @@ from contract_fakes_options import Method
 from torch import nn
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Guess, Loss, Options, StepOutput, Task
+from ssl_toolkit import Batch, Context, Loss, Options, PseudoLabels, StepOutput, TaskInfo
 
 # --- gradients and what is left alone -----------------------------------------------------------
 
@@ -35,7 +35,7 @@ class HeadOnly(Method):
 class Idle(Method):
     """It has a head that no loss uses."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.head = nn.Linear(task.feature_dim, 2)
 
@@ -75,25 +75,28 @@ class Scribbling(Method):
 # --- what is reported ---------------------------------------------------------------------------
 
 
-@breaks("guess_is_a_distribution")
+@breaks("pseudo_labels_are_distributions")
 class Unnormalized(Method):
     """It sharpens and forgets to normalize."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        assert output.guess is not None
-        return replace(output, guess=Guess(output.guess.probs**2, output.guess.used))
+        assert output.pseudo_labels is not None
+        return replace(
+            output,
+            pseudo_labels=PseudoLabels(output.pseudo_labels.probs**2, output.pseudo_labels.mask),
+        )
 
 
-@breaks("guess_fits_the_batch")
+@breaks("pseudo_labels_fit_the_batch")
 class Trailing(Method):
     """Its guesses carry a gradient."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        assert output.guess is not None
+        assert output.pseudo_labels is not None
         probs = ctx.model(batch.unlabeled_weak[0]).float().softmax(dim=-1)
-        return replace(output, guess=Guess(probs, output.guess.used))
+        return replace(output, pseudo_labels=PseudoLabels(probs, output.pseudo_labels.mask))
 
 
 @breaks("metrics_are_scalars")
@@ -121,8 +124,8 @@ class Asking(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        assert output.guess is not None
-        if not output.guess.used.any():
+        assert output.pseudo_labels is not None
+        if not output.pseudo_labels.mask.any():
             losses = {**output.losses}
             losses["unsupervised"] = Loss(0 * losses["unsupervised"].value, 0.0)
             return replace(output, losses=losses)
@@ -145,6 +148,6 @@ class Masking(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        assert output.guess is not None
-        passed = output.guess.probs[output.guess.used]
+        assert output.pseudo_labels is not None
+        passed = output.pseudo_labels.probs[output.pseudo_labels.mask]
         return replace(output, metrics={"total": passed.sum()})

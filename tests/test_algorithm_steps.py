@@ -22,10 +22,10 @@ from ssl_toolkit import Algorithm
 def test_simple_counts_confident_guesses() -> None:
     ctx = FakeContext()
     output, batch = run(SimPLE, ctx, unlabeled_ratio=7)
-    guess = output.guess
+    guess = output.pseudo_labels
     assert guess is not None
-    assert 0 < guess.used.sum() < len(guess.used)
-    assert torch.equal(guess.used, guess.probs.amax(dim=-1) > 0.95)
+    assert 0 < guess.mask.sum() < len(guess.mask)
+    assert torch.equal(guess.mask, guess.probs.amax(dim=-1) > 0.95)
     views = batch.unlabeled_weak
     mean = torch.stack([ctx.averaged(view).logits.softmax(dim=-1) for view in views]).mean(dim=0)
     expected = mean.square() / mean.square().sum(dim=-1, keepdim=True)
@@ -36,8 +36,8 @@ def test_simple_counts_confident_guesses() -> None:
 def test_simple_matches_a_plain_loop() -> None:
     ctx = FakeContext(step=15)  # half way up the ramp
     output, batch = run(SimPLE, ctx, strong_views=3, pair_weight=50)
-    assert output.guess is not None
-    guess = output.guess.probs
+    assert output.pseudo_labels is not None
+    guess = output.pseudo_labels.probs
     images = torch.cat([batch.labeled_weak[0], batch.unlabeled_strong.flatten(0, 1)])
     probs = ctx.live(images).logits.softmax(dim=-1)
     labeled, unlabeled = probs[:4], probs[4:].reshape(3, 4, CLASSES)
@@ -110,26 +110,30 @@ def test_one_view_is_enough(kind: type[Algorithm]) -> None:
 
 
 def test_mixmatch_trains_on_the_views_it_says() -> None:
-    for options, rows in (({}, 4 + 4 * 9), ({"anchors": "strong"}, 4 + 4 * 7)):
+    for options, rows in (({}, 4 + 4 * 9), ({"train_on": "strong"}, 4 + 4 * 7)):
         ctx = FakeContext()
         run(MixMatchEnhanced, ctx, **options)
         assert ctx.calls == [("teacher", 8, False), ("forward", rows, True)]
     ctx = FakeContext()
     output, _ = run(MixMatch, ctx)
     assert ctx.calls == [("teacher", 8, False), ("forward", 12, True)]
-    assert output.guess is not None
-    assert output.guess.used.all()
+    assert output.pseudo_labels is not None
+    assert output.pseudo_labels.mask.all()
 
 
-@pytest.mark.parametrize("lambda_per", ["sample", "batch"])
-def test_mixmatch_matches_a_plain_loop(lambda_per: str) -> None:
+@pytest.mark.parametrize("mixup_per", ["sample", "batch"])
+def test_mixmatch_matches_a_plain_loop(mixup_per: str) -> None:
     ctx = FakeContext(normalized=False)
-    output, batch = run(MixMatch, ctx, lambda_per=lambda_per)
-    assert output.guess is not None
+    output, batch = run(MixMatch, ctx, mixup_per=mixup_per)
+    assert output.pseudo_labels is not None
     images = [*batch.labeled_weak[0], *batch.unlabeled_weak[0], *batch.unlabeled_weak[1]]
-    targets = [*torch.eye(CLASSES)[batch.labels], *output.guess.probs, *output.guess.probs]
+    targets = [
+        *torch.eye(CLASSES)[batch.labels],
+        *output.pseudo_labels.probs,
+        *output.pseudo_labels.probs,
+    ]
     generator = torch.Generator().manual_seed(3)
-    draws = _beta(0.75, 12 if lambda_per == "sample" else 1, generator).tolist()
+    draws = _beta(0.75, 12 if mixup_per == "sample" else 1, generator).tolist()
     partners = torch.randperm(12, generator=generator).tolist()
     supervised = unsupervised = torch.tensor(0.0)
     for i, (j, lam) in enumerate(zip(partners, draws * (12 // len(draws)), strict=True)):
@@ -176,12 +180,12 @@ def test_fixmatch_guesses_in_the_joint_forward() -> None:
     parts = batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]
     logits = ctx.live(torch.cat(parts)).logits
     probs = logits[4:32].softmax(dim=-1)
-    assert output.guess is not None
-    assert torch.equal(output.guess.used, probs.amax(dim=-1) >= 0.34)
-    assert 0 < output.guess.used.sum() < 28
+    assert output.pseudo_labels is not None
+    assert torch.equal(output.pseudo_labels.mask, probs.amax(dim=-1) >= 0.34)
+    assert 0 < output.pseudo_labels.mask.sum() < 28
     losses = -logits[32:].log_softmax(dim=-1)[range(28), probs.argmax(dim=-1)]
     torch.testing.assert_close(
-        output.losses["unsupervised"].value, losses[output.guess.used].sum() / 28
+        output.losses["unsupervised"].value, losses[output.pseudo_labels.mask].sum() / 28
     )
 
 
@@ -234,8 +238,8 @@ def test_fixmatch_may_guess_in_a_forward_of_its_own() -> None:
     expected = expected + fixmatch_loss(weak, strong, 0.34)[0]
     torch.testing.assert_close(objective(output), expected)
     assert int(ctx.live.norm.num_batches_tracked) == int(norm.num_batches_tracked) + 1
-    assert output.guess is not None
-    torch.testing.assert_close(output.guess.probs, weak.softmax(dim=-1))
+    assert output.pseudo_labels is not None
+    torch.testing.assert_close(output.pseudo_labels.probs, weak.softmax(dim=-1))
 
 
 def test_fixmatch_s_two_ways_are_one_without_batchnorm() -> None:

@@ -89,13 +89,13 @@ def test_labels_matter(kind: type[Algorithm]) -> None:
 def test_guess_has_a_row_for_each_unlabeled_image(kind: type[Algorithm], ratio: int) -> None:
     output, batch = run(kind, FakeContext(), unlabeled_ratio=ratio)
     assert batch.unlabeled_weak.shape[1] == 4 * ratio
-    guess = output.guess
+    guess = output.pseudo_labels
     assert guess is not None
     assert guess.probs.shape == (4 * ratio, CLASSES)
     assert not guess.probs.requires_grad
     torch.testing.assert_close(guess.probs.sum(dim=-1), torch.ones(4 * ratio))
-    assert guess.used.dtype == torch.bool
-    assert guess.used.shape == (4 * ratio,)
+    assert guess.mask.dtype == torch.bool
+    assert guess.mask.shape == (4 * ratio,)
 
 
 @every_semi_supervised
@@ -160,7 +160,7 @@ def test_the_live_model_can_guess(kind: type[Algorithm]) -> None:
     ctx = FakeContext()
     before = copy.deepcopy(ctx.live.norm.state_dict())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output, batch = run(kind, ctx, guess="model")
+        output, batch = run(kind, ctx, pseudo_labels_from="model")
     # One forward a weak view with the statistics left alone, then the training one.
     assert [call[2] for call in ctx.calls] == [False, False, True]
     assert not torch.equal(before["running_mean"], ctx.live.norm.state_dict()["running_mean"])
@@ -172,8 +172,8 @@ def test_the_live_model_can_guess(kind: type[Algorithm]) -> None:
     probs = [ctx.live(view).logits.softmax(dim=-1) for view in batch.unlabeled_weak]
     sharpened = torch.stack(probs).mean(dim=0).square()
     expected = sharpened / sharpened.sum(dim=-1, keepdim=True)
-    assert output.guess is not None
-    torch.testing.assert_close(output.guess.probs, expected.detach(), rtol=0.1, atol=0.02)
+    assert output.pseudo_labels is not None
+    torch.testing.assert_close(output.pseudo_labels.probs, expected.detach(), rtol=0.1, atol=0.02)
 
 
 @pytest.mark.parametrize("kind", [SimPLE, MixMatch, MixMatchEnhanced])
@@ -192,5 +192,5 @@ def test_rampup(kind: type[Algorithm]) -> None:
 
 
 def test_only_the_upper_bound_sees_hidden_labels() -> None:
-    assert [kind for kind in ALGORITHMS if kind.oracle] == [FullySupervised]
+    assert [kind for kind in ALGORITHMS if kind.uses_hidden_labels] == [FullySupervised]
     assert not build(Supervised).views().needs_unlabeled

@@ -22,11 +22,11 @@ from ssl_toolkit import (
     Backbone,
     Batch,
     Context,
-    Guess,
     Loss,
     PluginError,
+    PseudoLabels,
     StepOutput,
-    Task,
+    TaskInfo,
     TrainingError,
     Views,
     registry,
@@ -152,25 +152,29 @@ WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
         ),
         "returned metric 'pair_near_false', a name that the engine uses itself",
     ),
-    "a guess of two views": (
+    "pseudo labels of two views": (
         lambda self, b, c: StepOutput(
             {"supervised": Loss(labels(b, c))},
-            guess=Guess(unlabeled(b, c).repeat(2, 1), torch.ones(16, dtype=torch.bool)),
+            pseudo_labels=PseudoLabels(
+                unlabeled(b, c).repeat(2, 1), torch.ones(16, dtype=torch.bool)
+            ),
         ),
-        "returned guess.probs with the shape (16, 10) instead of (8, 10): a row for each unlabeled",
+        "returned pseudo_labels.probs with the shape (16, 10) instead of (8, 10): a row for each "
+        "unlabeled",
     ),
     "a mask of floats": (
         lambda self, b, c: StepOutput(
-            {"supervised": Loss(labels(b, c))}, guess=Guess(unlabeled(b, c), torch.ones(8))
+            {"supervised": Loss(labels(b, c))},
+            pseudo_labels=PseudoLabels(unlabeled(b, c), torch.ones(8)),
         ),
-        "returned guess.used as torch.float32 instead of torch.bool",
+        "returned pseudo_labels.mask as torch.float32 instead of torch.bool",
     ),
-    "a tuple for a guess": (
+    "a tuple for pseudo labels": (
         lambda self, b, c: StepOutput(
             {"supervised": Loss(labels(b, c))},
-            guess=(unlabeled(b, c), torch.ones(8)),  # type: ignore[arg-type]
+            pseudo_labels=(unlabeled(b, c), torch.ones(8)),  # type: ignore[arg-type]
         ),
-        "returned guess.probs as a NoneType instead of a tensor",
+        "returned pseudo_labels.probs as a NoneType instead of a tensor",
     ),
     "pairs of floats": (
         lambda self, b, c: StepOutput(
@@ -305,7 +309,7 @@ def scan(self: Any, labeled: Any, unlabeled: Any, ctx: Context) -> None:
     next(labeled)[5]
 
 
-def without_super(self: Any, config: Any, task: Task) -> None:
+def without_super(self: Any, config: Any, task: TaskInfo) -> None:
     self.seen = 0
 
 
@@ -313,7 +317,7 @@ def with_one_argument(self: Any, config: Any) -> None:
     Algorithm.__init__(self, config, None)  # type: ignore[arg-type]
 
 
-def early_buffer(self: Any, config: Any, task: Task) -> None:
+def early_buffer(self: Any, config: Any, task: TaskInfo) -> None:
     self.register_buffer("early", torch.zeros(1))
 
 
@@ -429,7 +433,7 @@ def late(self: Any, batch: Batch, ctx: Context) -> StepOutput:
     probs = ctx.teacher(batch.unlabeled_weak[0])
     return StepOutput(
         {"supervised": Loss(value), "late": Loss(0 * value + 100, 0.5)},
-        guess=Guess(probs, probs[:, 0] >= 0),
+        pseudo_labels=PseudoLabels(probs, probs[:, 0] >= 0),
         metrics={"part": torch.zeros(()) / (0 if ctx.step == 3 else 1) + 2},
     )
 
@@ -453,7 +457,7 @@ def nan_in(self: Any, batch: Batch, ctx: Context) -> StepOutput:
     return right(self, batch, ctx)
 
 
-def make_buffers(self: Any, config: Any, task: Task) -> None:
+def make_buffers(self: Any, config: Any, task: TaskInfo) -> None:
     Algorithm.__init__(self, config, task)
     self.register_buffer("threshold", torch.tensor(0.5))
     self.register_buffer("least", torch.tensor(float("inf")))

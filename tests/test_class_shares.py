@@ -12,7 +12,7 @@ from ssl_toolkit_fixmatch import FixMatch
 from torch import Tensor
 from toy_context import FakeContext, build, make_batch
 
-from ssl_toolkit import Guess, Loss, StepOutput, ops
+from ssl_toolkit import Loss, PseudoLabels, StepOutput, ops
 from ssl_toolkit.engine.shares import class_shares, estimate_shares, labels_tell
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
@@ -164,7 +164,7 @@ def test_processes_of_a_run_agree_on_the_shares(folder: Path) -> None:
     class Two:
         size = 2
 
-        def total(self, value: Tensor) -> Tensor:
+        def all_reduce_sum(self, value: Tensor) -> Tensor:
             return value + torch.tensor([0.5, 0.3, 0.2])  # what the other process found
 
     alone, shared = (experiment(folder, algo="fixmatch").trainer for _ in range(2))
@@ -212,14 +212,14 @@ def steps_of(count: int, **options: float) -> tuple[FixMatch, list[StepOutput]]:
 def test_fixmatch_aligns_its_guesses_with_the_mean_of_all_batches() -> None:
     _, plain = steps_of(3)
     algorithm, aligned = steps_of(3, align_exponent=1.0)
-    own = torch.stack([output.guess.probs for output in plain])
+    own = torch.stack([output.pseudo_labels.probs for output in plain])
     weights = torch.tensor([(1 - 1 / 128) ** age for age in (2, 1, 0)])
     mean = (own.mean(dim=1) * weights[:, None]).sum(dim=0) / weights.sum()
     product = own[2] * torch.tensor([0.7, 0.1, 0.1, 0.1]) / mean
     expected = product / product.sum(dim=-1, keepdim=True)
-    guess = aligned[2].guess
+    guess = aligned[2].pseudo_labels
     torch.testing.assert_close(guess.probs, expected, rtol=1e-4, atol=1e-5)
-    assert torch.equal(guess.used, guess.probs.amax(dim=-1) >= 0.3)
+    assert torch.equal(guess.mask, guess.probs.amax(dim=-1) >= 0.3)
     assert set(algorithm.state_dict()) == {"guessed", "guessed_weight"}
     assert not torch.equal(
         aligned[2].losses["unsupervised"].value, plain[2].losses["unsupervised"].value
@@ -244,7 +244,9 @@ COLLAPSED = torch.tensor([920, 14, 14, 13, 13, 13, 13])
 def evaluations(recorder: StepRecorder, counts: Tensor) -> list[dict[str, float]]:
     """Rows of a run of 1,000 steps whose used pseudo labels have these counts throughout."""
     classes = torch.arange(len(counts)).repeat_interleave(counts)
-    guess = Guess(torch.eye(len(counts))[classes], torch.ones(len(classes), dtype=torch.bool))
+    guess = PseudoLabels(
+        torch.eye(len(counts))[classes], torch.ones(len(classes), dtype=torch.bool)
+    )
     output = StepOutput({"supervised": Loss(torch.tensor(0.1))}, guess)
     rows = []
     for step in range(50, 1001, 50):

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 import ssl_toolkit
 from ssl_toolkit import (
     Algorithm,
+    AugmentationParams,
     Augmenter,
     Batch,
     Context,
-    Draws,
     Loss,
     StepOutput,
     UserError,
@@ -71,10 +71,12 @@ def rows(run: Path) -> list[dict[str, float]]:
 class InTurn(Augmenter):
     """Draws one parameter after the other, so that each depends on the number of images."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         return {name: torch.rand(count, generator=generator) for name in ("red", "gain")}
 
-    def transform(self, images: torch.Tensor, draws: Draws) -> torch.Tensor:
+    def transform(self, images: torch.Tensor, draws: AugmentationParams) -> torch.Tensor:
         return images * draws["gain"].view(-1, 1, 1, 1)
 
 

@@ -146,9 +146,11 @@ def test_an_unknown_key_may_look_like_anything(word: str, above: str) -> None:
 
 
 def test_options_of_another_algorithm_are_an_error_each() -> None:
-    message = faults(Layer("f", {"algo": "fixmatch", "mixmatch": {"alpha": "1", "guess": "model"}}))
+    message = faults(
+        Layer("f", {"algo": "fixmatch", "mixmatch": {"alpha": "1", "pseudo_labels_from": "model"}})
+    )
     assert "f: mixmatch.alpha: " in message
-    assert "f: mixmatch.guess: " in message
+    assert "f: mixmatch.pseudo_labels_from: " in message
     assert "mixmatch" in faults(Layer("f", {"algo": "fixmatch", "mixmatch": {}}))
 
 
@@ -242,13 +244,13 @@ PROFILE = {
     "1 confidence factor": ("simple.confidence_weighted", "simple", True, False),
     "2 cosine": ("schedule.cycles", "simple", 7 / 16, 1023 / 2048),
     "4 clipping": ("optimizer.clip_norm", "simple", None, 5.0),
-    "6 teacher": ("simple.guess", "simple", "teacher", "teacher"),
-    "6 teacher, mixmatch": ("mixmatch.guess", "mixmatch", "teacher", "teacher"),
+    "6 teacher": ("simple.pseudo_labels_from", "simple", "teacher", "teacher"),
+    "6 teacher, mixmatch": ("mixmatch.pseudo_labels_from", "mixmatch", "teacher", "teacher"),
     "8 ramp, simple": ("simple.rampup_steps", "simple", None, 0),
     "8 ramp, mixmatch": ("mixmatch.rampup_fraction", "mixmatch", 0.3, 1.0),
     "8 ramp, enhanced": ("mixmatch_enhanced.rampup_fraction", "mixmatch_enhanced", 0.3, 1.0),
-    "11 mixup": ("mixmatch.lambda_per", "mixmatch", "sample", "batch"),
-    "11 mixup, enhanced": ("mixmatch_enhanced.lambda_per", "mixmatch_enhanced", "sample", "batch"),
+    "11 mixup": ("mixmatch.mixup_per", "mixmatch", "sample", "batch"),
+    "11 mixup, enhanced": ("mixmatch_enhanced.mixup_per", "mixmatch_enhanced", "sample", "batch"),
     "12 buffers": ("ema.average_buffers", "simple", False, False),
     "13 decay": ("optimizer.weight_decay_on", "simple", "all", "all"),
     "6.1 interleave, simple": ("simple.interleaved", "simple", False, True),

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from fake_units import SAVES, Stopping, alive, carry_out, make_unit, meanwhile
+from fake_jobs import SAVES, Stopping, alive, carry_out, make_job, meanwhile
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import check_options
@@ -45,11 +45,11 @@ def test_the_launcher_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Monk
 
     plugin = registry.load("launchers", "one_by_one")
     launcher = plugin(check_options(plugin.Config, {"before": ["nice"]}, "launcher_options"))
-    units = [make_unit(tmp_path / "u0", "sys.exit(3)")]
-    units += [make_unit(tmp_path / f"u{n}", SAVES) for n in (1, 2)]
-    with meanwhile(stopping := Stopping(launcher, units[1:2])):
-        ended = carry_out(launcher, units)
+    jobs = [make_job(tmp_path / "u0", "sys.exit(3)")]
+    jobs += [make_job(tmp_path / f"u{n}", SAVES) for n in (1, 2)]
+    with meanwhile(stopping := Stopping(launcher, jobs[1:2])):
+        ended = carry_out(launcher, jobs)
     assert {name: end.status for name, end in ended.items()} == {"u0": 3, "u1": 143}
     assert stopping.seconds < 10
-    assert not alive(units[1].folder)
-    assert not (units[2].folder / "pid").exists()
+    assert not alive(jobs[1].folder)
+    assert not (jobs[2].folder / "pid").exists()

@@ -21,12 +21,12 @@ from torch import nn
 from ssl_toolkit import (
     EMA,
     Algorithm,
+    AugmentationParams,
     Augmenter,
     Backbone,
     Batch,
     ConfigError,
     Context,
-    Draws,
     Loss,
     ModelError,
     Options,
@@ -106,13 +106,17 @@ class Watching(Augmenter):
         super().__init__(config, flip=flip)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         return {"number": torch.rand(count, generator=generator)}
 
-    def transform(self, images: torch.Tensor, draws: Draws) -> torch.Tensor:
+    def transform(self, images: torch.Tensor, draws: AugmentationParams) -> torch.Tensor:
         return images
 
-    def feedback(self, draws: Draws, probs: torch.Tensor, labels: torch.Tensor) -> None:
+    def feedback(
+        self, draws: AugmentationParams, probs: torch.Tensor, labels: torch.Tensor
+    ) -> None:
         assert probs.shape == (len(labels), 10)
         assert len(draws["number"]) == len(labels)
         torch.testing.assert_close(probs.sum(dim=1), torch.ones(len(labels)))
@@ -159,7 +163,7 @@ class Everything(Algorithm):
         features, logits = ctx.forward(batch.labeled_weak[0])
         teacher = ctx.teacher_forward(u)
         assert teacher.features.shape == (len(u), self.task.feature_dim)
-        assert ctx.total(torch.ones(1)).item() == 1
+        assert ctx.all_reduce_sum(torch.ones(1)).item() == 1
         turn = torch.zeros(len(features), dtype=torch.int64)
         return StepOutput(
             {
@@ -433,7 +437,7 @@ def test_accumulation_averages_gradients(monkeypatch: pytest.MonkeyPatch) -> Non
             batch_size=batch_size,
             backbone="constant_first",
             augment={"weak": "none"},
-            optimizer={"accumulate": accumulate},
+            optimizer={"accumulation_steps": accumulate},
             classes=None,
         )
         trainer = prepare(config).trainer
@@ -465,7 +469,7 @@ def test_cosine_reaches_the_optimizer(tmp_path: Path) -> None:
             output=str(tmp_path / "run"),
             log_every=1,
             lr=0.5,
-            optimizer={"name": "sgd", "feature_lr": 0.25},
+            optimizer={"name": "sgd", "backbone_lr": 0.25},
             schedule={"name": "cosine"},
         )
     )

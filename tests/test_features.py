@@ -216,7 +216,7 @@ def test_a_frozen_backbone_is_unchanged_to_the_last_bit(folder: Path) -> None:
 
 
 def test_precision_and_accumulation_of_a_head(folder: Path) -> None:
-    changes = {"precision": "bf16", "optimizer": {"accumulate": 2}}
+    changes = {"precision": "bf16", "optimizer": {"accumulation_steps": 2}}
     trainer = experiment(folder, algo="simple", **changes).trainer
     assert trainer.fit() == ""
     assert trainer.images == 2 * 2 * (4 + 4)

@@ -63,7 +63,7 @@ def own(data: Path, **keys: Any) -> RunConfig:
 def test_the_defaults_of_a_backbone_that_is_trained() -> None:
     for frozen in ("bn", "none", "layer1"):
         settings = configured(model={"freeze": frozen}).settings
-        assert (settings.optimizer.feature_lr, settings.lr, settings.steps) == (1e-3, 5e-3, 300)
+        assert (settings.optimizer.backbone_lr, settings.lr, settings.steps) == (1e-3, 5e-3, 300)
         assert settings.schedule.name == "cosine"
         assert settings.model.head_init == "zero"
     again = validate([Layer("again", configured(model={"freeze": "bn"}).tree())])
@@ -77,7 +77,7 @@ def test_what_is_given_wins_over_the_defaults_of_fine_tuning() -> None:
 
 
 def test_the_papers_transfer_recipe_is_one_setting_away() -> None:
-    settings = configured(model={"freeze": "none"}, optimizer={"feature_lr": 2e-5}).settings
+    settings = configured(model={"freeze": "none"}, optimizer={"backbone_lr": 2e-5}).settings
     assert (settings.lr, settings.steps, settings.schedule.name) == (None, None, "constant")
 
 
@@ -104,13 +104,13 @@ def test_options_of_an_algorithm_for_pretrained_weights() -> None:
     assert options(pretrained=False) == (0.95, 7)
     # Recipes of papers are theirs throughout.
     assert options(profile="reference") == (0.95, 7)
-    assert options(model={"freeze": "none"}, optimizer={"feature_lr": 2e-5}) == (0.95, 7)
+    assert options(model={"freeze": "none"}, optimizer={"backbone_lr": 2e-5}) == (0.95, 7)
 
 
 def test_the_reference_profile_keeps_the_papers_transfer_recipe() -> None:
     config = resolve_config(configured(profile="reference"))[0].settings
     assert (config.steps, config.lr, config.schedule.name) == (1000, 0.002, "constant")
-    assert (config.optimizer.feature_lr, config.model.head_init) == (2e-5, "random")
+    assert (config.optimizer.backbone_lr, config.model.head_init) == (2e-5, "random")
     assert (config.model.freeze, config.optimizer.clip_norm) == ("none", 5)
 
 

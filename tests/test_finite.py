@@ -128,4 +128,4 @@ def test_a_full_gpu_is_told_with_advice(tmp_path: Path) -> None:
         train(configure("greedy", output=str(tmp_path / "run")))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
-    assert "optimizer.accumulate" in summary["reason"]
+    assert "optimizer.accumulation_steps" in summary["reason"]

@@ -125,7 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_trains_the_rest(
     folder: Path, backbone: str, what: str, moves: str, stays: str | None
 ) -> None:
-    optimizer = {"feature_lr": 1e-3}
+    optimizer = {"backbone_lr": 1e-3}
     run = experiment(folder, backbone, algo="fixmatch", model={"freeze": what}, optimizer=optimizer)
     trainer = run.trainer
     model = trainer.classifier.backbone.model
@@ -145,7 +145,7 @@ def test_the_papers_recipe_is_left_alone(folder: Path) -> None:
     model = run.config.settings.model
     assert (model.freeze, model.stages, model.head_init) == ("none", 0, "random")
     assert isinstance(run.trainer.classifier.head, nn.Linear)
-    assert run.config.settings.optimizer.feature_lr == 2e-5
+    assert run.config.settings.optimizer.backbone_lr == 2e-5
 
 
 def test_a_fault_is_told_before_training(folder: Path) -> None:

@@ -85,9 +85,13 @@ def test_an_oracle_is_named_one(tmp_path: Path) -> None:
         ("bound", 0, fake_run(tmp_path / "a", algo="fully_supervised")),
         ("plain", 0, fake_run(tmp_path / "b")),
         ("gone", 0, fake_run(tmp_path / "c", algo="not_installed")),
-        ("said", 0, fake_run(tmp_path / "d", algo="not_installed", record={"oracle": True})),
+        (
+            "said",
+            0,
+            fake_run(tmp_path / "d", algo="not_installed", record={"uses_hidden_labels": True}),
+        ),
     ]
-    assert [row.oracle for row in gathered(found).rows] == [True, False, False, True]
+    assert [row.uses_hidden_labels for row in gathered(found).rows] == [True, False, False, True]
 
 
 def test_the_baseline_is_a_row(tmp_path: Path) -> None:

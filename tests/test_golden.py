@@ -66,7 +66,7 @@ def test_sharpen(vector: dict[str, Any]) -> None:
 @vectors("label_guess")
 def test_guess_labels(vector: dict[str, Any]) -> None:
     inputs, expected = vector["inputs"], vector["expected"]["paper"]
-    check(ops.guess_labels(tensor(inputs["logits"]), inputs["T"]), expected["q"])
+    check(ops.average_and_sharpen(tensor(inputs["logits"]), inputs["T"]), expected["q"])
 
 
 @vectors("soft_cross_entropy")

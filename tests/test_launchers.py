@@ -1,4 +1,4 @@
-"""Launchers that run units on this machine, and what all launchers share."""
+"""Launchers that run jobs on this machine, and what all launchers share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_units import (
+from fake_jobs import (
     IGNORES,
     SAVES,
     Stopping,
     alive,
     carry_out,
-    make_unit,
+    make_job,
     meanwhile,
     wait_for,
 )
 
-from ssl_toolkit import PluginError, Unit, registry
-from ssl_toolkit.launchers.job import Work
+from ssl_toolkit import Job, PluginError, registry
+from ssl_toolkit.launchers.job import JobProcess
 from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.locking import hold
 
@@ -33,31 +33,31 @@ def local(jobs: int = 2) -> Local:
     return Local(Local.Config(jobs=jobs))
 
 
-def numbers(unit: Unit, name: str) -> float:
-    return float((unit.folder / name).read_text())
+def numbers(job: Job, name: str) -> float:
+    return float((job.folder / name).read_text())
 
 
 def test_as_many_jobs_at_a_time_as_were_asked_for(tmp_path: Path) -> None:
-    units = [make_unit(tmp_path / f"u{n}", TIMED) for n in range(5)]
-    ended = carry_out(local(2), units)
-    assert {name: end.status for name, end in ended.items()} == {u.name: 0 for u in units}
-    begun = [numbers(unit, "times") for unit in units]
+    jobs = [make_job(tmp_path / f"u{n}", TIMED) for n in range(5)]
+    ended = carry_out(local(2), jobs)
+    assert {name: end.status for name, end in ended.items()} == {u.name: 0 for u in jobs}
+    begun = [numbers(job, "times") for job in jobs]
     running = [
-        sum(numbers(u, "times") <= start < numbers(u, "end") for u in units) for start in begun
+        sum(numbers(u, "times") <= start < numbers(u, "end") for u in jobs) for start in begun
     ]
     assert max(running) == 2
 
 
 def test_one_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
-    units = [
-        make_unit(tmp_path / "good", "print('hello')"),
-        make_unit(tmp_path / "bad", "sys.exit(3)"),
-        make_unit(tmp_path / "killed", "os.kill(os.getpid(), signal.SIGKILL)"),
-        make_unit(tmp_path / "nowhere", "", directory=tmp_path / "missing"),
-        make_unit(tmp_path / "last", "pass"),
+    jobs = [
+        make_job(tmp_path / "good", "print('hello')"),
+        make_job(tmp_path / "bad", "sys.exit(3)"),
+        make_job(tmp_path / "killed", "os.kill(os.getpid(), signal.SIGKILL)"),
+        make_job(tmp_path / "nowhere", "", directory=tmp_path / "missing"),
+        make_job(tmp_path / "last", "pass"),
     ]
-    absent = Unit("absent", (str(tmp_path / "no-program"),), tmp_path, tmp_path / "absent.txt")
-    ended = carry_out(local(1), [absent, *units])
+    absent = Job("absent", (str(tmp_path / "no-program"),), tmp_path, tmp_path / "absent.txt")
+    ended = carry_out(local(1), [absent, *jobs])
     assert {name: end.status for name, end in ended.items()} == {
         "absent": 1,
         "good": 0,
@@ -73,76 +73,76 @@ def test_one_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
     assert "no-program: can't be started" in (tmp_path / "absent.txt").read_text()
 
 
-def test_environment_directory_and_log_are_those_of_the_unit(
+def test_environment_directory_and_log_are_those_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("KEPT", "yes")
     code = "print(os.environ['OMP_NUM_THREADS'], os.environ['KEPT'], os.getcwd())"
-    unit = make_unit(tmp_path / "u", code, environment={"OMP_NUM_THREADS": "3"})
-    unit.log.write_text("earlier\n")
-    carry_out(local(), [unit])
-    assert unit.log.read_text() == f"earlier\n3 yes {unit.folder}\n"
+    job = make_job(tmp_path / "u", code, environment={"OMP_NUM_THREADS": "3"})
+    job.log.write_text("earlier\n")
+    carry_out(local(), [job])
+    assert job.log.read_text() == f"earlier\n3 yes {job.folder}\n"
 
 
 def test_stop_lets_runs_save_and_begins_no_other(tmp_path: Path) -> None:
-    units = [make_unit(tmp_path / f"u{n}", SAVES) for n in range(3)]
+    jobs = [make_job(tmp_path / f"u{n}", SAVES) for n in range(3)]
     launcher = local(2)
-    with meanwhile(stopping := Stopping(launcher, units[:2])):
-        ended = carry_out(launcher, units)
+    with meanwhile(stopping := Stopping(launcher, jobs[:2])):
+        ended = carry_out(launcher, jobs)
     assert stopping.seconds < 10
     assert {name: end.status for name, end in ended.items()} == {"u0": 143, "u1": 143}
-    assert all((unit.folder / "saved").exists() and not alive(unit.folder) for unit in units[:2])
+    assert all((job.folder / "saved").exists() and not alive(job.folder) for job in jobs[:2])
     assert not (tmp_path / "u2" / "pid").exists()
 
 
 def test_stop_kills_a_run_that_does_not_end(tmp_path: Path) -> None:
-    unit = make_unit(tmp_path / "u", IGNORES)
+    job = make_job(tmp_path / "u", IGNORES)
     launcher = local()
-    with meanwhile(stopping := Stopping(launcher, [unit])):
-        ended = carry_out(launcher, [unit])
+    with meanwhile(stopping := Stopping(launcher, [job])):
+        ended = carry_out(launcher, [job])
     assert stopping.seconds < 10
     assert ended["u"].status == -9
-    assert not alive(unit.folder)
+    assert not alive(job.folder)
 
 
 def test_stopped_before_it_launches_it_begins_nothing(tmp_path: Path) -> None:
-    unit = make_unit(tmp_path / "u", "pass")
+    job = make_job(tmp_path / "u", "pass")
     launcher = local()
     launcher.stop()
-    assert carry_out(launcher, [unit]) == {}
-    assert not (unit.folder / "pid").exists()
+    assert carry_out(launcher, [job]) == {}
+    assert not (job.folder / "pid").exists()
 
 
 def test_a_launcher_that_is_left_leaves_no_process(tmp_path: Path) -> None:
-    units = [make_unit(tmp_path / "quick", "pass"), make_unit(tmp_path / "slow", SAVES)]
-    launched = local(2).launch(units)
-    assert next(launched).unit.name == "quick"
-    wait_for((units[1].folder / "ready").exists)
+    jobs = [make_job(tmp_path / "quick", "pass"), make_job(tmp_path / "slow", SAVES)]
+    launched = local(2).launch(jobs)
+    assert next(launched).job.name == "quick"
+    wait_for((jobs[1].folder / "ready").exists)
     launched.close()  # type: ignore[attr-defined]
-    assert not alive(units[1].folder)
+    assert not alive(jobs[1].folder)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_a_run_ends_with_a_killed_launcher(tmp_path: Path) -> None:
-    unit = make_unit(tmp_path / "u", SAVES)
+    job = make_job(tmp_path / "u", SAVES)
     code = (
         "import os, time\n"
-        "from ssl_toolkit.launchers.job import Work\n"
-        f"Work({unit.command!r}, {str(unit.folder)!r}, {str(unit.log)!r}, '/', {{}}).start()\n"
+        "from ssl_toolkit.launchers.job import JobProcess\n"
+        f"JobProcess({job.command!r}, {str(job.folder)!r}, {str(job.log)!r}, '/', {{}}).start()\n"
         "time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as launcher:
-        wait_for((unit.folder / "ready").exists)
-        assert alive(unit.folder)
+        wait_for((job.folder / "ready").exists)
+        assert alive(job.folder)
         launcher.kill()
-    wait_for(lambda: not alive(unit.folder))
-    assert (unit.folder / "saved").exists()
+    wait_for(lambda: not alive(job.folder))
+    assert (job.folder / "saved").exists()
 
 
 def test_a_run_that_is_started_again_waits_for_its_predecessor(tmp_path: Path) -> None:
-    unit = make_unit(tmp_path / "u", "keep('times', time.time())")
-    lock = hold(unit.folder)
+    job = make_job(tmp_path / "u", "keep('times', time.time())")
+    lock = hold(job.folder)
     released = []
 
     def release() -> None:
@@ -151,8 +151,8 @@ def test_a_run_that_is_started_again_waits_for_its_predecessor(tmp_path: Path) -
         lock.release()
 
     with meanwhile(release):
-        assert Work.of(unit).carry_out() == (0, "")
-    assert numbers(unit, "times") > released[0]
+        assert JobProcess.of(job).carry_out() == (0, "")
+    assert numbers(job, "times") > released[0]
 
 
 def test_workers_of_a_cluster_need_no_torch() -> None:
@@ -191,8 +191,8 @@ def test_listing_and_loading_launchers_imports_neither_ray_nor_submitit() -> Non
 def test_signals_that_a_worker_blocks_reach_the_command(tmp_path: Path) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        unit = make_unit(tmp_path / "u", "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))")
-        assert Work.of(unit).carry_out() == (0, "")
+        job = make_job(tmp_path / "u", "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))")
+        assert JobProcess.of(job).carry_out() == (0, "")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert unit.log.read_text() == "set()\n"
+    assert job.log.read_text() == "set()\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_units import COUNTS, alive, carry_out, make_unit, meanwhile, wait_for
+from fake_jobs import COUNTS, alive, carry_out, make_job, meanwhile, wait_for
 from in_process import call
 
 from ssl_toolkit import ConfigError
@@ -73,48 +73,48 @@ def nodes() -> Iterator[Nodes]:
 
 
 def test_all_units_complete_though_a_node_is_lost(tmp_path: Path, nodes: Nodes) -> None:
-    units = [make_unit(tmp_path / f"u{n}", COUNTS, 60) for n in range(3)]
-    units.append(make_unit(tmp_path / "bad", "sys.exit(3)"))
+    jobs = [make_job(tmp_path / f"u{n}", COUNTS, 60) for n in range(3)]
+    jobs.append(make_job(tmp_path / "bad", "sys.exit(3)"))
 
     def lose_one_when_both_work() -> None:
-        wait_for(lambda: sum((unit.folder / "step").exists() for unit in units) >= 2)
+        wait_for(lambda: sum((job.folder / "step").exists() for job in jobs) >= 2)
         nodes.lose_one()
 
-    too_wide = make_unit(tmp_path / "wide", "pass", threads=99)
+    too_wide = make_job(tmp_path / "wide", "pass", threads=99)
     with pytest.raises(ConfigError, match="no node of Ray has 99 CPUs"):
         carry_out(Ray(Ray.Config(address=nodes.address)), [too_wide])
     with meanwhile(lose_one_when_both_work):
-        ended = carry_out(Ray(Ray.Config(address=nodes.address)), units)
+        ended = carry_out(Ray(Ray.Config(address=nodes.address)), jobs)
     assert {name: (end.status, end.reason) for name, end in ended.items()} == {
         **{f"u{n}": (0, "") for n in range(3)},
         "bad": (3, ""),
     }
-    attempts = [(unit.folder / "attempts").read_text().split() for unit in units[:3]]
+    attempts = [(job.folder / "attempts").read_text().split() for job in jobs[:3]]
     assert sorted(map(len, attempts)) == [1, 1, 2]
-    again = next(u for u, tried in zip(units, attempts, strict=False) if len(tried) == 2)
+    again = next(u for u, tried in zip(jobs, attempts, strict=False) if len(tried) == 2)
     assert int((again.folder / "began").read_text()) > 0
-    assert not any(alive(unit.folder) for unit in units)
+    assert not any(alive(job.folder) for job in jobs)
     assert not (too_wide.folder / "pid").exists()
 
 
 OWN_INSTANCE = """
 import json, pathlib, signal, sys, time
-from fake_units import SAVES, Stopping, make_unit, meanwhile
+from fake_jobs import SAVES, Stopping, make_job, meanwhile
 from ssl_toolkit import ConfigError
 from ssl_toolkit.launchers.ray import Ray
 import ray
 
 folder = pathlib.Path(sys.argv[1])
-units = [make_unit(folder / f"u{n}", SAVES) for n in range(2)]
+jobs = [make_job(folder / f"u{n}", SAVES) for n in range(2)]
 launcher = Ray(Ray.Config(jobs=1))
 handler = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
-with meanwhile(stopping := Stopping(launcher, units[:1])):
+with meanwhile(stopping := Stopping(launcher, jobs[:1])):
     ended = []
     for attempt in (1, 2, 3):
         try:
-            for end in launcher.launch(units):
-                ended.append([end.unit.name, end.status])
+            for end in launcher.launch(jobs):
+                ended.append([end.job.name, end.status])
             break
         except ConfigError as error:  # a busy machine
             assert "timed out during startup" in str(error) and attempt < 3
@@ -152,11 +152,11 @@ def test_without_a_cluster_nothing_is_started(
         raise ConnectionError("nobody answers\nat length")
 
     monkeypatch.setattr(ray, "init", refuse)
-    unit = make_unit(tmp_path / "u", "pass")
+    job = make_job(tmp_path / "u", "pass")
     with pytest.raises(ConfigError) as caught:
-        carry_out(Ray(Ray.Config(address="auto")), [unit])
+        carry_out(Ray(Ray.Config(address="auto")), [job])
     assert str(caught.value) == "launcher_options.address=auto: no Ray there: nobody answers"
-    assert not (unit.folder / "pid").exists()
+    assert not (job.folder / "pid").exists()
 
 
 @pytest.mark.slow

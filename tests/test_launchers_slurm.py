@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_units import COUNTS, SAVES, Stopping, alive, carry_out, make_unit, meanwhile, wait_for
+from fake_jobs import COUNTS, SAVES, Stopping, alive, carry_out, make_job, meanwhile, wait_for
 
 from ssl_toolkit import ConfigError
 from ssl_toolkit.launchers.slurm import Slurm
@@ -65,61 +65,61 @@ def slurm(**options: Any) -> Slurm:
     return Slurm(Slurm.Config(**options))
 
 
-def test_each_unit_is_a_job_and_one_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
-    units = [
-        make_unit(tmp_path / "good", "print('hello')"),
-        make_unit(tmp_path / "bad", "sys.exit(3)"),
-        make_unit(tmp_path / "nowhere", "", directory=tmp_path / "missing"),
+def test_each_job_is_a_job_and_one_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+    jobs = [
+        make_job(tmp_path / "good", "print('hello')"),
+        make_job(tmp_path / "bad", "sys.exit(3)"),
+        make_job(tmp_path / "nowhere", "", directory=tmp_path / "missing"),
     ]
-    ended = carry_out(slurm(cluster="local"), units)
+    ended = carry_out(slurm(cluster="local"), jobs)
     assert {name: end.status for name, end in ended.items()} == {"good": 0, "bad": 3, "nowhere": 1}
     assert f"{tmp_path / 'missing'}: No such file or directory" in ended["nowhere"].reason
     assert (tmp_path / "good.txt").read_text() == "hello\n"
 
 
 def test_a_run_whose_time_is_up_goes_on_in_a_new_job(tmp_path: Path) -> None:
-    unit = make_unit(tmp_path / "u", COUNTS, 30)
+    job = make_job(tmp_path / "u", COUNTS, 30)
 
     def time_is_up() -> None:
-        wait_for(lambda: (unit.folder / "step").exists())
-        os.kill(int((unit.folder / "parent").read_text()), signal.SIGUSR2)
+        wait_for(lambda: (job.folder / "step").exists())
+        os.kill(int((job.folder / "parent").read_text()), signal.SIGUSR2)
 
     with meanwhile(time_is_up):
-        ended = carry_out(slurm(cluster="local"), [unit])
+        ended = carry_out(slurm(cluster="local"), [job])
     assert ended["u"].status == 0, ended["u"].reason
-    assert len((unit.folder / "attempts").read_text().split()) == 2
-    assert int((unit.folder / "began").read_text()) > 0
-    assert (unit.folder / "step").read_text() == "30"
+    assert len((job.folder / "attempts").read_text().split()) == 2
+    assert int((job.folder / "began").read_text()) > 0
+    assert (job.folder / "step").read_text() == "30"
 
 
 def test_a_job_that_dies_is_told(tmp_path: Path) -> None:
-    unit = make_unit(tmp_path / "u", SAVES)
+    job = make_job(tmp_path / "u", SAVES)
 
     def kill_job() -> None:
-        wait_for((unit.folder / "ready").exists)
-        os.kill(int((unit.folder / "parent").read_text()), signal.SIGKILL)
+        wait_for((job.folder / "ready").exists)
+        os.kill(int((job.folder / "parent").read_text()), signal.SIGKILL)
 
     with meanwhile(kill_job):
-        ended = carry_out(slurm(cluster="local"), [unit])
+        ended = carry_out(slurm(cluster="local"), [job])
     assert ended["u"].status == 1
     assert ended["u"].reason.startswith("job ")
     assert str(tmp_path / "slurm") in ended["u"].reason
-    wait_for(lambda: not alive(unit.folder), 10)
+    wait_for(lambda: not alive(job.folder), 10)
 
 
 def test_stop_cancels_the_jobs_of_a_background_job_and_leaves_no_process(tmp_path: Path) -> None:
-    units = [make_unit(tmp_path / f"u{n}", SAVES) for n in range(2)]
+    jobs = [make_job(tmp_path / f"u{n}", SAVES) for n in range(2)]
     launcher = slurm(cluster="local")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
     try:
-        with meanwhile(stopping := Stopping(launcher, units)):
-            ended = carry_out(launcher, units)
+        with meanwhile(stopping := Stopping(launcher, jobs)):
+            ended = carry_out(launcher, jobs)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
     assert stopping.seconds < 10
     assert {name: end.status for name, end in ended.items()} == {"u0": 143, "u1": 143}
-    assert all((unit.folder / "saved").exists() and not alive(unit.folder) for unit in units)
+    assert all((job.folder / "saved").exists() and not alive(job.folder) for job in jobs)
 
 
 def test_without_slurm_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_without_slurm_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_array_is_submitted_with_the_options(tmp_path: Path, cluster: Path) -> None:
-    units = [make_unit(tmp_path / f"u{n}", "print('hello')", threads=2) for n in range(2)]
+    jobs = [make_job(tmp_path / f"u{n}", "print('hello')", threads=2) for n in range(2)]
     options = {
         "partition": "gpu",
         "account": "lab",
@@ -139,7 +139,7 @@ def test_an_array_is_submitted_with_the_options(tmp_path: Path, cluster: Path) -
         "setup": ["export FROM_SETUP=1"],
         "sbatch": {"constraint": "a100"},
     }
-    ended = carry_out(slurm(**options), units)
+    ended = carry_out(slurm(**options), jobs)
     assert {name: end.status for name, end in ended.items()} == {"u0": 0, "u1": 0}
     assert (tmp_path / "u1.txt").read_text() == "hello\n"
     script = (cluster / "script").read_text().splitlines()
@@ -149,12 +149,12 @@ def test_an_array_is_submitted_with_the_options(tmp_path: Path, cluster: Path) -
 
 
 def test_stop_cancels_an_array(tmp_path: Path, cluster: Path) -> None:
-    units = [make_unit(tmp_path / f"u{n}", SAVES) for n in range(2)]
+    jobs = [make_job(tmp_path / f"u{n}", SAVES) for n in range(2)]
     launcher = slurm()
-    with meanwhile(stopping := Stopping(launcher, units)):
-        ended = carry_out(launcher, units)
+    with meanwhile(stopping := Stopping(launcher, jobs)):
+        ended = carry_out(launcher, jobs)
     assert stopping.seconds < 10
     assert {name: end.status for name, end in ended.items()} == {"u0": 143, "u1": 143}
-    for unit in units:
-        wait_for(lambda unit=unit: not alive(unit.folder), 10)
-        assert (unit.folder / "saved").exists()
+    for job in jobs:
+        wait_for(lambda job=job: not alive(job.folder), 10)
+        assert (job.folder / "saved").exists()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from in_process import call, refusal
 
-from ssl_toolkit import LoggedRun, Logger, register_logger, registry, train
+from ssl_toolkit import Logger, RunInfo, register_logger, registry, train
 from ssl_toolkit.errors import PluginError, TrainingError
 from ssl_toolkit.runs.metrics_log import metric_rows, write_table
 from ssl_toolkit.runs.train import resume
@@ -42,7 +42,7 @@ class Notes(Logger):
 
     runs: ClassVar[list[Notes]] = []
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         self.run = run
         self.rows: list[dict[str, float]] = []
         self.summaries: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def stop_at(step: int) -> None:
     class Stop(Logger):
         stopped = False
 
-        def __init__(self, run: LoggedRun) -> None:
+        def __init__(self, run: RunInfo) -> None:
             pass
 
         def log(self, row: Mapping[str, float | int]) -> None:
@@ -194,7 +194,7 @@ def test_a_second_run_of_the_comparison_joins_the_experiment(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     other = stopped_and_resumed.parent / "supervised-s1"
     logger = registry.load("loggers", "mlflow")(
-        LoggedRun(other_made(other), other.name, "supervised", 1, {"seed": 1}, 0, "mine")
+        RunInfo(other_made(other), other.name, "supervised", 1, {"seed": 1}, 0, "mine")
     )
     logger.log({"step": 1, "seconds": 0.5})
     logger.finish({"status": "interrupted", "steps": 1})
@@ -308,7 +308,7 @@ def test_wandb_on_line_without_a_login_is_refused_and_asks_nothing(
 
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setattr(wandb, "login", lambda *, prompt, verify: prompt or verify)
-    run = LoggedRun(tmp_path, "r", "supervised", 0, {}, 0)
+    run = RunInfo(tmp_path, "r", "supervised", 0, {}, 0)
     with pytest.raises(PluginError, match="wandb login"):
         registry.load("loggers", "wandb")(run)
     assert list(tmp_path.iterdir()) == []
@@ -396,7 +396,7 @@ def test_a_logger_that_cannot_start_ends_the_run_before_its_first_step(
     class Away(Notes):
         reachable = False
 
-        def __init__(self, run: LoggedRun) -> None:
+        def __init__(self, run: RunInfo) -> None:
             if not Away.reachable:
                 raise ConnectionError("no route to host")
             super().__init__(run)

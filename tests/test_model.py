@@ -148,9 +148,7 @@ def test_the_size_of_a_tensor_is_checked(model: Model) -> None:
 
 def test_the_exported_folder_alone(model: Model, run: Path, path: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(run / "model", tmp_path / "elsewhere")
-    np.testing.assert_array_equal(
-        load_model(str(moved), "cpu").predict(path), model.predict(path)
-    )
+    np.testing.assert_array_equal(load_model(str(moved), "cpu").predict(path), model.predict(path))
 
 
 def test_checkpoints_where_there_is_no_model_yet(

@@ -136,7 +136,7 @@ def test_low_precision_is_raised(dtype: torch.dtype) -> None:
     tiny = torch.tensor([[1e-4, 1.0]], dtype=dtype)  # squares to 0 in float16
     assert ops.sharpen(tiny, 0.5)[0, 0] > 0
     results = [
-        ops.guess_labels(logits[None], 0.5),
+        ops.average_and_sharpen(logits[None], 0.5),
         ops.soft_cross_entropy(logits, targets),
         ops.l2_consistency(logits, targets),
         fixmatch_loss(logits, logits, 0.5)[0],
@@ -144,7 +144,7 @@ def test_low_precision_is_raised(dtype: torch.dtype) -> None:
     ]
     wide = logits.float()
     expected = [
-        ops.guess_labels(wide[None], 0.5),
+        ops.average_and_sharpen(wide[None], 0.5),
         ops.soft_cross_entropy(wide, targets),
         ops.l2_consistency(wide, targets),
         fixmatch_loss(wide, wide, 0.5)[0],
@@ -166,7 +166,7 @@ def test_autocast_changes_nothing(dtype: torch.dtype) -> None:
         losses = [pair_loss(logits, targets, 0.5, 0.5, distance) for distance in DISTANCES]
         losses += [ops.l2_consistency(logits, targets, 0.5), *pair_statistics(targets, 0.5, 0.5)]
         losses += [ops.soft_cross_entropy(logits, targets), ops.bhattacharyya(targets, targets)]
-        return [*losses, ops.guess_labels(logits[None], 0.5), gradient(losses[0], logits)]
+        return [*losses, ops.average_and_sharpen(logits[None], 0.5), gradient(losses[0], logits)]
 
     expected = results()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -279,7 +279,7 @@ def test_a_tie_is_the_lowest_class() -> None:
 
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match="views, N, classes"):
-        ops.guess_labels(torch.zeros(2, 3), 0.5)
+        ops.average_and_sharpen(torch.zeros(2, 3), 0.5)
     with pytest.raises(ValueError, match="one length"):
         ops.interleave([torch.zeros(2), torch.zeros(3)])
     with pytest.raises(ValueError, match="5 rows"):

@@ -20,12 +20,12 @@ from ssl_toolkit import (
     Batch,
     ConfigError,
     Context,
-    Ended,
+    Job,
+    JobResult,
     Launcher,
     Loss,
     Options,
     StepOutput,
-    Unit,
     Views,
     registry,
 )
@@ -62,7 +62,7 @@ class Elsewhere(Launcher):
     def __init__(self) -> None:
         super().__init__(Options())
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         raise AssertionError("nothing is launched")
 
     def stop(self) -> None:
@@ -151,8 +151,8 @@ def test_what_a_run_wants_does_not_depend_on_this_machine(
         monkeypatch.setattr(torch.cuda, "device_count", lambda seen=seen: seen)
         monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen > 0)
         made = plan(tmp_path, Elsewhere(), device=device, devices=2)
-        unit = made.unit("name", ("command",), tmp_path, tmp_path / "log", made.comparison.rows[1])
-        assert (unit.gpus, unit.gpus_if_any) == gpus
+        job = made.job("name", ("command",), tmp_path, tmp_path / "log", made.comparison.rows[1])
+        assert (job.gpus, job.gpus_if_any) == gpus
 
 
 def test_a_device_that_is_not_here_is_refused_here_only(tmp_path: Path) -> None:
@@ -171,27 +171,27 @@ def test_a_device_that_is_not_here_is_refused_here_only(tmp_path: Path) -> None:
 def test_launchers_give_gpus_where_there_are_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unit(**gpus: int) -> Unit:
-        return Unit("u", ("true",), tmp_path, tmp_path / "log", **gpus)
+    def job(**gpus: int) -> Job:
+        return Job("u", ("true",), tmp_path, tmp_path / "log", **gpus)
 
-    either = unit(gpus_if_any=2)
+    either = job(gpus_if_any=2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)  # the variable alone makes no GPU
-    assert (gpus_here(either), gpus_here(unit(gpus=1))) == (0, 1)
-    assert local().slots([unit()] * 3) == local().slots([either] * 3)
+    assert (gpus_here(either), gpus_here(job(gpus=1))) == (0, 1)
+    assert local().slots([job()] * 3) == local().slots([either] * 3)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert (gpus_here(either), local().slots([unit(), either])) == (2, 2)
+    assert (gpus_here(either), local().slots([job(), either])) == (2, 2)
 
     for nodes, expected in (([{"CPU": 8}], 0), ([{"CPU": 8}, {"CPU": 8, "GPU": 2.0}], 2)):
         monkeypatch.setattr(ray, "_nodes", lambda nodes=nodes: nodes)
         assert ray._gpus(either) == expected
-    assert ray._gpus(unit(gpus=1)) == 1
+    assert ray._gpus(job(gpus=1)) == 1
 
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "srun").touch(mode=0o755)
     with pytest.raises(ConfigError, match="--device auto: a job of Slurm has only the GPUs"):
         next(iter(Slurm(Slurm.Config()).launch([either])))
-    assert Slurm(Slurm.Config())._gpus([unit(gpus=2), unit()]) == 2
+    assert Slurm(Slurm.Config())._gpus([job(gpus=2), job()]) == 2
     assert Slurm(Slurm.Config(sbatch={"gres": "gpu:1"}))._gpus([either]) == 0
     assert Slurm(Slurm.Config(cluster="local"))._gpus([either]) == 2
 
@@ -288,17 +288,17 @@ def test_minutes_are_measured_by_the_launcher_and_once(tmp_path: Path) -> None:
 
 
 class Fails(Elsewhere):
-    """Ends each unit badly, after a signal if there is one."""
+    """Ends each job badly, after a signal if there is one."""
 
     number: int | None = None
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        for unit in units:
-            assert unit.command[:3] == (sys.executable, "-m", "ssl_toolkit.multirun.measure")
-            unit.log.write_text("lines\nerror: no room on the GPU\nof a log\n")
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        for job in jobs:
+            assert job.command[:3] == (sys.executable, "-m", "ssl_toolkit.multirun.measure")
+            job.log.write_text("lines\nerror: no room on the GPU\nof a log\n")
             if self.number:
                 signal.raise_signal(self.number)
-            yield Ended(unit, 1)
+            yield JobResult(job, 1)
 
 
 def test_what_cannot_be_measured_is_told_and_leaves_nothing(
@@ -314,7 +314,7 @@ def test_what_cannot_be_measured_is_told_and_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         compare(given)
     assert {path.name for path in (tmp_path / "c").iterdir()} <= {".lock"}
-    monkeypatch.setattr(Fails, "launch", lambda launcher, units: iter(()))
+    monkeypatch.setattr(Fails, "launch", lambda launcher, jobs: iter(()))
     with pytest.raises(ConfigError, match="supervised was not measured"):
         compare(given)
     monkeypatch.setattr(comparing, "measured", lambda plan, *_: plan.with_steps({"supervised": 0}))

@@ -15,7 +15,14 @@ from ssl_toolkit_probes.graph import spread_labels
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit import Task, TrainingFeatures, fit_probe, fit_soft_labels, registry, unit_length
+from ssl_toolkit import (
+    TaskInfo,
+    TrainingFeatures,
+    fit_probe,
+    fit_soft_labels,
+    registry,
+    unit_length,
+)
 from ssl_toolkit.models.probe import STRENGTHS, choose_strength, fit_temperature
 from ssl_toolkit.ops import follow_shares
 
@@ -41,7 +48,7 @@ def fitted(name: str, features: TrainingFeatures, classes: int = C, **options: o
     plugin = registry.load("algorithms", name)
     counts = tuple(np.bincount(features.labels.numpy(), minlength=classes).tolist())
     size = features.labeled.shape[2]
-    task = Task(classes, size, counts, features.unlabeled.shape[1], 1)
+    task = TaskInfo(classes, size, counts, features.unlabeled.shape[1], 1)
     return plugin(plugin.Config(**options), task).fit(features, torch.Generator())
 
 

@@ -20,7 +20,7 @@ SHARED = {
     "log_every": 1,
     "lr": 0.05,
     # A rule that is continuous in the gradient: AdamW turns the order of a sum into whole steps.
-    "optimizer": {"name": "sgd", "accumulate": 2, "clip_norm": 5.0},
+    "optimizer": {"name": "sgd", "accumulation_steps": 2, "clip_norm": 5.0},
 }
 JOBS: dict[str, dict[str, Any]] = {
     "supervised": {"algo": "supervised"},
@@ -38,7 +38,7 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
     "mixmatch": {"algo": "mixmatch", "mixmatch": {"rampup_fraction": 0.0}},
-    "mixmatch_batch": {"algo": "mixmatch", "mixmatch": {"lambda_per": "batch"}},
+    "mixmatch_batch": {"algo": "mixmatch", "mixmatch": {"mixup_per": "batch"}},
     "mixmatch_enhanced": {"algo": "mixmatch_enhanced", "mixmatch_enhanced": {"strong_views": 2}},
 }
 

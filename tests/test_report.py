@@ -123,7 +123,7 @@ def test_a_bound_does_not_win_and_a_difference_by_permission_is_marked(tmp_path:
     compared = comparison(tmp_path)
     bound = replace(
         compared.rows[1],
-        oracle=True,
+        uses_hidden_labels=True,
         different={"lr": 0.01},
         scores={"test.accuracy": spread({0: 0.99, 1: 0.99, 2: 0.98})},
     )

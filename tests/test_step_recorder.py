@@ -10,7 +10,7 @@ from ssl_toolkit_simple import pair_masks, pair_statistics
 
 from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.engine.step_metrics import StepRecorder
-from ssl_toolkit.interfaces import Guess, Loss, StepOutput
+from ssl_toolkit.interfaces import Loss, PseudoLabels, StepOutput
 
 PROBS = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
 USED = torch.tensor([True, True, True, False])
@@ -28,7 +28,7 @@ SIMILAR = torch.tensor(
 def record(recorder: StepRecorder, step: int, hidden: torch.Tensor = HIDDEN) -> None:
     output = StepOutput(
         losses={"supervised": Loss(torch.tensor(1.0))},
-        guess=Guess(PROBS, USED),
+        pseudo_labels=PseudoLabels(PROBS, USED),
         pairs={"similarity": SIMILAR, "none": torch.zeros_like(SIMILAR)},
     )
     recorder.add(step, torch.tensor(1.0), output, hidden)
@@ -80,7 +80,7 @@ def answer(step: int) -> StepOutput:
         return StepOutput({"supervised": Loss(torch.tensor(2.0))})
     losses = {"supervised": Loss(torch.tensor(4.0)), "late": Loss(torch.tensor(10.0), 0.5)}
     part = torch.tensor(float("nan") if step == 3 else float(step))
-    return StepOutput(losses, guess=Guess(PROBS, USED), metrics={"part": part})
+    return StepOutput(losses, pseudo_labels=PseudoLabels(PROBS, USED), metrics={"part": part})
 
 
 def test_values_that_come_later_or_are_not_finite_are_averaged_where_they_are() -> None:

@@ -67,7 +67,7 @@ def test_json_is_strict_and_complete(made: Comparison, tmp_path: Path) -> None:
     assert tree["shared"]["ema.decay"] == "0.9"
     assert tree["versions"] == {"python": ["3.11.7"], "torch": ["2.14.1"]}
     plain, other, bound = tree["rows"]
-    assert (plain["oracle"], bound["oracle"]) == (False, True)
+    assert (plain["uses_hidden_labels"], bound["uses_hidden_labels"]) == (False, True)
     assert other["name"] == RED
     assert other["different"] == {"lr": "0.5"}
     score = plain["scores"]["test.accuracy"]
@@ -95,7 +95,7 @@ def test_csv_has_a_line_for_each_run_and_runs_nothing(made: Comparison, tmp_path
     assert rows[0]["different"] == "lr=0.002"
     assert (rows[5]["status"], rows[5]["reason"]) == ("failed", "'=loss was `nan`")
     assert {rows[5][name] for name in SCORES} == {""}
-    assert [row["oracle"] for row in rows[::3]] == ["no", "no", "yes"]
+    assert [row["uses_hidden_labels"] for row in rows[::3]] == ["no", "no", "yes"]
 
 
 def test_markdown_marks_what_a_reader_must_know(made: Comparison) -> None:

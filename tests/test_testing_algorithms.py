@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, Task
+from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, TaskInfo
 from ssl_toolkit.testing import rules, run_checks
 from ssl_toolkit.testing.rules import run_rule
 from ssl_toolkit.testing.subject import find_subject
@@ -53,7 +53,7 @@ def test_a_fake_breaks_its_rule_alone(rule: str, fake: type[Method]) -> None:
 class Remembering(Method):
     """Its step uses what a scan has made."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.register_buffer("means", torch.zeros(task.num_classes, task.feature_dim))
 
@@ -74,7 +74,7 @@ class Remembering(Method):
 class WithExtraState(Method):
     """It keeps more than tensors."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.kept: dict[str, Any] = {"last": [torch.zeros(2)], "steps": 0}
 
@@ -103,7 +103,7 @@ class Penalizing(Method):
 class Normalizing(Method):
     """It has BatchNorm in a module of its own."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.head = nn.Sequential(nn.BatchNorm1d(task.feature_dim), nn.Linear(task.feature_dim, 2))
 
@@ -119,8 +119,8 @@ class Warming(Method):
         output = self.plain(batch, ctx)
         if ctx.step < 4:
             return StepOutput({"supervised": output.losses["supervised"]})
-        assert output.guess is not None
-        used = output.guess.used.float()
+        assert output.pseudo_labels is not None
+        used = output.pseudo_labels.mask.float()
         return replace(output, metrics={"confidence": used.sum() / used.sum()})
 
 

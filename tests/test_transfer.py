@@ -50,7 +50,7 @@ def test_cached_weights_on_the_embedded_data(
     assert "for your own images: --data" in done.stdout
     config = yaml.read(tmp_path / "run" / "config.yaml")
     assert config["image_size"] == "32"
-    assert float(config["optimizer"]["feature_lr"]) == 2e-5
+    assert float(config["optimizer"]["backbone_lr"]) == 2e-5
     assert config["augment"]["strong"] == "randaugment"
     exported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert exported["mean"] == pytest.approx(timm.get_pretrained_cfg("test_resnet").mean)
@@ -78,7 +78,7 @@ def test_transfer_to_own_images(command: Command, cache: Path, cases: Path, tmp_
     assert done.returncode == 0, done.stderr
     config = yaml.read(tmp_path / "run" / "config.yaml")
     assert config["augment"]["strong"] == "fixed"
-    assert float(config["optimizer"]["feature_lr"]) == 2e-5
+    assert float(config["optimizer"]["backbone_lr"]) == 2e-5
     assert float(config["lr"]) == 0.002
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ssl_toolkit import Algorithm, Batch, Context, Prediction, StepOutput, Task
+from ssl_toolkit import Algorithm, Batch, Context, ForwardOutput, StepOutput, TaskInfo
 
 CLASSES, SIDE = 4, 6
 Call = tuple[str, int, bool]
@@ -22,9 +22,9 @@ class Net(nn.Module):
         self.norm: nn.Module = nn.BatchNorm2d(8) if normalized else nn.Identity()
         self.classifier = nn.Linear(8, CLASSES)
 
-    def forward(self, images: Tensor) -> Prediction:
+    def forward(self, images: Tensor) -> ForwardOutput:
         features = F.leaky_relu(self.norm(self.conv(images))).mean(dim=(2, 3))
-        return Prediction(features, self.classifier(features))
+        return ForwardOutput(features, self.classifier(features))
 
 
 class FakeContext(Context):
@@ -41,7 +41,7 @@ class FakeContext(Context):
         self.generator = torch.Generator().manual_seed(seed)
         self.calls: list[Call] = []
 
-    def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
+    def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
         self.calls.append(("forward", len(images), update_statistics))
         if update_statistics:
             return self.live(images)
@@ -51,19 +51,19 @@ class FakeContext(Context):
         return prediction
 
     @torch.no_grad()
-    def teacher_forward(self, images: Tensor) -> Prediction:
+    def teacher_forward(self, images: Tensor) -> ForwardOutput:
         self.calls.append(("teacher", len(images), False))
         return self.averaged(images)
 
-    def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
+    def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
         raise NotImplementedError
 
-    def total(self, value: Tensor) -> Tensor:
+    def all_reduce_sum(self, value: Tensor) -> Tensor:
         return value
 
 
 def build(kind: type[Algorithm], **options: Any) -> Algorithm:
-    task = Task(CLASSES, 8, (2,) * CLASSES, 40, 100)
+    task = TaskInfo(CLASSES, 8, (2,) * CLASSES, 40, 100)
     return kind(kind.Config(**options), task)
 
 
@@ -87,7 +87,7 @@ def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
         unlabeled_indices=integers(40, unlabeled),
         unlabeled_weak=stack(views.unlabeled_weak, unlabeled),
         unlabeled_strong=stack(views.unlabeled_strong, unlabeled),
-        unlabeled_labels=integers(CLASSES, unlabeled) if algorithm.oracle else None,
+        unlabeled_labels=integers(CLASSES, unlabeled) if algorithm.uses_hidden_labels else None,
     )
 
 

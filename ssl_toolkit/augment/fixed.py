@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.interfaces import Augmenter, Draws
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 
 
 @final
@@ -46,7 +46,9 @@ class Fixed(Augmenter):
 
     config: Config
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw kornia's parameters, under ``<step>.<parameter>``; each (count, ...) float or int.
 
         kornia draws from torch's global CPU generator; it is seeded from `generator` for the
@@ -54,7 +56,7 @@ class Fixed(Augmenter):
         that each would depend on their number: they are drawn for blocks of a fixed size, and
         those of the images are taken from these.
         """
-        blocks: list[Draws] = []
+        blocks: list[AugmentationParams] = []
         with torch.random.fork_rng(devices=[]):
             for _ in range(max(1, math.ceil(count / _BLOCK))):
                 seed = int(torch.randint(2**62, (), generator=generator).item())
@@ -69,7 +71,7 @@ class Fixed(Augmenter):
             draws["mirror.batch_prob"].zero_()
         return draws
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Change images (N, 3, H, W) by N rows of draws; nothing is read back from the device."""
         work = images.to(torch.promote_types(images.dtype, torch.float32))
         apply = _by_kornia if self.config.transforms == "kornia" else _by_ourselves
@@ -83,8 +85,8 @@ _BLOCK = 512
 """Images that kornia draws for at once: 8 take hardly less time. Another number is another draw."""
 
 
-def _drawn_block(height: int, width: int) -> Draws:
-    drawn: Draws = {}
+def _drawn_block(height: int, width: int) -> AugmentationParams:
+    drawn: AugmentationParams = {}
     for name, step in _steps(height, width):
         parameters = step.forward_parameters(torch.Size((_BLOCK, 3, height, width)))
         drawn |= {f"{name}.{key}": parameters[key] for key in set(parameters) - _SHARED}
@@ -116,7 +118,7 @@ def _steps(height: int, width: int) -> tuple[tuple[str, Any], ...]:
     )
 
 
-def _by_kornia(images: Tensor, draws: Draws) -> Tensor:
+def _by_kornia(images: Tensor, draws: AugmentationParams) -> Tensor:
     for name, step in _steps(*images.shape[-2:]):
         prefix = name + "."
         parameters = {k.removeprefix(prefix): v for k, v in draws.items() if k.startswith(prefix)}
@@ -128,7 +130,7 @@ def _by_kornia(images: Tensor, draws: Draws) -> Tensor:
 # --- the same, without a loop over images and without changing those that a gate leaves out ------
 
 
-def _by_ourselves(images: Tensor, draws: Draws) -> Tensor:
+def _by_ourselves(images: Tensor, draws: AugmentationParams) -> Tensor:
     height, width = images.shape[-2:]
     work = _sampled(images, _crop_maps(draws, height, width), align_corners=True)
     rows = _gated(draws["blur.batch_prob"], work)
@@ -165,7 +167,7 @@ def _sampled(images: Tensor, maps: Tensor, *, align_corners: bool) -> Tensor:
     return F.grid_sample(images, grid.permute(0, 2, 3, 1), align_corners=align_corners)
 
 
-def _crop_maps(draws: Draws, height: int, width: int) -> Tensor:
+def _crop_maps(draws: AugmentationParams, height: int, width: int) -> Tensor:
     """Mirror, then stretch the crop to the whole image, corner pixel to corner pixel."""
     corner = draws["crop.src"][:, 0]
     extent = draws["crop.src"][:, 2] - corner
@@ -178,7 +180,7 @@ def _crop_maps(draws: Draws, height: int, width: int) -> Tensor:
     return torch.stack([across, down], dim=1)
 
 
-def _affine_maps(draws: Draws, height: int, width: int) -> Tensor:
+def _affine_maps(draws: AugmentationParams, height: int, width: int) -> Tensor:
     """The inverse of: shear along x, scale and rotate about the center, then translate."""
     angle = torch.deg2rad(draws["affine.angle"])
     shear = torch.tan(torch.deg2rad(draws["affine.shear_x"]))
@@ -204,7 +206,7 @@ def _blurred(images: Tensor) -> Tensor:
     return images
 
 
-def _outside_rectangle(draws: Draws, height: int, width: int) -> Tensor:
+def _outside_rectangle(draws: AugmentationParams, height: int, width: int) -> Tensor:
     """(N, 1, H, W): False in the erased rectangle of each image whose gate is open."""
     inside = []
     for start, extent, size in (("xs", "widths", width), ("ys", "heights", height)):

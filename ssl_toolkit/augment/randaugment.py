@@ -11,7 +11,7 @@ from torch import Tensor
 from ssl_toolkit.augment import operations as ops
 from ssl_toolkit.augment.weak import SHIFT_COLUMNS, draw_shift, shift, whole
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.interfaces import Augmenter, Draws
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 
 
 class Entry(NamedTuple):
@@ -168,7 +168,9 @@ class RandAugment(Augmenter):
         """The operations to draw from, in the order of the drawn indices."""
         return AUTHORS if self.config.variant == "authors" else FIXMATCH
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw operations, values and squares.
 
         Returns:
@@ -183,7 +185,7 @@ class RandAugment(Augmenter):
         columns = [SHIFT_COLUMNS, 2, 4 * self.config.num_ops]
         uniform = torch.rand(count, sum(columns), generator=generator)
         shifted, square, slots = torch.split(uniform, columns, dim=1)
-        draws: Draws = {}
+        draws: AugmentationParams = {}
         if self.config.include_weak:
             draws |= draw_shift(shifted, height, width, flip=self.flip)
         if self.config.choice == "batch":
@@ -211,7 +213,7 @@ class RandAugment(Augmenter):
         ]
         return torch.stack([*corner, *(k + side for k in corner)], dim=1)
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Change images (N, 3, H, W) by N rows of draws, in float32 or wider.
 
         In each slot images are sorted by operation, as the draws on the CPU say, so that each

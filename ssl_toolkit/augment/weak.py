@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.interfaces import Augmenter, Draws
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 
 PADDING_FRACTION = 0.125
 """Padding as a share of the side: 4 pixels at 32, 10 at 84, 28 at 224."""
@@ -19,11 +19,13 @@ PADDING_FRACTION = 0.125
 class NoAugmentation(Augmenter):
     """Leaves images as they are; `transform` returns the very tensor it was given."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw nothing; the generator is not touched."""
         return {}
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Return the images (N, 3, H, W) themselves, not a copy."""
         return images
 
@@ -50,13 +52,15 @@ class Weak(Augmenter):
 
     config: Config
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw as `draw_shift` does; no image is mirrored unless `flip`."""
         uniform = torch.rand(count, SHIFT_COLUMNS, generator=generator)
         fraction = self.config.padding_fraction
         return draw_shift(uniform, height, width, fraction=fraction, flip=self.flip)
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Crop and mirror images (N, 3, H, W) by N rows of draws; values are copied, not mixed."""
         return shift(images, draws)
 
@@ -72,7 +76,7 @@ def draw_shift(
     *,
     fraction: float = PADDING_FRACTION,
     flip: bool = True,
-) -> Draws:
+) -> AugmentationParams:
     """Draw where to crop and whether to mirror.
 
     Args:
@@ -101,7 +105,7 @@ def whole(uniform: Tensor, count: int) -> Tensor:
     return (uniform * count).long()
 
 
-def shift(images: Tensor, draws: Draws) -> Tensor:
+def shift(images: Tensor, draws: AugmentationParams) -> Tensor:
     """Crop images (N, C, H, W) at the drawn offsets, reflecting at the border, then mirror.
 
     The padded image never exists: pixels are gathered by their places in it, a row of which is one

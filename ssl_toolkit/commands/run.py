@@ -34,7 +34,7 @@ FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--eval-every", "N", "Steps between evaluations."),
     ("--log-every", "N", "Steps between rows of metrics."),
     ("--save-every", "N", "Steps between checkpoints (default: each evaluation)."),
-    ("--keep", "N", "Newest checkpoints that stay (default: 2)."),
+    ("--keep-checkpoints", "N", "Number of most recent checkpoints to keep (default: 2)."),
     ("--minutes", "M", "Fit image size and steps to M minutes, measured on this device."),
     ("--time-limit", "MIN", "Minutes after which to save, test what is there, and stop."),
     ("--on-collapse", "stop|warn", "Where training collapses: save and stop, or go on (default)."),

@@ -136,8 +136,8 @@ def _row(
     scores = {
         score: spread(values[score], highest=highest(score)) for score in SCORES if score in values
     }
-    oracle = _is_oracle(algorithm, members)
-    return Row(name, algorithm, members, scores, None, different, oracle)
+    uses_hidden = _uses_hidden_labels(algorithm, members)
+    return Row(name, algorithm, members, scores, None, different, uses_hidden)
 
 
 def _algorithm(member: Member) -> str:
@@ -158,7 +158,7 @@ def _compared(rows: Sequence[Row], baseline: str | None) -> list[Row]:
         for name, score in of.items()
         if name != baseline
     }
-    bounds = {row.name for row in rows if row.oracle}
+    bounds = {row.name for row in rows if row.uses_hidden_labels}
     tested = {
         name: own.p_value
         for name, own in found.items()
@@ -173,13 +173,13 @@ def _compared(rows: Sequence[Row], baseline: str | None) -> list[Row]:
     return made
 
 
-def _is_oracle(algorithm: str, members: Sequence[Member]) -> bool:
+def _uses_hidden_labels(algorithm: str, members: Sequence[Member]) -> bool:
     """Whether the algorithm gets hidden labels: as recorded, else as installed, else no."""
     for member in members:
-        if member.record is not None and "oracle" in member.record:
-            return bool(member.record["oracle"])
+        if member.record is not None and "uses_hidden_labels" in member.record:
+            return bool(member.record["uses_hidden_labels"])
     try:
-        return bool(getattr(registry.load("algorithms", algorithm), "oracle", False))
+        return bool(getattr(registry.load("algorithms", algorithm), "uses_hidden_labels", False))
     except PluginError:
         return False
 

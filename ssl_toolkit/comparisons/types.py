@@ -78,7 +78,7 @@ class Row:
     """None for the baseline itself and where there is no common seed."""
     different: Mapping[str, Any]
     """Shared keys that are not equal in all rows, by permission, with the value of this one."""
-    oracle: bool = False
+    uses_hidden_labels: bool = False
     """Whether the algorithm was given the hidden labels: a bound, not a competitor."""
 
 

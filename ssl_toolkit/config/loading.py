@@ -42,7 +42,7 @@ NOT_COMPARED = frozenset(
         "on_collapse",
         "log_every",
         "save_every",
-        "keep",
+        "keep_checkpoints",
         "download",
         "root",
         "split",
@@ -212,14 +212,14 @@ def _pretrained_defaults(settings: Settings) -> Tree:
     """What takes the place of the defaults where training starts from pre-trained weights.
 
     The same for every algorithm, so that the rows of a comparison share it. Nothing under
-    ``--profile reference`` or a ``feature_lr`` of the user's, which keep the papers' recipe, and
+    ``--profile reference`` or a ``backbone_lr`` of the user's, which keep the papers' recipe, and
     for ``auto``, whose candidates each take their own.
     """
     if settings.profile == "reference" or settings.algo == AUTO:
         return {}
     if settings.model.freeze in ("auto", "backbone"):
         return HEAD_TRAINING if settings.pretrained or holds_features(settings.data) else {}
-    fine_tunes = settings.pretrained and settings.optimizer.feature_lr == "auto"
+    fine_tunes = settings.pretrained and settings.optimizer.backbone_lr == "auto"
     return FINE_TUNING if fine_tunes else {}
 
 
@@ -243,9 +243,9 @@ def _with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
         augment = augment.model_copy(update={"strong": strong})
     if settings.algo == AUTO:  # each candidate fills the rest in its own way
         return settings.model_copy(update={"augment": augment})
-    if optimizer.feature_lr == "auto":
-        feature_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
-        optimizer = optimizer.model_copy(update={"feature_lr": feature_lr})
+    if optimizer.backbone_lr == "auto":
+        backbone_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
+        optimizer = optimizer.model_copy(update={"backbone_lr": backbone_lr})
     model = settings.model
     if model.freeze == "auto":
         model = model.model_copy(update={"freeze": "backbone" if frozen else "none"})

@@ -47,7 +47,7 @@ class OptimizerSettings(Options):
         help="decay every parameter, or only those with two or more dimensions",
         source="the authors' code; MixMatch's and FixMatch's: kernels",
     )
-    feature_lr: Rate | Auto | None = option(
+    backbone_lr: Rate | Auto | None = option(
         "auto",
         help="learning rate of the backbone; none: that of the classifier; auto: none from "
         "random weights, 0.001 where a pre-trained backbone is trained, with the other defaults of "
@@ -60,7 +60,7 @@ class OptimizerSettings(Options):
         help="largest norm of the gradient; none: no clipping",
         source="the authors' run files use 5, the paper none",
     )
-    accumulate: int = option(
+    accumulation_steps: int = option(
         1,
         ge=1,
         help="batches whose gradients are averaged for one step; what compares images, such as "
@@ -239,7 +239,9 @@ class Settings(Options):
     eval_every: int | None = option(None, ge=1, help="steps between evaluations")
     log_every: int | None = option(None, ge=1, help="steps between rows of metrics")
     save_every: int | None = option(None, ge=1, help="steps between checkpoints")
-    keep: int = option(2, ge=1, le=100, help="newest checkpoints that stay: last.pt, last-1.pt, …")
+    keep_checkpoints: int = option(
+        2, ge=1, le=100, help="number of most recent checkpoints to keep: last.pt, last-1.pt, …"
+    )
     time_limit: float | None = option(None, gt=0, help="minutes after which to save and stop")
     minutes: float | None = option(
         None,
@@ -301,7 +303,7 @@ FINE_TUNING: dict[str, Any] = {
     "model": {"head_init": "zero"},
 }
 """What is set where a pre-trained backbone is trained, beside `FINE_TUNING_RATE` for the backbone,
-unless ``optimizer.feature_lr`` is given: with 2e-5 there it is the paper's transfer recipe. Images
+unless ``optimizer.backbone_lr`` is given: with 2e-5 there it is the paper's transfer recipe. Images
 are not mirrored: where frozen features fail, it is often for signs whose mirror image is another
 one (7 points on letters, docs/results.md)."""
 

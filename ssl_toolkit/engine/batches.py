@@ -26,7 +26,7 @@ from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, Order, derive_seed
 from ssl_toolkit.engine.distributed import Ranks
 from ssl_toolkit.engine.features import FeatureStore, FeatureViews
-from ssl_toolkit.interfaces import Augmenter, Batch, Draws, Views
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter, Batch, Views
 
 
 def seeded_generator(*parts: int | str) -> torch.Generator:
@@ -83,7 +83,7 @@ class BatchMaker:
         batch_size: B, labeled images in a batch.
         seed: the seed of the run.
         balanced: whether labeled images are drawn with the classes in equal shares.
-        oracle: whether batches carry the hidden labels.
+        uses_hidden_labels: whether batches carry the hidden labels.
         ranks: the processes that share each batch, whose sizes they divide; None for this one.
     """
 
@@ -97,7 +97,7 @@ class BatchMaker:
         batch_size: int,
         seed: int,
         balanced: bool = False,
-        oracle: bool = False,
+        uses_hidden_labels: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         self.images = images
@@ -107,7 +107,7 @@ class BatchMaker:
         self._seed = seed
         self._labeled_size = batch_size
         self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0
-        self._oracle = oracle
+        self._uses_hidden_labels = uses_hidden_labels
         self._ranks = ranks or Ranks()
         self._labeled = (
             BalancedStream(images.labels.cpu(), seed, _stream("labeled"))
@@ -155,7 +155,7 @@ class BatchMaker:
             unlabeled_indices=unlabeled,
             unlabeled_weak=weak_u,
             unlabeled_strong=strong_u,
-            unlabeled_labels=self.images.hidden[unlabeled] if self._oracle else None,
+            unlabeled_labels=self.images.hidden[unlabeled] if self._uses_hidden_labels else None,
         )
 
     def digests(self, image_size: int) -> dict[str, str]:
@@ -195,7 +195,7 @@ class BatchMaker:
         """(U,) true classes of the batch's unlabeled images, -1 where unknown; for metrics."""
         return self.images.hidden[batch.unlabeled_indices]
 
-    def probe(self, augmenter: Augmenter, number: int) -> tuple[Tensor, Draws, Tensor]:
+    def probe(self, augmenter: Augmenter, number: int) -> tuple[Tensor, AugmentationParams, Tensor]:
         """Views of the batch's labeled images for an augmenter that wants feedback.
 
         The same in every process, so that its state stays the same as well.
@@ -253,7 +253,7 @@ class BatchMaker:
             unlabeled_indices=unlabeled,
             unlabeled_weak=drawn("unlabeled", "weak"),
             unlabeled_strong=drawn("unlabeled", "strong"),
-            unlabeled_labels=self.images.hidden[unlabeled] if self._oracle else None,
+            unlabeled_labels=self.images.hidden[unlabeled] if self._uses_hidden_labels else None,
         )
 
     def _views(

@@ -52,7 +52,7 @@ def check_needs(
         )
         raise DataError(f"--algo {settings.algo} learns from unlabeled images too, but {where}")
     hidden = table.labels[split.unlabeled]
-    if algorithm_class.oracle and (hidden < 0).any():
+    if algorithm_class.uses_hidden_labels and (hidden < 0).any():
         raise DataError(
             f"--algo {settings.algo} is an upper bound that needs the labels of the unlabeled "
             f"images, and {(hidden < 0).sum()} of {len(hidden)} carry none"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine.batches import seeded_generator
 from ssl_toolkit.engine.distributed import Ranks
-from ssl_toolkit.interfaces import Context, Prediction
+from ssl_toolkit.interfaces import Context, ForwardOutput
 from ssl_toolkit.models.classifier import Classifier, hold_statistics
 
 
@@ -48,14 +48,14 @@ class EngineContext(Context):
         self._ranks = ranks or Ranks()
         self.generator = seeded_generator(seed, number, "algorithm")
 
-    def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
+    def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
         """As `Context.forward`."""
         _check_images(images)
         holding = nullcontext() if update_statistics else hold_statistics(self._classifier)
         with holding:
             return self._classifier(images)  # type: ignore[no-any-return]
 
-    def teacher_forward(self, images: Tensor) -> Prediction:
+    def teacher_forward(self, images: Tensor) -> ForwardOutput:
         """As `Context.teacher_forward`."""
         _check_images(images)
         with torch.no_grad():
@@ -65,9 +65,9 @@ class EngineContext(Context):
                 self._classifier.train()
             else:
                 features, logits = self._teacher(images)
-        return Prediction(features.float(), logits.float())
+        return ForwardOutput(features.float(), logits.float())
 
-    def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
+    def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
         """As `Context.input_gradient`."""
         images = images.detach().clone().requires_grad_()
         # Float32 without autocast: in half precision these small gradients would be lost.
@@ -76,15 +76,15 @@ class EngineContext(Context):
         (gradient,) = torch.autograd.grad(value, images)
         return gradient.float()
 
-    def total(self, value: Tensor) -> Tensor:
+    def all_reduce_sum(self, value: Tensor) -> Tensor:
         """As `Context.total`."""
         return self._ranks.total(value)
 
-    def gather(self, value: Tensor, dim: int = 0) -> Tensor:
-        """As `Context.gather`."""
+    def all_gather(self, value: Tensor, dim: int = 0) -> Tensor:
+        """As `Context.all_gather`."""
         return self._ranks.gather(value, dim)
 
-    def share(self, value: Tensor, dim: int = 0) -> Tensor:
+    def local_shard(self, value: Tensor, dim: int = 0) -> Tensor:
         """As `Context.share`."""
         return self._ranks.share(value, dim)
 

@@ -52,7 +52,7 @@ from ssl_toolkit.interfaces import (
     DatasetDefaults,
     FeatureAlgorithm,
     ImageTable,
-    Task,
+    TaskInfo,
 )
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
@@ -235,7 +235,7 @@ def _prepare(
             batch_size=needed(settings.batch_size),
             seed=settings.seed,
             balanced=settings.sampler == "balanced",
-            oracle=algorithm_class.oracle,
+            uses_hidden_labels=algorithm_class.uses_hidden_labels,
             ranks=ranks,
         ),
         optimizer=build_optimizer(
@@ -335,9 +335,9 @@ def _classifier(settings: Settings, table: ImageTable) -> tuple[Classifier, list
     )
 
 
-def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Settings) -> Task:
+def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Settings) -> TaskInfo:
     counts = _class_counts(table, split.labeled)
-    return Task(
+    return TaskInfo(
         num_classes=len(table.classes),
         feature_dim=classifier.backbone.feature_dim,
         label_counts=tuple(int(count) for count in counts),

@@ -23,7 +23,7 @@ from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.files import write_atomically
-from ssl_toolkit.interfaces import Augmenter, Draws
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 from ssl_toolkit.models.classifier import Classifier
 
 Progress = Callable[[int, int], None]
@@ -114,7 +114,7 @@ class FeatureExtractor:
                 count, len(rows), self._classifier.backbone.feature_dim, device=store.device
             )
         height, width = store.pixels(rows[:1]).shape[-2:]
-        draws: dict[int, Draws] = {}  # of the view that is computed, for all images
+        draws: dict[int, AugmentationParams] = {}  # of the view that is computed, for all images
 
         def change(images: Tensor, start: int, view: int) -> Tensor:
             if view not in draws:

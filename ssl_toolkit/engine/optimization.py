@@ -21,21 +21,21 @@ def build_optimizer(
     """The optimizer of a run, its groups at their full learning rate.
 
     Args:
-        classifier: backbone and head; the backbone takes ``feature_lr`` when that is set.
+        classifier: backbone and head; the backbone takes ``backbone_lr`` when that is set.
         extra: parameters of the algorithm's own, trained like the head.
         settings: rule, decay and momentum.
         lr: learning rate of the head.
     """
-    feature_lr = settings.feature_lr if isinstance(settings.feature_lr, float) else lr
+    backbone_lr = settings.backbone_lr if isinstance(settings.backbone_lr, float) else lr
     groups = parameter_groups(
-        classifier, lr, feature_lr, settings.weight_decay, settings.weight_decay_on
+        classifier, lr, backbone_lr, settings.weight_decay, settings.weight_decay_on
     )
     if own := list(extra):
         groups.append(
             {"params": own, "lr": lr, "weight_decay": settings.weight_decay, "name": "algorithm"}
         )
     for group in groups:
-        group["full_lr"] = group["lr"]
+        group["base_lr"] = group["lr"]
     if settings.name == "adamw":
         return without_compiler(AdamW)(groups, fused=True)
     nesterov = settings.nesterov and settings.momentum > 0
@@ -69,7 +69,7 @@ def set_learning_rate(
         warming = step < schedule.warmup_steps
         factor = step / schedule.warmup_steps if warming else 1.0
     for group in optimizer.param_groups:
-        group["lr"] = group["full_lr"] * factor
+        group["lr"] = group["base_lr"] * factor
     return factor
 
 

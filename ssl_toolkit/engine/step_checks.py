@@ -125,10 +125,14 @@ def _check_scalar(what: str, value: Any) -> None:
 def _check_guess(output: StepOutput, count: int, num_classes: int) -> None:
     for name, pairs in output.pairs.items():
         _check_shape(f"pairs {name!r}", pairs, (count, count), torch.bool)
-    if output.guess is None:
+    if output.pseudo_labels is None:
         return
-    _check_shape("guess.probs", getattr(output.guess, "probs", None), (count, num_classes))
-    _check_shape("guess.used", getattr(output.guess, "used", None), (count,), torch.bool)
+    _check_shape(
+        "pseudo_labels.probs", getattr(output.pseudo_labels, "probs", None), (count, num_classes)
+    )
+    _check_shape(
+        "pseudo_labels.mask", getattr(output.pseudo_labels, "mask", None), (count,), torch.bool
+    )
 
 
 def _check_shape(

@@ -60,9 +60,9 @@ class StepRecorder:
             values[f"train.weighted.{name}"] = loss.value * loss.weight
         for name, metric in output.metrics.items():
             values[f"metric {name}"] = metric
-        guess = output.guess
-        if guess is not None and len(guess.used):
-            used = guess.used.float()
+        guess = output.pseudo_labels
+        if guess is not None and len(guess.mask):
+            used = guess.mask.float()
             guessed = guess.probs.argmax(dim=-1)
             known = used * (hidden >= 0)
             right = known * (guessed == hidden)
@@ -71,7 +71,7 @@ class StepRecorder:
         row = [torch.as_tensor(v, device=total.device).detach().float() for v in values.values()]
         vector = torch.stack(row)
         names = tuple(values)
-        if guess is not None and len(guess.used):
+        if guess is not None and len(guess.mask):
             classes = used.new_zeros(guess.probs.shape[-1]).index_add_(0, guessed, used)
             vector = torch.cat([vector, classes])
             names += _class_names(len(classes))

@@ -132,7 +132,7 @@ class Trainer:
         if reason := self.ranks.agreed(self.stop()) if self.transfer is not None else "":
             return reason
         s = self.settings
-        steps, accumulate = needed(s.steps), s.optimizer.accumulate
+        steps, accumulation_steps = needed(s.steps), s.optimizer.accumulation_steps
         started = flushed = time.perf_counter()
         before, counted = self.seconds, self.images
         if self.ranks.size > 1:
@@ -143,8 +143,10 @@ class Trainer:
             began = time.perf_counter()
             set_learning_rate(self.optimizer, s.schedule, self.step, steps)
             self._scan_if_due()
-            for number in range(self.step * accumulate, (self.step + 1) * accumulate):
-                self._forward_backward(number, accumulate)
+            for number in range(
+                self.step * accumulation_steps, (self.step + 1) * accumulation_steps
+            ):
+                self._forward_backward(number, accumulation_steps)
             self._update()
             self.step += 1
 
@@ -226,7 +228,7 @@ class Trainer:
         step = seconds(lambda: self._practice(range(warm, warm + steps)), device) / steps
         if scan < SHORT:  # the first call of anything is slow
             scan = min(scan, seconds(self._scan_if_due, device))
-        step *= self.settings.optimizer.accumulate
+        step *= self.settings.optimizer.accumulation_steps
         return Costs(step, seconds(self._evaluate, device), scan, self.algorithm.scan_every)
 
     def _practice(self, numbers: Iterable[int]) -> None:
@@ -234,7 +236,7 @@ class Trainer:
             self._forward_backward(number, 1)
             self._update()
 
-    def _forward_backward(self, number: int, accumulate: int) -> None:
+    def _forward_backward(self, number: int, accumulation_steps: int) -> None:
         """Add the gradient of one batch."""
         for augmenter in self.augmenters:
             if augmenter.wants_feedback:
@@ -243,13 +245,13 @@ class Trainer:
         batch = self.batches.draw(number)
         if self.ranks.size > 1:  # draws of dropout and the like differ as the images do
             seed_torch(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
-        last = (number + 1) % accumulate == 0
+        last = (number + 1) % accumulation_steps == 0
         with nullcontext() if last else self._gradients_kept():
             with self.autocast():
                 total, output = self._objective(batch, self._context(number))
-            first = number % accumulate == 0  # later ones add to its gradient
+            first = number % accumulation_steps == 0  # later ones add to its gradient
             check_gradients(total, self.classifier.parameters() if first else ())
-            self.scaler.scale(total / accumulate).backward()
+            self.scaler.scale(total / accumulation_steps).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
         self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabeled_indices))
 
@@ -281,7 +283,7 @@ class Trainer:
             self.algorithm.scan(
                 self.batches.labeled_images(needed(self.settings.eval_batch_size)),
                 self.batches.unlabeled_images(needed(self.settings.eval_batch_size)),
-                self._context(self.step * self.settings.optimizer.accumulate),
+                self._context(self.step * self.settings.optimizer.accumulation_steps),
             )
 
     def _evaluate(self) -> Row:

@@ -13,22 +13,23 @@ from ssl_toolkit.interfaces.algorithms import (
     Batch,
     Context,
     FeatureAlgorithm,
-    Guess,
+    ForwardOutput,
     Loss,
-    Prediction,
+    PseudoLabels,
     StepOutput,
-    Task,
+    TaskInfo,
     TrainingFeatures,
     Views,
 )
-from ssl_toolkit.interfaces.augmenters import Augmenter, Draws
+from ssl_toolkit.interfaces.augmenters import AugmentationParams, Augmenter
 from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
 from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, Part
-from ssl_toolkit.interfaces.launchers import Ended, Launcher, Unit
-from ssl_toolkit.interfaces.loggers import LoggedRun, Logger
+from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
+from ssl_toolkit.interfaces.loggers import Logger, RunInfo
 
 __all__ = [
     "Algorithm",
+    "AugmentationParams",
     "Augmenter",
     "Backbone",
     "Batch",
@@ -36,20 +37,19 @@ __all__ = [
     "Context",
     "Dataset",
     "DatasetDefaults",
-    "Draws",
-    "Ended",
     "FeatureAlgorithm",
-    "Guess",
+    "ForwardOutput",
     "ImageTable",
+    "Job",
+    "JobResult",
     "Launcher",
-    "LoggedRun",
     "Logger",
     "Loss",
     "Part",
-    "Prediction",
+    "PseudoLabels",
+    "RunInfo",
     "StepOutput",
-    "Task",
+    "TaskInfo",
     "TrainingFeatures",
-    "Unit",
     "Views",
 ]

@@ -38,7 +38,7 @@ class Views:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskInfo:
     """What an algorithm may know about the run when it is built."""
 
     num_classes: int
@@ -69,10 +69,10 @@ class Batch:
     unlabeled_weak: Tensor
     unlabeled_strong: Tensor
     unlabeled_labels: Tensor | None = None
-    """(U,) int64 hidden labels: only for an algorithm that declares ``oracle = True``."""
+    """(U,) int64 hidden labels: only for an algorithm with ``uses_hidden_labels = True``."""
 
 
-class Prediction(NamedTuple):
+class ForwardOutput(NamedTuple):
     """The output of one forward pass."""
 
     features: Tensor
@@ -97,7 +97,7 @@ class Context(ABC):
     at every step and on every process."""
 
     @abstractmethod
-    def forward(self, images: Tensor, *, update_statistics: bool = True) -> Prediction:
+    def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
         """Train-mode forward of the model, with gradient.
 
         Args:
@@ -115,7 +115,7 @@ class Context(ABC):
         return self.forward(images).features
 
     @abstractmethod
-    def teacher_forward(self, images: Tensor) -> Prediction:
+    def teacher_forward(self, images: Tensor) -> ForwardOutput:
         """Eval-mode forward of the EMA weights (the live ones under ``ema: false``); float32.
 
         Carries no gradient.
@@ -132,7 +132,7 @@ class Context(ABC):
         return self.teacher_forward(images).logits.softmax(dim=-1)
 
     @abstractmethod
-    def input_gradient(self, images: Tensor, loss: Callable[[Prediction], Tensor]) -> Tensor:
+    def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
         """Gradient of a scalar with respect to the images (virtual adversarial training).
 
         The forward is in train mode and float32, leaves BatchNorm's running statistics alone,
@@ -148,7 +148,7 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def total(self, value: Tensor) -> Tensor:
+    def all_reduce_sum(self, value: Tensor) -> Tensor:
         """The sum of a tensor over all processes of the run; the tensor itself when there is one.
 
         For running counts and thresholds that must agree on every process. No gradient.
@@ -157,7 +157,7 @@ class Context(ABC):
             value: of the same shape in each process.
         """
 
-    def gather(self, value: Tensor, dim: int = 0) -> Tensor:
+    def all_gather(self, value: Tensor, dim: int = 0) -> Tensor:
         """The whole batch of a step that several processes share, each with an equal part of it.
 
         The generator is the same in every process: what is drawn for the whole batch agrees.
@@ -173,8 +173,8 @@ class Context(ABC):
         """
         return value
 
-    def share(self, value: Tensor, dim: int = 0) -> Tensor:
-        """This process's part of a tensor that all have; undoes `gather`.
+    def local_shard(self, value: Tensor, dim: int = 0) -> Tensor:
+        """This process's part of a tensor that all have; undoes `all_gather`.
 
         Args:
             value: (processes · n, ...).
@@ -214,12 +214,12 @@ class TrainingFeatures:
 
 
 @dataclass(frozen=True)
-class Guess:
+class PseudoLabels:
     """What the algorithm believes about the unlabeled images of the step, for the metrics."""
 
     probs: Tensor
     """(U, C) rows that sum to 1, without gradient."""
-    used: Tensor
+    mask: Tensor
     """(U,) bool: which images take part in the loss as pseudo-labeled ones."""
 
 
@@ -231,7 +231,7 @@ class StepOutput:
     """At least one term, by name (lower-case letters, digits, underscores); that on the labels is
     ``supervised``. Names may differ from step to step, such as after a warm-up: each mean in the
     log is over the steps that have the name. All processes of a run return the same names."""
-    guess: Guess | None = None
+    pseudo_labels: PseudoLabels | None = None
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     """By the name of a criterion, (U, U) bool: whether images i != j of the step pass it as a pair
     of the same class, in the algorithm's belief. The engine reports how often that is false."""
@@ -259,7 +259,7 @@ class Algorithm(nn.Module, ABC):
 
     plugin_kind: ClassVar[str] = "algorithms"
     Config: ClassVar[type[Options]] = Options
-    oracle: ClassVar[bool] = False
+    uses_hidden_labels: ClassVar[bool] = False
     """Whether the algorithm is given the hidden labels of unlabeled images (an upper bound)."""
     auto_rank: ClassVar[int] = 0
     """Preference of ``--algo auto`` among the algorithms that it tries with a pre-trained backbone,
@@ -272,7 +272,7 @@ class Algorithm(nn.Module, ABC):
     """Whether `step` computes new images from its views (MixUp, CutMix, perturbations), so that
     the features of a frozen backbone, computed before, cannot stand in for them."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__()
         self.config = config
         self.task = task

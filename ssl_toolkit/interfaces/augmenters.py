@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ssl_toolkit.config.options import Options
 
-Draws = dict[str, Tensor]
+AugmentationParams = dict[str, Tensor]
 """Random parameters of an augmentation: CPU tensors whose first dimension counts the images."""
 
 
@@ -33,7 +33,9 @@ class Augmenter(nn.Module, ABC):
         self.flip = flip
 
     @abstractmethod
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw the parameters for some images, one row each.
 
         Under one seed the rows of a shorter draw are the first rows of a longer one: algorithms
@@ -49,7 +51,7 @@ class Augmenter(nn.Module, ABC):
         """
 
     @abstractmethod
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Change the images (N, 3, H, W) by N rows of draws; no randomness in here.
 
         Returns:
@@ -76,14 +78,16 @@ class Augmenter(nn.Module, ABC):
         count, _, height, width = images.shape
         return self.transform(images, self.draw(count, height, width, generator))
 
-    def draw_probe(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw_probe(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw, as `draw` does (`count`, `height`, `width`, `generator`), for the probe views.
 
         The model's answers to them go to `feedback`.
         """
         return self.draw(count, height, width, generator)
 
-    def feedback(self, draws: Draws, probs: Tensor, labels: Tensor) -> None:
+    def feedback(self, draws: AugmentationParams, probs: Tensor, labels: Tensor) -> None:
         """Learn from the model's answers to the probe views of labeled images.
 
         Called once a batch before its views are drawn, when `wants_feedback`: several times for one

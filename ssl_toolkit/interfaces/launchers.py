@@ -12,7 +12,7 @@ from ssl_toolkit.config.options import Options
 
 
 @dataclass(frozen=True)
-class Unit:
+class Job:
     """One run of a comparison: a command that may be started any number of times.
 
     Started again it goes on with what it finds in its folder, and a finished one ends at once,
@@ -41,10 +41,10 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a unit of `Launcher.launch` ended."""
+class JobResult:
+    """How a job of `Launcher.launch` ended."""
 
-    unit: Unit
+    job: Job
     status: int
     """Exit status of the command: 0 done, or stopped in good order."""
     reason: str = ""
@@ -52,7 +52,7 @@ class Ended:
 
 
 class Launcher(ABC):
-    """Carries out units, several at a time where there is room.
+    """Carries out jobs, several at a time where there is room.
 
     Args:
         options: an instance of the class's ``Config``.
@@ -65,8 +65,8 @@ class Launcher(ABC):
         self.options = options
 
     @abstractmethod
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        """Start the units and yield each as it ends, in any order.
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        """Start the jobs and yield each as it ends, in any order.
 
         One that fails takes no other with it. Called once.
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
-class LoggedRun:
+class RunInfo:
     """The run that is logged."""
 
     folder: Path
@@ -30,7 +30,7 @@ class LoggedRun:
 class Logger(ABC):
     """Sends rows of metrics somewhere. A package that is missing is told by ``__init__``.
 
-    A run that is resumed logs on under the same identity, and rows after `LoggedRun.step` that an
+    A run that is resumed logs on under the same identity, and rows after `RunInfo.step` that an
     earlier process sent may come a second time.
 
     Args:
@@ -47,7 +47,7 @@ class Logger(ABC):
     """One line for the user, shown once after the start: where the run can be seen."""
 
     @abstractmethod
-    def __init__(self, run: LoggedRun) -> None: ...
+    def __init__(self, run: RunInfo) -> None: ...
 
     @abstractmethod
     def log(self, row: Mapping[str, float | int]) -> None:

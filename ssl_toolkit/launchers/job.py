@@ -1,4 +1,4 @@
-"""The command of a unit as a process, the same way under every launcher.
+"""The command of a job as a process, the same way under every launcher.
 
 Workers of a cluster import this module, so it needs no torch.
 """
@@ -23,7 +23,7 @@ from ssl_toolkit.locking import LOCK, hold
 from ssl_toolkit.processes.children import TICK, TIED, by_signal, end
 
 if TYPE_CHECKING:
-    from ssl_toolkit.interfaces import Unit
+    from ssl_toolkit.interfaces import Job
 
 
 PATIENCE = 60.0
@@ -31,8 +31,8 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a worker needs of a `Unit`, in plain types."""
+class JobProcess:
+    """What a worker needs of a `Job`, in plain types."""
 
     command: tuple[str, ...]
     folder: str
@@ -41,19 +41,19 @@ class Work:
     environment: Mapping[str, str]
 
     @classmethod
-    def of(cls, unit: Unit, **environment: str) -> Work:
-        """The work of a unit.
+    def of(cls, job: Job, **environment: str) -> JobProcess:
+        """The work of a job.
 
         Args:
-            unit: to be carried out.
+            job: to be carried out.
             environment: further variables.
         """
         return cls(
-            unit.command,
-            str(unit.folder),
-            str(unit.log),
-            str(unit.directory),
-            {**unit.environment, **environment},
+            job.command,
+            str(job.folder),
+            str(job.log),
+            str(job.directory),
+            {**job.environment, **environment},
         )
 
     def start(self) -> subprocess.Popen[bytes]:

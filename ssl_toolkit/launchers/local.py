@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.interfaces import Ended, Launcher, Unit
-from ssl_toolkit.launchers.job import Work, unstarted
+from ssl_toolkit.interfaces import Job, JobResult, Launcher
+from ssl_toolkit.launchers.job import JobProcess, unstarted
 from ssl_toolkit.processes.children import GRACE, TICK, by_signal, cores, kill
 
 
@@ -28,28 +28,28 @@ class Local(Launcher):
     def __init__(self, options: Config) -> None:
         super().__init__(options)
         self._stopped_at: float | None = None
-        self._running: dict[int, tuple[Unit, subprocess.Popen[bytes]]] = {}
+        self._running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """See `Launcher`."""
-        waiting = list(units)
-        slots = list(range(self.slots(units)))
+        waiting = list(jobs)
+        slots = list(range(self.slots(jobs)))
         try:
             while self._running or (waiting and self._stopped_at is None):
                 while waiting and slots and self._stopped_at is None:
-                    unit = waiting.pop(0)
+                    job = waiting.pop(0)
                     try:
-                        self._running[slots[0]] = unit, _start(unit, slots[0])
+                        self._running[slots[0]] = job, _start(job, slots[0])
                     except OSError as error:
-                        yield Ended(unit, *unstarted(error))
+                        yield JobResult(job, *unstarted(error))
                     else:
                         slots.pop(0)
-                for slot, (unit, process) in list(self._running.items()):
+                for slot, (job, process) in list(self._running.items()):
                     status = process.poll()
                     if status is not None:
                         del self._running[slot]
                         slots.append(slot)
-                        yield Ended(unit, status, by_signal(status))
+                        yield JobResult(job, status, by_signal(status))
                 self._end_when_stopped()
                 time.sleep(TICK)
         finally:
@@ -62,13 +62,13 @@ class Local(Launcher):
         for _, process in list(self._running.values()):
             process.terminate()
 
-    def slots(self, units: Sequence[Unit]) -> int:
+    def slots(self, jobs: Sequence[Job]) -> int:
         """How many of these run at a time."""
         if self.options.jobs is not None:
             return self.options.jobs
-        if gpus := max(map(gpus_here, units), default=0):
+        if gpus := max(map(gpus_here, jobs), default=0):
             return max(1, len(visible_gpus()) // gpus)
-        return max(1, min(len(units), cores()))
+        return max(1, min(len(jobs), cores()))
 
     def _end_when_stopped(self) -> None:
         if self._stopped_at is not None and time.monotonic() - self._stopped_at > GRACE:
@@ -85,17 +85,17 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def gpus_here(unit: Unit) -> int:
-    """GPUs that a unit gets on this machine; counting them makes no context on any."""
+def gpus_here(job: Job) -> int:
+    """GPUs that a job gets on this machine; counting them makes no context on any."""
     import torch
 
-    return unit.gpus or (unit.gpus_if_any if torch.cuda.device_count() else 0)
+    return job.gpus or (job.gpus_if_any if torch.cuda.device_count() else 0)
 
 
-def _start(unit: Unit, slot: int) -> subprocess.Popen[bytes]:
-    count = gpus_here(unit)
+def _start(job: Job, slot: int) -> subprocess.Popen[bytes]:
+    count = gpus_here(job)
     if not count:
-        return Work.of(unit).start()
+        return JobProcess.of(job).start()
     gpus = visible_gpus()
     own = [gpus[number % len(gpus)] for number in range(slot * count, (slot + 1) * count)]
-    return Work.of(unit, CUDA_VISIBLE_DEVICES=",".join(dict.fromkeys(own))).start()
+    return JobProcess.of(job, CUDA_VISIBLE_DEVICES=",".join(dict.fromkeys(own))).start()

@@ -12,9 +12,9 @@ from typing import Any
 
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.launchers import require
-from ssl_toolkit.launchers.job import Work, interruptible_children
+from ssl_toolkit.launchers.job import JobProcess, interruptible_children
 from ssl_toolkit.processes.children import GRACE
 
 OBJECT_STORE = 80_000_000
@@ -48,7 +48,7 @@ class Ray(Launcher):
         require("ray", "ray")
         self._stopping = False
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """See `Launcher`.
 
         Raises:
@@ -58,24 +58,24 @@ class Ray(Launcher):
         import ray
 
         with _connected(self.options.address):
-            for unit in units:
-                _check_room(unit)
-            task = ray.remote(max_retries=self.options.retries)(Work.carry_out)
-            waiting = list(units)
+            for job in jobs:
+                _check_room(job)
+            task = ray.remote(max_retries=self.options.retries)(JobProcess.carry_out)
+            waiting = list(jobs)
             at_a_time = self.options.jobs or len(waiting)
-            running: dict[Any, Unit] = {}
-            last: list[Ended] = []
+            running: dict[Any, Job] = {}
+            last: list[JobResult] = []
             try:
                 while running or (waiting and not self._stopping):
                     while waiting and len(running) < at_a_time and not self._stopping:
-                        unit = waiting.pop(0)
+                        job = waiting.pop(0)
                         room = task.options(
-                            name=unit.name,
-                            num_cpus=unit.threads,
-                            num_gpus=_gpus(unit),
+                            name=job.name,
+                            num_cpus=job.threads,
+                            num_gpus=_gpus(job),
                             scheduling_strategy="SPREAD",
                         )
-                        running[room.remote(Work.of(unit))] = unit
+                        running[room.remote(JobProcess.of(job))] = job
                     yield from _ready(running, 0.2)
                     if self._stopping:
                         break
@@ -124,14 +124,14 @@ def _connected(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _check_room(unit: Unit) -> None:
-    """Refuse a unit that Ray would let wait for ever."""
-    wanted = {"CPU": unit.threads, "GPU": _gpus(unit)}
+def _check_room(job: Job) -> None:
+    """Refuse a job that Ray would let wait for ever."""
+    wanted = {"CPU": job.threads, "GPU": _gpus(job)}
     if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in _nodes()):
         gpus = f" and {wanted['GPU']} GPU(s)" if wanted["GPU"] else ""
         instead = " or --device cpu" if wanted["GPU"] else ""
         raise ConfigError(
-            f"no node of Ray has {unit.threads} CPUs{gpus}, which a run needs; "
+            f"no node of Ray has {job.threads} CPUs{gpus}, which a run needs; "
             f"start one, or give fewer --threads{instead}"
         )
 
@@ -143,30 +143,30 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _gpus(unit: Unit) -> int:
-    """GPUs that a unit gets of this cluster."""
-    if unit.gpus_if_any and any(node.get("GPU", 0) >= unit.gpus_if_any for node in _nodes()):
-        return unit.gpus_if_any
-    return unit.gpus
+def _gpus(job: Job) -> int:
+    """GPUs that a job gets of this cluster."""
+    if job.gpus_if_any and any(node.get("GPU", 0) >= job.gpus_if_any for node in _nodes()):
+        return job.gpus_if_any
+    return job.gpus
 
 
-def _ready(running: dict[Any, Unit], timeout: float) -> Iterator[Ended]:
+def _ready(running: dict[Any, Job], timeout: float) -> Iterator[JobResult]:
     """Take out what ends within some seconds; one that never began ends unsaid."""
     import ray
 
     if not running:
         return
     for reference in ray.wait(list(running), num_returns=1, timeout=timeout)[0]:
-        unit = running.pop(reference)
+        job = running.pop(reference)
         try:
-            yield Ended(unit, *ray.get(reference))
+            yield JobResult(job, *ray.get(reference))
         except ray.exceptions.TaskCancelledError:
             pass
         except ray.exceptions.RayError as error:
-            yield Ended(unit, 1, f"Ray: {_first_line(error)}")
+            yield JobResult(job, 1, f"Ray: {_first_line(error)}")
 
 
-def _end(running: dict[Any, Unit]) -> Iterator[Ended]:
+def _end(running: dict[Any, Job]) -> Iterator[JobResult]:
     """Cancel: a task that waits never begins, one that runs asks its command to save and end."""
     import ray
 

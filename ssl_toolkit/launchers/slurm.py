@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.launchers import require
-from ssl_toolkit.launchers.job import Work, interruptible_children, is_free
+from ssl_toolkit.launchers.job import JobProcess, interruptible_children, is_free
 from ssl_toolkit.launchers.local import gpus_here
-from ssl_toolkit.launchers.slurm_job import Job
+from ssl_toolkit.launchers.slurm_job import SlurmTask
 from ssl_toolkit.processes.children import GRACE, TICK
 
 LOOK = 0.5
@@ -65,18 +65,18 @@ class Slurm(Launcher):
             )
         self._stopping = False
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """See `Launcher`."""
-        if not units or self._stopping:
+        if not jobs or self._stopping:
             return
-        running = dict(zip(self._submit(units), units, strict=True))
+        running = dict(zip(self._submit(jobs), jobs, strict=True))
         try:
             while running and not self._stopping:
                 yield from _ended(running)
                 time.sleep(LOOK)
         finally:
-            for job in running:
-                job.cancel(check=False)
+            for submitted in running:
+                submitted.cancel(check=False)
         yield from self._saved(running)
 
     def stop(self) -> None:
@@ -87,41 +87,41 @@ class Slurm(Launcher):
         """
         self._stopping = True
 
-    def _saved(self, running: dict[Any, Unit]) -> Iterator[Ended]:
+    def _saved(self, running: dict[Any, Job]) -> Iterator[JobResult]:
         """Wait a while for cancelled jobs, and tell those that had begun."""
         deadline = time.monotonic() + GRACE + 1
         while running and time.monotonic() < deadline:
-            for job, unit in list(running.items()):
-                # Slurm tells late that a job has ended; the run's folder tells at once.
-                ended = self.options.cluster == "slurm" or job.done()
-                if ended and is_free(unit.folder):
-                    del running[job]
-                    if job.paths.stdout.exists():
-                        yield Ended(unit, 128 + signal.SIGTERM)
+            for submitted, job in list(running.items()):
+                # Slurm reports late that a job has ended; the run's folder tells at once.
+                ended = self.options.cluster == "slurm" or submitted.done()
+                if ended and is_free(job.folder):
+                    del running[submitted]
+                    if submitted.paths.stdout.exists():
+                        yield JobResult(job, 128 + signal.SIGTERM)
             time.sleep(TICK)
 
-    def _gpus(self, units: Sequence[Unit]) -> int:
+    def _gpus(self, jobs: Sequence[Job]) -> int:
         """GPUs that each job asks for; Slurm gives it no others.
 
         Raises:
             ConfigError: whether it shall have any can't be known here.
         """
         if self.options.cluster == "local":
-            return max(map(gpus_here, units))
+            return max(map(gpus_here, jobs))
         asked = any("gpu" in f"{key}={value}" for key, value in self.options.sbatch.items())
-        if any(unit.gpus_if_any for unit in units) and not asked:
+        if any(job.gpus_if_any for job in jobs) and not asked:
             raise ConfigError(
                 "--device auto: a job of Slurm has only the GPUs that it asks for; say --device "
                 "cuda, which asks for one a run, or --device cpu"
             )
-        return max(unit.gpus for unit in units)
+        return max(job.gpus for job in jobs)
 
-    def _submit(self, units: Sequence[Unit]) -> list[Any]:
+    def _submit(self, jobs: Sequence[Job]) -> list[Any]:
         import submitit
 
         options = self.options
         executor = submitit.AutoExecutor(
-            units[0].log.parent / "slurm",
+            jobs[0].log.parent / "slurm",
             cluster=options.cluster,
             slurm_max_num_timeout=options.restarts,
             local_max_num_timeout=options.restarts,
@@ -132,27 +132,29 @@ class Slurm(Launcher):
             "slurm_setup": options.setup or None,
             "slurm_array_parallelism": options.jobs,
             "mem_gb": options.memory_gb,
-            "gpus_per_node": self._gpus(units) or None,
+            "gpus_per_node": self._gpus(jobs) or None,
         }
         executor.update_parameters(
             name="ssl-toolkit",
             timeout_min=options.minutes,
             nodes=1,
             tasks_per_node=1,
-            cpus_per_task=options.cpus or max(unit.threads for unit in units),
+            cpus_per_task=options.cpus or max(job.threads for job in jobs),
             slurm_additional_parameters={"requeue": True, **options.sbatch},
             **{key: value for key, value in given.items() if value is not None},
         )
         with interruptible_children(), executor.batch():
-            return [executor.submit(Job(Work.of(unit))) for unit in units]
+            return [executor.submit(SlurmTask(JobProcess.of(job))) for job in jobs]
 
 
-def _ended(running: dict[Any, Unit]) -> Iterator[Ended]:
+def _ended(running: dict[Any, Job]) -> Iterator[JobResult]:
     """Take out the jobs that are done."""
-    for job in [job for job in running if job.done()]:
-        unit = running.pop(job)
-        if job.exception() is None:
-            yield Ended(unit, *job.result())
+    for submitted in [submitted for submitted in running if submitted.done()]:
+        job = running.pop(submitted)
+        if submitted.exception() is None:
+            yield JobResult(job, *submitted.result())
         else:
-            where = f"{job.paths.stderr}"
-            yield Ended(unit, 1, f"job {job.job_id} ended as {job.state}; see {where}")
+            where = f"{submitted.paths.stderr}"
+            yield JobResult(
+                job, 1, f"job {submitted.job_id} ended as {submitted.state}; see {where}"
+            )

@@ -10,7 +10,7 @@ from typing import Any, Self
 from ssl_toolkit import registry
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import PluginError, UserError
-from ssl_toolkit.interfaces import LoggedRun, Logger
+from ssl_toolkit.interfaces import Logger, RunInfo
 
 Row = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Log:
 
     def __init__(
         self,
-        run: LoggedRun,
+        run: RunInfo,
         names: Sequence[str],
         console: Console,
         summary: Callable[[], Mapping[str, Any]],
@@ -110,7 +110,7 @@ class Log:
                 )
 
 
-def _start(name: str, run: LoggedRun) -> Logger:
+def _start(name: str, run: RunInfo) -> Logger:
     entry, plugin = registry.find("loggers", name), registry.load("loggers", name)
     try:
         logger: Logger = plugin(run)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ssl_toolkit.config.comparability import flatten
-from ssl_toolkit.interfaces import LoggedRun, Logger
+from ssl_toolkit.interfaces import Logger, RunInfo
 from ssl_toolkit.loggers.dispatch import final_scores
 
 STATUS = {"completed": "FINISHED", "interrupted": "KILLED"}
@@ -31,7 +31,7 @@ class MLflow(Logger):
 
     packages: ClassVar[tuple[str, ...]] = ("mlflow", "sqlalchemy", "alembic")
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         # A server that is away must not hold up training for the minutes that are the default.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -74,7 +74,7 @@ class MLflow(Logger):
         metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def _create(self, run: LoggedRun, artifacts: str | None) -> str:
+    def _create(self, run: RunInfo, artifacts: str | None) -> str:
         from mlflow.entities import Param
 
         tags = {"algorithm": run.algorithm, "seed": str(run.seed)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.interfaces import LoggedRun, Logger
+from ssl_toolkit.interfaces import Logger, RunInfo
 from ssl_toolkit.loggers.dispatch import final_scores
 
 
@@ -19,7 +19,7 @@ class TensorBoard(Logger):
 
     packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ssl_toolkit.errors import PluginError
 from ssl_toolkit.files import write_json
-from ssl_toolkit.interfaces import LoggedRun, Logger
+from ssl_toolkit.interfaces import Logger, RunInfo
 from ssl_toolkit.loggers.dispatch import final_scores
 
 OFFLINE = "not logged in to W&B, so the run is kept off line; later: wandb sync {}"
@@ -32,7 +32,7 @@ class WandB(Logger):
 
     packages: ClassVar[tuple[str, ...]] = ("wandb",)
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: RunInfo) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 

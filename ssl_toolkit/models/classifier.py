@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ssl_toolkit.interfaces import Backbone, ChannelStatistics, Prediction
+from ssl_toolkit.interfaces import Backbone, ChannelStatistics, ForwardOutput
 from ssl_toolkit.models.heads import head_for
 
 
@@ -65,7 +65,7 @@ class Classifier(nn.Module):
             self.mean.copy_(torch.tensor(mean, dtype=torch.float64).view(1, 3, 1, 1))
             self.std.copy_(torch.tensor(std, dtype=torch.float64).view(1, 3, 1, 1))
 
-    def forward(self, images: Tensor) -> Prediction:
+    def forward(self, images: Tensor) -> ForwardOutput:
         """Features and logits.
 
         Args:
@@ -76,7 +76,7 @@ class Classifier(nn.Module):
             Features (N, feature_dim) and logits (N, C), both with gradient.
         """
         features = images if images.ndim == 2 else self.backbone((images - self.mean) / self.std)
-        return Prediction(features, self.head(features))
+        return ForwardOutput(features, self.head(features))
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all modules but the frozen ones, which stay in eval mode."""
@@ -136,7 +136,7 @@ def hold_statistics(module: nn.Module) -> Iterator[None]:
 def parameter_groups(
     classifier: Classifier,
     lr: float,
-    feature_lr: float | None = None,
+    backbone_lr: float | None = None,
     weight_decay: float = 0.0,
     decay_on: Literal["all", "kernels"] = "all",
 ) -> list[dict[str, Any]]:
@@ -146,8 +146,8 @@ def parameter_groups(
 
     Args:
         classifier: whose parameters to group.
-        lr: learning rate of the head, and of the backbone where `feature_lr` is None.
-        feature_lr: learning rate of the backbone (SimPLE's transfer runs use one of their own).
+        lr: learning rate of the head, and of the backbone where `backbone_lr` is None.
+        backbone_lr: learning rate of the backbone (SimPLE's transfer runs use one of their own).
         weight_decay: for the parameters that decay.
         decay_on: "all" parameters, as SimPLE's published code, or "kernels" only: those with two
             dimensions or more, which leaves out biases and normalization (MixMatch, FixMatch).
@@ -169,7 +169,7 @@ def parameter_groups(
             {
                 "name": name,
                 "params": [],
-                "lr": lr if head or feature_lr is None else feature_lr,
+                "lr": lr if head or backbone_lr is None else backbone_lr,
                 "weight_decay": weight_decay if decays else 0.0,
             },
         )

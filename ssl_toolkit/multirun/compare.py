@@ -24,7 +24,7 @@ from ssl_toolkit.data.load import DEFAULT_DATASET
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import check_writable, write_json
-from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.interrupts import STATUS, Interrupted, Interrupts, handled
 from ssl_toolkit.launchers.job import last_error
 from ssl_toolkit.locking import LOCK, hold
@@ -41,7 +41,7 @@ STOPPING = 9.5
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonResult:
     """How a comparison ended."""
 
     folder: Path
@@ -56,7 +56,7 @@ def compare(
     *,
     overwrite: bool = False,
     console: Console | None = None,
-) -> Compared:
+) -> ComparisonResult:
     """Do what ``ssl-toolkit compare`` does.
 
     Every row and every seed is checked before the first run starts. Runs that are finished in the
@@ -98,12 +98,12 @@ def compare(
         if replaced:
             _empty(folder)
         write_plan(plan)
-        units = _units(plan)
+        jobs = _jobs(plan)
         console.say(f"comparison folder: {folder}", important=True)
-        steps = {_unit_name(*key): config.settings.steps for key, config in plan.configs.items()}
-        watch = Watch(units, [needed(steps[unit.name]) for unit in units], console)
+        steps = {_job_name(*key): config.settings.steps for key, config in plan.configs.items()}
+        watch = Watch(jobs, [needed(steps[job.name]) for job in jobs], console)
         with interrupts.patient(STOPPING), watch:
-            failed = _carry_out(units, launcher, plan, console)
+            failed = _carry_out(jobs, launcher, plan, console)
         gathered = gather_folder(folder)
         write_tables(gathered, folder)
         write_report(gathered, folder / "report.html")
@@ -115,7 +115,7 @@ def compare(
             important=True,
         )
         status = STATUS[interrupts.signal]
-    return Compared(folder, gathered, status)
+    return ComparisonResult(folder, gathered, status)
 
 
 def planned(
@@ -145,16 +145,16 @@ def _measured(plan: Plan, launcher: Launcher, interrupts: Interrupts, console: C
     return plan
 
 
-def _carry_out(units: list[Unit], launcher: Launcher, plan: Plan, console: Console) -> bool:
-    """Run the units and tell how each ends; whether any failed."""
+def _carry_out(jobs: list[Job], launcher: Launcher, plan: Plan, console: Console) -> bool:
+    """Run the jobs and tell how each ends; whether any failed."""
     total = len(plan.configs)
-    if len(units) < total:
-        console.say(f"{total - len(units)} of {total} runs are finished already")
+    if len(jobs) < total:
+        console.say(f"{total - len(jobs)} of {total} runs are finished already")
     failed = False
     began = time.monotonic()
-    for done, ended in enumerate(launcher.launch(units) if units else (), 1):
+    for done, ended in enumerate(launcher.launch(jobs) if jobs else (), 1):
         failed |= not _told(ended, plan, console)
-        if left := len(units) - done:
+        if left := len(jobs) - done:
             minutes = (time.monotonic() - began) / done * left / 60
             console.say(f"{total - left} of {total} runs ended, about {minutes:.0f} min left")
     return failed
@@ -203,9 +203,9 @@ def _launcher(comparison: ComparisonConfig) -> Launcher:
     return launcher(check_options(launcher.Config, options, "launcher_options"))
 
 
-def _units(plan: Plan) -> list[Unit]:
+def _jobs(plan: Plan) -> list[Job]:
     """The runs that are not finished, seed by seed, so that early results cover every row."""
-    units = []
+    jobs = []
     for seed in plan.comparison.settings.seeds:
         for row in plan.comparison.rows:
             member = plan.member(row, seed)
@@ -215,32 +215,32 @@ def _units(plan: Plan) -> list[Unit]:
             command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", config]
             command += ["--output", str(member.path), "--continue", "--quiet"]
             log = plan.folder / "logs" / f"{row.slug}-s{seed}.txt"
-            name = _unit_name(row.name, seed)
-            units.append(plan.unit(name, command, member.path, log, row))
-    return units
+            name = _job_name(row.name, seed)
+            jobs.append(plan.job(name, command, member.path, log, row))
+    return jobs
 
 
-def _told(ended: Ended, plan: Plan, console: Console) -> bool:
+def _told(ended: JobResult, plan: Plan, console: Console) -> bool:
     """Tell how a run ended, and keep the reason of a failed one; whether it went well."""
     failures = read_failures(plan.folder)
-    row, seed = next(key for key in plan.configs if _unit_name(*key) == ended.unit.name)
+    row, seed = next(key for key in plan.configs if _job_name(*key) == ended.job.name)
     failures.pop((row, seed), None)
-    member = read_member(row, seed, ended.unit.folder)
+    member = read_member(row, seed, ended.job.folder)
     if member.completed:
         assert member.summary is not None
         test, seconds = member.summary["test"], member.summary["seconds"]
         score = "no test split" if test is None else f"test accuracy {test['accuracy']:.4f}"
-        console.say(f"{ended.unit.name}: {score} in {seconds:.0f} s")
+        console.say(f"{ended.job.name}: {score} in {seconds:.0f} s")
     elif member.status == "interrupted":
-        console.say(f"{ended.unit.name}: stopped by {member.reason}", important=True)
+        console.say(f"{ended.job.name}: stopped by {member.reason}", important=True)
     else:
-        reason = ended.reason or last_error(ended.unit.log) or f"exit status {ended.status}"
+        reason = ended.reason or last_error(ended.job.log) or f"exit status {ended.status}"
         failures[row, seed] = reason
-        console.warn(f"{ended.unit.name}: failed: {reason}")
+        console.warn(f"{ended.job.name}: failed: {reason}")
     listed = [{"row": row, "seed": seed, "reason": why} for (row, seed), why in failures.items()]
     write_json(plan.folder / FAILURES, listed)
     return member.completed or member.status == "interrupted"
 
 
-def _unit_name(row: str, seed: int) -> str:
+def _job_name(row: str, seed: int) -> str:
     return f"{row}, seed {seed}"

@@ -15,7 +15,7 @@ from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ToolkitError, one_line, visible_lines
-from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.runs.train import train
 
 
@@ -49,33 +49,33 @@ class Here(Launcher):
         super().__init__(Options())
         self._stopped = False
 
-    def launch(self, units: Sequence[Unit]) -> Iterator[Ended]:
-        """See `Launcher`; units are those that `compare` makes."""
-        for unit in units:
+    def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
+        """See `Launcher`; jobs are those that `compare` makes."""
+        for job in jobs:
             if self._stopped:
                 return
-            yield _carry_out(unit)
+            yield _carry_out(job)
 
     def stop(self) -> None:
         """Start nothing more."""
         self._stopped = True
 
 
-def _carry_out(unit: Unit) -> Ended:
-    config = Path(unit.command[unit.command.index("--config") + 1])
-    with _printing_to(unit.log), _threads(unit.threads):
+def _carry_out(job: Job) -> JobResult:
+    config = Path(job.command[job.command.index("--config") + 1])
+    with _printing_to(job.log), _threads(job.threads):
         try:
-            outcome = train(load_config([config], {"output": str(unit.folder)}), proceed=True)
+            outcome = train(load_config([config], {"output": str(job.folder)}), proceed=True)
         except ToolkitError as error:
             for message in error.messages:
                 print("error:", one_line(message))
-            return Ended(unit, error.exit_status)
+            return JobResult(job, error.exit_status)
         except Exception:  # of a plugin
             print(visible_lines(traceback.format_exc()))
-            return Ended(unit, 1)
+            return JobResult(job, 1)
     if outcome.signal:
         signal.raise_signal(getattr(signal, outcome.signal))
-    return Ended(unit, 0)
+    return JobResult(job, 0)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
 from ssl_toolkit.files import write_json, write_text
-from ssl_toolkit.interfaces import Launcher, Unit
+from ssl_toolkit.interfaces import Job, Launcher
 from ssl_toolkit.launchers.job import last_error
 from ssl_toolkit.multirun.in_process import Here
 from ssl_toolkit.multirun.plan import Plan, steps_within
@@ -62,26 +62,26 @@ def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
     shutil.rmtree(place, ignore_errors=True)
     try:
         rows = {f"measuring {row.name}": row for row in plan.unmeasured}
-        units = [_unit(plan, name, row, place) for name, row in rows.items()]
-        for ended in launcher.launch(units):
-            row = rows[ended.unit.name]
+        jobs = [_job(plan, name, row, place) for name, row in rows.items()]
+        for ended in launcher.launch(jobs):
+            row = rows[ended.job.name]
             if ended.status:
-                reason = ended.reason or last_error(ended.unit.log) or f"status {ended.status}"
-                raise ConfigError(f"{ended.unit.name} for the budget: {reason}")
-            answer = (ended.unit.folder / "costs.json").read_text(encoding="utf-8")
+                reason = ended.reason or last_error(ended.job.log) or f"status {ended.status}"
+                raise ConfigError(f"{ended.job.name} for the budget: {reason}")
+            answer = (ended.job.folder / "costs.json").read_text(encoding="utf-8")
             yield row.name, Costs(**json.loads(answer))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _unit(plan: Plan, name: str, row: PlannedRow, place: Path) -> Unit:
+def _job(plan: Plan, name: str, row: PlannedRow, place: Path) -> Job:
     folder = place / row.slug
     folder.mkdir(parents=True)
     config = folder / "config.yaml"
     write_text(config, yaml.dump(plan.first(row).tree()))
     command = (sys.executable, "-m", "ssl_toolkit.multirun.measure", str(config))
     answered = (*command, str(folder / "costs.json"))
-    return plan.unit(name, answered, folder, folder / "log.txt", row)
+    return plan.job(name, answered, folder, folder / "log.txt", row)
 
 
 def measure(config: RunConfig) -> Costs:

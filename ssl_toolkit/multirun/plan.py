@@ -32,7 +32,7 @@ from ssl_toolkit.engine.experiment import prepare, resolve_config
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
-from ssl_toolkit.interfaces import ImageTable, Launcher, Unit
+from ssl_toolkit.interfaces import ImageTable, Job, Launcher
 from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.multirun.in_process import Here
 from ssl_toolkit.processes.children import cores
@@ -88,13 +88,13 @@ class Plan:
         """The configuration of a row's first seed."""
         return self.configs[row.name, self.comparison.settings.seeds[0]]
 
-    def unit(
+    def job(
         self, name: str, command: Sequence[str], folder: Path, log: Path, row: PlannedRow
-    ) -> Unit:
+    ) -> Job:
         """A command with the threads and the GPUs of a row's runs."""
         settings = self.first(row).settings
         cuda, auto = settings.device.startswith("cuda"), settings.device == "auto"
-        return Unit(
+        return Job(
             name=name,
             command=tuple(command),
             folder=folder,
@@ -241,7 +241,7 @@ def _rehearse(
         console.warn(f"{row}, seed {settings.seed}: {warning}")
     views = trainer.batches.views
     ratio = views.unlabeled_ratio if views.needs_unlabeled else 0
-    images = needed(settings.batch_size) * (1 + ratio) * settings.optimizer.accumulate
+    images = needed(settings.batch_size) * (1 + ratio) * settings.optimizer.accumulation_steps
     draws = trainer.batches.digests(needed(settings.image_size))
     drawn = Member(
         row, settings.seed, folder, "missing", config=config.tree(), record={"draws": draws}

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
-from ssl_toolkit.interfaces import Unit
+from ssl_toolkit.interfaces import Job
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import last_step
 
@@ -22,13 +22,13 @@ class Watch:
     """A live line while its block runs; nothing where the console shows none.
 
     Args:
-        units: the runs.
+        jobs: the runs.
         steps: of each.
         console: where it is shown.
     """
 
-    def __init__(self, units: Sequence[Unit], steps: Sequence[int], console: Console) -> None:
-        self._units = list(zip(units, steps, strict=True))
+    def __init__(self, jobs: Sequence[Job], steps: Sequence[int], console: Console) -> None:
+        self._jobs = list(zip(jobs, steps, strict=True))
         self._ended = threading.Event()
         self._progress = Progress(
             TextColumn("{task.completed:.0f} of {task.total:.0f} steps"),
@@ -60,10 +60,9 @@ class Watch:
     def _follow(self) -> None:
         while not self._ended.wait(_EVERY):
             at = [
-                (unit, last_step(RunFolder(unit.folder).metrics), steps)
-                for unit, steps in self._units
+                (job, last_step(RunFolder(job.folder).metrics), steps) for job, steps in self._jobs
             ]
-            busy = [f"{unit.name}: {step}/{steps}" for unit, step, steps in at if 0 < step < steps]
+            busy = [f"{job.name}: {step}/{steps}" for job, step, steps in at if 0 < step < steps]
             self._progress.update(
                 self._task,
                 completed=sum(step for _, step, _ in at),

@@ -29,7 +29,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that `Work.start` started, and what it has started itself."""
+    """Kill a process that `JobProcess.start` started, and what it has started itself."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -168,7 +168,7 @@ def _remarks(row: Row) -> list[str]:
     if row.different:
         told = ", ".join(f"{key} = {cell(value)}" for key, value in row.different.items())
         remarks.append(f"not the same in all rows, by permission: {told}")
-    if row.oracle:
+    if row.uses_hidden_labels:
         remarks.append("was given the hidden labels: a bound, not a competitor")
     remarks += [_absent(member) for member in row.members if not member.completed]
     return remarks

@@ -121,7 +121,7 @@ def _row(row: Row, folder: Path) -> dict[str, Any]:
     return {
         "name": row.name,
         "algorithm": row.algorithm,
-        "oracle": row.oracle,
+        "uses_hidden_labels": row.uses_hidden_labels,
         "different": dict(row.different),
         "options": {} if first is None else own_settings(first),
         "scores": {name: _spread(spread) for name, spread in row.scores.items()},
@@ -190,13 +190,13 @@ def _scores(member: Member) -> dict[str, float]:
     return scores_of(member.summary) if member.completed and member.summary else {}
 
 
-_COLUMNS = ("row", "algorithm", "oracle", "different", "seed", "status", "reason")
+_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "different", "seed", "status", "reason")
 
 
 def _line(row: Row, member: Member) -> list[str | float | None]:
     different = ", ".join(f"{key}={cell(value)}" for key, value in row.different.items())
     scores = _scores(member)
-    words = (row.name, row.algorithm, "yes" if row.oracle else "no", different)
+    words = (row.name, row.algorithm, "yes" if row.uses_hidden_labels else "no", different)
     return [
         *map(text_of, words),
         member.seed,

@@ -102,7 +102,7 @@ def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
         plugin, _ = registry.attempt(entry)
         if plugin is None:
             continue
-        if not issubclass(plugin, Algorithm) or plugin.oracle:
+        if not issubclass(plugin, Algorithm) or plugin.uses_hidden_labels:
             continue
         if given and not issubclass(plugin, FeatureAlgorithm):
             continue

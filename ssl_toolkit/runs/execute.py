@@ -20,7 +20,7 @@ from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.errors import DataError, TrainingError, UserError
 from ssl_toolkit.files import sync, write_atomically, write_text
-from ssl_toolkit.interfaces import LoggedRun
+from ssl_toolkit.interfaces import RunInfo
 from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.loggers.dispatch import Log
 from ssl_toolkit.models.export import export_model
@@ -37,7 +37,7 @@ from ssl_toolkit.runs.predictions import (
 )
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
 from ssl_toolkit.runs.progress import TrainingProgress, show_results
-from ssl_toolkit.runs.summary import Outcome, Results, summary_of
+from ssl_toolkit.runs.summary import Results, RunResult, summary_of
 from ssl_toolkit.text import shown
 
 OWN_DATA = (
@@ -47,7 +47,7 @@ OWN_DATA = (
 
 MEMORY = (
     "the GPU has too little memory for step {}; begin anew with a smaller --batch-size (and --set "
-    "optimizer.accumulate=2 or more for as many images a step), fewer or smaller views "
+    "optimizer.accumulation_steps=2 or more for as many images a step), fewer or smaller views "
     "(strong_views, unlabeled_ratio, --image-size) or --precision bf16; a GPU that others filled: "
     "`ssl-toolkit resume {}`"
 )
@@ -62,7 +62,7 @@ COLLAPSE = "a collapse of training (--on-collapse stop)"
 
 def finish(
     experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
-) -> Outcome:
+) -> RunResult:
     """Train what is left, test the best weights once, and write the results.
 
     Args:
@@ -89,7 +89,7 @@ def finish(
 
 def _log(experiment: Experiment, folder: RunFolder, console: Console) -> Log:
     settings = experiment.config.settings
-    run = LoggedRun(
+    run = RunInfo(
         folder=folder.path,
         name=folder.path.resolve().name,
         algorithm=settings.algo,
@@ -107,7 +107,7 @@ def _log(experiment: Experiment, folder: RunFolder, console: Console) -> Log:
 
 def _finish(
     experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
-) -> Outcome:
+) -> RunResult:
     trainer = experiment.trainer
     try:
         try:
@@ -145,7 +145,7 @@ def _finish(
         f"`ssl-toolkit resume {folder.path}`",
         important=True,
     )
-    return Outcome(folder.path, summary, interrupts.signal)
+    return RunResult(folder.path, summary, interrupts.signal)
 
 
 def _so_far(
@@ -215,7 +215,7 @@ def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
 
 def _conclude(
     experiment: Experiment, folder: RunFolder, console: Console, predictions: Predictions
-) -> Outcome:
+) -> RunResult:
     trainer = experiment.trainer
     settings = experiment.config.settings
     summary = _scored(experiment, folder, "completed", predictions)
@@ -235,7 +235,7 @@ def _conclude(
     _show(console, summary)
     if settings.data is None and settings.dataset in ("digits", "mnist5k"):
         console.say(OWN_DATA.format(settings.dataset))
-    return Outcome(folder.path, summary)
+    return RunResult(folder.path, summary)
 
 
 def _scored(
@@ -286,7 +286,7 @@ def _save(experiment: Experiment, folder: RunFolder, interrupts: Interrupts) -> 
     if trainer.best is not None and trainer.best.step > trainer.best_saved:
         save_checkpoint(folder.best, {**names, **vars(trainer.best)})
         trainer.best_saved = trainer.best.step
-    save_checkpoint(folder.last, {**names, **trainer.state_dict()}, keep=settings.keep)
+    save_checkpoint(folder.last, {**names, **trainer.state_dict()}, keep=settings.keep_checkpoints)
 
 
 def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:

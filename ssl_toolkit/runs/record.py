@@ -70,7 +70,7 @@ def record(experiment: Experiment) -> dict[str, Any]:
         "precision": experiment.trainer.precision,
         "torch_threads": torch.get_num_threads(),
         "plugins": distributions,
-        "oracle": experiment.trainer.algorithm.oracle,
+        "uses_hidden_labels": experiment.trainer.algorithm.uses_hidden_labels,
         "fingerprint": experiment.config.fingerprint(),
         "split": experiment.split_hash,
         "initial_weights": _weights_hash(experiment.trainer.classifier),

@@ -25,7 +25,7 @@ from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import MAY_CHANGE, RunFolder, check_classes
 from ssl_toolkit.runs.spawn import launch
-from ssl_toolkit.runs.summary import Outcome, summary_of
+from ssl_toolkit.runs.summary import RunResult, summary_of
 from ssl_toolkit.runs.workers import prepare_all, shared
 from ssl_toolkit.text import shown
 
@@ -43,7 +43,7 @@ def resume(
     devices: int | None = None,
     time_limit: float | None = None,
     console: Console | None = None,
-) -> Outcome:
+) -> RunResult:
     """Go on with a run that was stopped, from its last checkpoint to the very same result.
 
     A finished run is left as it is, unless it shall have more steps.
@@ -94,7 +94,7 @@ def lead_on(
     time_limit: float | None = None,
     *,
     console: Console,
-) -> Outcome:
+) -> RunResult:
     """`resume` in the first process of a run; the arguments and errors are the same."""
     folder = RunFolder(path)
     with handled() as interrupts:
@@ -110,7 +110,7 @@ def lead_on(
 
 def _over(
     folder: RunFolder, data: Path | None, steps: int | None, console: Console
-) -> Outcome | None:
+) -> RunResult | None:
     """How the run ended, if nothing is left to do."""
     summary, path = folder.read_summary(), folder.path
     more = steps not in (None, summary["steps"]) and not summary.get("fitted")
@@ -119,7 +119,7 @@ def _over(
     if data is not None:
         check_data(folder, find_data(folder, data), data)
     console.say(f"{path}: finished already; nothing to do", important=True)
-    return Outcome(path, summary)
+    return RunResult(path, summary)
 
 
 def _go_on(
@@ -130,7 +130,7 @@ def _go_on(
     time_limit: float | None,
     console: Console,
     interrupts: Interrupts,
-) -> Outcome:
+) -> RunResult:
     summary, config = folder.read_summary(), folder.read_config()
     state, used, warning = _newest(folder, summary)
     asked = {} if steps is None else {"steps": steps}

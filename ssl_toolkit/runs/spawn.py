@@ -18,7 +18,7 @@ from torch import distributed as dist
 from ssl_toolkit.errors import ToolkitError, TrainingError, UserError
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.processes.children import GRACE, TICK, TIED, cores
-from ssl_toolkit.runs.summary import Outcome
+from ssl_toolkit.runs.summary import RunResult
 
 Process = subprocess.Popen[bytes]
 
@@ -29,7 +29,7 @@ CAUSE = 5.0
 """Seconds that the others get to end by themselves once one has ended."""
 
 
-def launch(order: Mapping[str, Any], count: int, resumable: str | None) -> Outcome:
+def launch(order: Mapping[str, Any], count: int, resumable: str | None) -> RunResult:
     """Let several processes carry an order out, and wait for the outcome.
 
     Ctrl-C and SIGTERM are passed on to all; when one ends before its time, all end.
@@ -126,7 +126,7 @@ def _kill(process: Process) -> None:
         process.wait()
 
 
-def _answer(path: Path, name: str) -> Outcome:
+def _answer(path: Path, name: str) -> RunResult:
     if not path.exists():
         if name:
             raise KeyboardInterrupt(name)
@@ -135,4 +135,4 @@ def _answer(path: Path, name: str) -> Outcome:
     if "messages" in told:
         kind: type[ToolkitError] = UserError if told["status"] == 2 else TrainingError
         raise kind(told["messages"])
-    return Outcome(Path(told["folder"]), told["summary"], told["signal"])
+    return RunResult(Path(told["folder"]), told["summary"], told["signal"])

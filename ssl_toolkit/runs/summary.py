@@ -21,7 +21,7 @@ Results = dict[str, dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """How a run ended."""
 
     folder: Path

@@ -28,11 +28,11 @@ from ssl_toolkit.runs.output_folder import Output
 from ssl_toolkit.runs.record import record
 from ssl_toolkit.runs.resume import lead_on, resume
 from ssl_toolkit.runs.spawn import launch
-from ssl_toolkit.runs.summary import Outcome, counts, summary_of
+from ssl_toolkit.runs.summary import RunResult, counts, summary_of
 from ssl_toolkit.runs.time_budget import check_chosen, resolve_minutes
 from ssl_toolkit.runs.workers import prepare_all, shared
 
-__all__ = ["Outcome", "begun", "resume", "train"]
+__all__ = ["RunResult", "begun", "resume", "train"]
 
 
 def train(
@@ -46,7 +46,7 @@ def train(
     overwrite: bool = False,
     proceed: bool = False,
     console: Console | None = None,
-) -> Outcome:
+) -> RunResult:
     """Do what ``ssl-toolkit run`` does, on the data that `config` names or that are given here.
 
     Images that are given are written beside the folder of the run as a file of the name
@@ -137,7 +137,7 @@ def _with_data(layer: Layer, images: Images, *given: Any) -> Layer:
 
 def _lead(
     config: RunConfig, ranks: Ranks, overwrite: bool, proceed: bool, console: Console
-) -> Outcome:
+) -> RunResult:
     if proceed and begun(config):
         return lead_on(Path(needed(config.settings.output)), ranks, console=console)
     check_loggers(config.settings.loggers)

@@ -15,10 +15,10 @@ from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import predict_best
-from ssl_toolkit.runs.summary import Outcome
+from ssl_toolkit.runs.summary import RunResult
 
 
-def shared(ranks: Ranks, lead: Callable[[], Outcome]) -> Outcome:
+def shared(ranks: Ranks, lead: Callable[[], RunResult]) -> RunResult:
     """The outcome of a run that the first process carries out, and all others with it.
 
     Args:
@@ -50,7 +50,7 @@ def prepare_all(config: RunConfig, ranks: Ranks, console: Console) -> Experiment
     return ranks.all_do(lambda: prepare(config, progress=console.reading, ranks=ranks))
 
 
-def _follow(ranks: Ranks) -> Outcome:
+def _follow(ranks: Ranks) -> RunResult:
     with handled() as interrupts:
         message = ranks.hear()
         if "folder" in message:  # nothing was left to do
@@ -73,5 +73,5 @@ def _follow(ranks: Ranks) -> Outcome:
         return _outcome(ranks.hear())
 
 
-def _outcome(message: Message) -> Outcome:
-    return Outcome(Path(message["folder"]), json.loads(message["summary"]), message["signal"])
+def _outcome(message: Message) -> RunResult:
+    return RunResult(Path(message["folder"]), json.loads(message["summary"]), message["signal"])

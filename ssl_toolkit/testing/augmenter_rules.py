@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine.batches import seeded_generator
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.interfaces import Augmenter, Draws
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject
@@ -254,7 +254,7 @@ def _images(subject: Subject, count: int = COUNT) -> Tensor:
     return torch.rand(count, 3, 16, 16, generator=generator).to(subject.device)
 
 
-def _draw(augmenter: Augmenter, count: int) -> Draws:
+def _draw(augmenter: Augmenter, count: int) -> AugmentationParams:
     return augmenter.draw(count, 16, 16, seeded_generator("contract"))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.interfaces import FeatureAlgorithm, Task, TrainingFeatures
+from ssl_toolkit.interfaces import FeatureAlgorithm, TaskInfo, TrainingFeatures
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.testing import form_rules
 from ssl_toolkit.testing.rules import BrokenRuleError, require, reuse_rules, rule
@@ -44,7 +44,7 @@ def _labels(each: int = 5) -> Tensor:
 
 
 def _made(subject: Subject, features: TrainingFeatures) -> FeatureAlgorithm:
-    task = Task(
+    task = TaskInfo(
         num_classes=CLASSES,
         feature_dim=sum(BLOCKS),
         label_counts=tuple(torch.bincount(features.labels, minlength=CLASSES).tolist()),

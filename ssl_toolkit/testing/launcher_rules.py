@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ssl_toolkit.interfaces import Ended, Launcher, Unit
+from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import listed
@@ -46,31 +46,31 @@ while True:
 @rule(
     "launchers",
     why="`compare` waits for an end of each run.",
-    cause="a unit is dropped, told twice, or replaced by a copy",
+    cause="a job is dropped, told twice, or replaced by a copy",
 )
-def every_unit_ends_once(subject: Subject) -> None:
-    """Each unit is carried out and yielded once, as it was given, with status 0."""
-    with _units([WRITES] * 3) as units:
-        ended = _carry_out(subject, units)
-        told = [end.unit for end in ended]
-        missing = [unit.name for unit in units if unit not in told]
+def every_job_ends_once(subject: Subject) -> None:
+    """Each job is carried out and yielded once, as it was given, with status 0."""
+    with _jobs([WRITES] * 3) as jobs:
+        ended = _carry_out(subject, jobs)
+        told = [end.job for end in ended]
+        missing = [job.name for job in jobs if job not in told]
         require(not missing, f"{listed(missing)} never ended")
-        require(len(told) == len(units), f"{len(told)} ends were told of {len(units)} units")
+        require(len(told) == len(jobs), f"{len(told)} ends were told of {len(jobs)} jobs")
         require(all(end.status == 0 for end in ended), f"statuses are {_statuses(ended)}")
-        undone = [unit.name for unit in units if not (unit.folder / "done").exists()]
+        undone = [job.name for job in jobs if not (job.folder / "done").exists()]
         require(not undone, f"{listed(undone)} ended, but were not carried out")
 
 
 @rule(
     "launchers",
     why="one run of many that fails must not cost the others.",
-    cause="an exception of a unit ends the loop",
+    cause="an exception of a job ends the loop",
 )
 def a_failure_costs_itself_alone(subject: Subject) -> None:
-    """A unit that fails is told with its own exit status, and the others are carried out."""
-    with _units([WRITES, FAILS, WRITES]) as units:
-        statuses = _statuses(_carry_out(subject, units))
-        expected = {units[0].name: 0, units[1].name: 3, units[2].name: 0}
+    """A job that fails is told with its own exit status, and the others are carried out."""
+    with _jobs([WRITES, FAILS, WRITES]) as jobs:
+        statuses = _statuses(_carry_out(subject, jobs))
+        expected = {jobs[0].name: 0, jobs[1].name: 3, jobs[2].name: 0}
         require(statuses == expected, f"statuses are {statuses}, not {expected}")
 
 
@@ -80,13 +80,13 @@ def a_failure_costs_itself_alone(subject: Subject) -> None:
     cause="the OSError of a program that can't be started is let through",
 )
 def what_cannot_start_is_told(subject: Subject) -> None:
-    """A unit whose program isn't there ends with a status other than 0; the others go on."""
-    with _units([WRITES, WRITES]) as units:
-        lost = Unit("lost", (str(units[0].folder / "no-program"),), units[0].folder, units[0].log)
-        ended = _carry_out(subject, [lost, units[1]])
+    """A job whose program isn't there ends with a status other than 0; the others go on."""
+    with _jobs([WRITES, WRITES]) as jobs:
+        lost = Job("lost", (str(jobs[0].folder / "no-program"),), jobs[0].folder, jobs[0].log)
+        ended = _carry_out(subject, [lost, jobs[1]])
         statuses = _statuses(ended)
         require(statuses.get("lost", 0) != 0, f"statuses are {statuses}")
-        require(statuses.get(units[1].name) == 0, f"statuses are {statuses}")
+        require(statuses.get(jobs[1].name) == 0, f"statuses are {statuses}")
         lines = [end.reason for end in ended if "\n" in end.reason]
         require(not lines, f"a reason has several lines: {lines}")
 
@@ -97,22 +97,22 @@ def what_cannot_start_is_told(subject: Subject) -> None:
     cause="a shell in between, or a command started elsewhere",
 )
 def commands_arrive_as_given(subject: Subject) -> None:
-    """Arguments, directory and variables are those of the unit; what it prints is in its log."""
+    """Arguments, directory and variables are those of the job; what it prints is in its log."""
     given = ["a b", "$HOME", "'quoted'", '"', "*", ""]
-    with _units([TELLS], *given, environment={"CONTRACT": "kept"}) as (unit,):
-        unit.log.write_text("before\n", encoding="utf-8")
-        ended = _carry_out(subject, [unit])
-        require(_statuses(ended) == {unit.name: 0}, f"statuses are {_statuses(ended)}")
+    with _jobs([TELLS], *given, environment={"CONTRACT": "kept"}) as (job,):
+        job.log.write_text("before\n", encoding="utf-8")
+        ended = _carry_out(subject, [job])
+        require(_statuses(ended) == {job.name: 0}, f"statuses are {_statuses(ended)}")
         import json
 
-        told = json.loads((unit.folder / "told").read_text(encoding="utf-8"))
+        told = json.loads((job.folder / "told").read_text(encoding="utf-8"))
         directory, variable, home, arguments = told
         require(arguments == given, f"arguments {given} became {arguments}")
-        same = Path(directory).resolve() == unit.directory.resolve()
-        require(same, f"it was started in {directory}, not in {unit.directory}")
-        require(variable == "kept", f"a variable of the unit is {variable!r}")
+        same = Path(directory).resolve() == job.directory.resolve()
+        require(same, f"it was started in {directory}, not in {job.directory}")
+        require(variable == "kept", f"a variable of the job is {variable!r}")
         require(home == os.environ.get("HOME"), "variables of this process are missing")
-        log = unit.log.read_text(encoding="utf-8")
+        log = job.log.read_text(encoding="utf-8")
         wrote = log.startswith("before\n") and "to the log" in log and "and this" in log
         require(wrote, f"the log is {log!r}; output and errors are appended to it")
 
@@ -120,49 +120,49 @@ def commands_arrive_as_given(subject: Subject) -> None:
 @rule(
     "launchers",
     why="a comparison whose runs are all finished has nothing to start.",
-    cause="the first unit is looked at without there being one",
+    cause="the first job is looked at without there being one",
 )
 def nothing_to_do_is_fine(subject: Subject) -> None:
-    """No units give no ends."""
+    """No jobs give no ends."""
     ended = _carry_out(subject, [])
-    require(ended == [], f"without units, {ended} ended")
+    require(ended == [], f"without jobs, {ended} ended")
 
 
 @rule(
     "launchers",
     why="Ctrl-C has to save what runs, and leave no process behind.",
-    cause="stop only sets a flag, kills at once, or launch waits for all units",
+    cause="stop only sets a flag, kills at once, or launch waits for all jobs",
 )
 def stop_saves_and_ends(subject: Subject) -> None:
     """After `stop`, what runs is asked to save, nothing more is started, and launch returns."""
-    with _units([WAITS, WAITS, WAITS]) as units:
+    with _jobs([WAITS, WAITS, WAITS]) as jobs:
         launcher = _make(subject)
-        ended: list[Ended] = []
+        ended: list[JobResult] = []
         failures: list[BaseException] = []
 
         def launch() -> None:
             try:
-                ended.extend(launcher.launch(units))
+                ended.extend(launcher.launch(jobs))
             except BaseException as error:
                 failures.append(error)
 
         thread = threading.Thread(target=launch, daemon=True)
         thread.start()
-        _wait(lambda: any(_running(units)) or not thread.is_alive())
+        _wait(lambda: any(_running(jobs)) or not thread.is_alive())
         time.sleep(0.5)  # for the others that run beside it
-        running = _running(units)
+        running = _running(jobs)
         launcher.stop()
         stopped = time.monotonic()
         thread.join(GRACE + 5)
         took = time.monotonic() - stopped
         for failure in failures:
             raise failure
-        left = [unit.name for unit in units if _is_alive(unit)]
+        left = [job.name for job in jobs if _is_alive(job)]
         require(not thread.is_alive() and took < GRACE, f"launch goes on {took:.0f} s after stop")
         require(not left, f"{listed(left)} still run after launch has returned")
-        unsaved = [unit.name for unit in running if not (unit.folder / "saved").exists()]
+        unsaved = [job.name for job in running if not (job.folder / "saved").exists()]
         require(not unsaved, f"{listed(unsaved)} were not asked to save")
-        begun = {unit.name for unit in _running(units)} - {unit.name for unit in running}
+        begun = {job.name for job in _running(jobs)} - {job.name for job in running}
         require(not begun, f"{listed(sorted(begun))} were started after stop")
 
 
@@ -173,11 +173,11 @@ def stop_saves_and_ends(subject: Subject) -> None:
 )
 def stop_before_launch_starts_nothing(subject: Subject) -> None:
     """Stopped before it launches, it starts nothing."""
-    with _units([WRITES]) as units:
+    with _jobs([WRITES]) as jobs:
         launcher = _make(subject)
         launcher.stop()
-        [*launcher.launch(units)]
-        require(not (units[0].folder / "done").exists(), "a unit was started after stop")
+        [*launcher.launch(jobs)]
+        require(not (jobs[0].folder / "done").exists(), "a job was started after stop")
 
 
 def _make(subject: Subject) -> Launcher:
@@ -185,45 +185,45 @@ def _make(subject: Subject) -> Launcher:
     return launcher
 
 
-def _carry_out(subject: Subject, units: Sequence[Unit]) -> list[Ended]:
-    return [*_make(subject).launch(units)]
+def _carry_out(subject: Subject, jobs: Sequence[Job]) -> list[JobResult]:
+    return [*_make(subject).launch(jobs)]
 
 
-def _statuses(ended: Sequence[Ended]) -> dict[str, int]:
-    return {end.unit.name: end.status for end in ended}
+def _statuses(ended: Sequence[JobResult]) -> dict[str, int]:
+    return {end.job.name: end.status for end in ended}
 
 
 @contextmanager
-def _units(codes: Sequence[str], *arguments: str, **fields: Any) -> Iterator[list[Unit]]:
-    """Units that run Python code, whose first argument is their folder."""
-    units = []
+def _jobs(codes: Sequence[str], *arguments: str, **fields: Any) -> Iterator[list[Job]]:
+    """Jobs that run Python code, whose first argument is their folder."""
+    jobs = []
     with tempfile.TemporaryDirectory() as name:
         for number, code in enumerate(codes):
-            folder = Path(name).resolve() / f"unit {number}"
+            folder = Path(name).resolve() / f"job {number}"
             folder.mkdir()
             command = (sys.executable, "-S", "-c", code, str(folder), *arguments)
             log = folder.parent / f"{number}.txt"
-            units.append(Unit(f"u{number}", command, folder, log, folder, **fields))
+            jobs.append(Job(f"u{number}", command, folder, log, folder, **fields))
         try:
-            yield units
+            yield jobs
         finally:
-            for unit in units:  # whatever the launcher left
-                if _is_alive(unit):
-                    os.kill(_process(unit), 9)
+            for job in jobs:  # whatever the launcher left
+                if _is_alive(job):
+                    os.kill(_process(job), 9)
 
 
-def _running(units: Sequence[Unit]) -> list[Unit]:
-    return [unit for unit in units if (unit.folder / "pid").exists()]
+def _running(jobs: Sequence[Job]) -> list[Job]:
+    return [job for job in jobs if (job.folder / "pid").exists()]
 
 
-def _process(unit: Unit) -> int:
-    return int((unit.folder / "pid").read_text(encoding="utf-8"))
+def _process(job: Job) -> int:
+    return int((job.folder / "pid").read_text(encoding="utf-8"))
 
 
-def _is_alive(unit: Unit) -> bool:
-    if not (unit.folder / "pid").exists():
+def _is_alive(job: Job) -> bool:
+    if not (job.folder / "pid").exists():
         return False
-    process = _process(unit)
+    process = _process(job)
     try:
         os.kill(process, 0)
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2]

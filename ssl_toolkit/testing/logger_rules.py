@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.interfaces import LoggedRun, Logger
+from ssl_toolkit.interfaces import Logger, RunInfo
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import listed
@@ -126,7 +126,7 @@ def resumed_runs_go_on(subject: Subject) -> None:
             first.log({**ROWS[0], "step": step})
         first.finish(_summary("interrupted"))
         kept = {path: path.stat().st_size for path in run.folder.rglob("*") if path.is_file()}
-        second = _start(subject, LoggedRun(**{**vars(run), "step": 5}))
+        second = _start(subject, RunInfo(**{**vars(run), "step": 5}))
         second.log({**ROWS[0], "step": 6})
         second.finish(_summary("completed"))
         gone = [path.name for path in kept if not path.exists()]
@@ -155,15 +155,15 @@ def the_process_is_left_alone(subject: Subject) -> None:
 
 
 @contextmanager
-def _run() -> Iterator[LoggedRun]:
+def _run() -> Iterator[RunInfo]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve() / "simple-digits-s7"
         folder.mkdir()
         config = copy.deepcopy(CONFIG)
-        yield LoggedRun(folder, folder.name, "simple", 7, config, step=0, group="mine")
+        yield RunInfo(folder, folder.name, "simple", 7, config, step=0, group="mine")
 
 
-def _start(subject: Subject, run: LoggedRun) -> Logger:
+def _start(subject: Subject, run: RunInfo) -> Logger:
     logger: Logger = subject.plugin(run)
     return logger
 

@@ -17,9 +17,9 @@ from ssl_toolkit.testing.trial import LATE, MIDDLE, Trial, listed, tensors_of
     why="pseudo labels are judged by them; rows that don't sum to 1 are no probabilities.",
     cause="a sharpening without normalization, or logits in place of probabilities",
 )
-def guess_is_a_distribution(subject: Subject) -> None:
-    """The rows of `guess.probs` are at least 0 and sum to 1."""
-    guess = Trial(subject).output().guess
+def pseudo_labels_are_distributions(subject: Subject) -> None:
+    """The rows of `pseudo_labels.probs` are at least 0 and sum to 1."""
+    guess = Trial(subject).output().pseudo_labels
     if guess is None:
         return
     probs = guess.probs.detach().float()
@@ -31,21 +31,21 @@ def guess_is_a_distribution(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="the engine sets the guess beside the hidden labels of the same images, without gradient.",
+    why="the engine compares them with the hidden labels of the same images, without gradient.",
     cause="rows for each view, a mask of floats, or a missing detach()",
 )
-def guess_fits_the_batch(subject: Subject) -> None:
-    """`guess` is (U, C) probabilities without gradient, and (U,) bool."""
+def pseudo_labels_fit_the_batch(subject: Subject) -> None:
+    """`pseudo_labels` holds (U, C) probabilities without gradient, and (U,) bool."""
     trial = Trial(subject)
     batch = trial.batch()
-    guess = trial.output(batch=batch).guess
+    guess = trial.output(batch=batch).pseudo_labels
     if guess is None:
         return
     count = len(batch.unlabeled_indices)
     shape = (count, trial.task.num_classes)
     require(tuple(guess.probs.shape) == shape, f"probs is {tuple(guess.probs.shape)}, not {shape}")
-    require(tuple(guess.used.shape) == (count,), f"used is {tuple(guess.used.shape)}")
-    require(guess.used.dtype == torch.bool, f"used is {guess.used.dtype}, not bool")
+    require(tuple(guess.mask.shape) == (count,), f"mask is {tuple(guess.mask.shape)}")
+    require(guess.mask.dtype == torch.bool, f"mask is {guess.mask.dtype}, not bool")
     require(not guess.probs.requires_grad, "probs carries a gradient")
 
 

@@ -32,12 +32,12 @@ from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interfaces import (
     Algorithm,
+    AugmentationParams,
     Augmenter,
     Backbone,
     Batch,
-    Draws,
     StepOutput,
-    Task,
+    TaskInfo,
 )
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
 from ssl_toolkit.testing.subject import Subject
@@ -70,11 +70,13 @@ class TinyNetwork(Backbone):
 class Black(Augmenter):
     """Makes every image black."""
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw nothing."""
         return {}
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Black images (N, 3, H, W)."""
         return torch.zeros_like(images)
 
@@ -117,7 +119,7 @@ class Trial:
             if ranks is None:
                 _measure_statistics(self.classifier, images.store.gather(images.labeled))
         self.ema = EMA(self.classifier, 0.9)
-        self.task = Task(
+        self.task = TaskInfo(
             num_classes=classes,
             feature_dim=TinyNetwork.feature_dim,
             label_counts=tuple(torch.bincount(images.labels, minlength=classes).tolist()),
@@ -137,7 +139,7 @@ class Trial:
             strong,
             batch_size=batch_size,
             seed=SEED,
-            oracle=subject.plugin.oracle,
+            uses_hidden_labels=subject.plugin.uses_hidden_labels,
             ranks=ranks,
         )
         self.rows: list[dict[str, float | int]] = []

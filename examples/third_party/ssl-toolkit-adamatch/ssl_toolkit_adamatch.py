@@ -13,11 +13,11 @@ from ssl_toolkit import (
     Algorithm,
     Batch,
     Context,
-    Guess,
     Loss,
     Options,
+    PseudoLabels,
     StepOutput,
-    Task,
+    TaskInfo,
     Views,
     option,
 )
@@ -55,7 +55,7 @@ class AdaMatch(Algorithm):
     unlabeled_classes: Tensor
     """(C,) the same of unlabeled images."""
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         uniform = torch.full((task.num_classes,), 1 / task.num_classes)
         self.register_buffer("labeled_classes", uniform)
@@ -91,15 +91,15 @@ class AdaMatch(Algorithm):
                 "supervised": Loss(source / 2),
                 "unsupervised": Loss(target, self.config.unsupervised_weight * warm_up(ctx)),
             },
-            guess=Guess(guess, used),
+            pseudo_labels=PseudoLabels(guess, used),
             metrics={"threshold": threshold},
         )
 
     def _lambda(self, batch: Batch, ctx: Context) -> Tensor:
         """(2 · B, C) uniform numbers, those of this process's part of the batch."""
-        whole = len(ctx.gather(batch.labels))
+        whole = len(ctx.all_gather(batch.labels))
         drawn = torch.rand(2, whole, self.task.num_classes, generator=ctx.generator)
-        return ctx.share(drawn, dim=1).flatten(0, 1)
+        return ctx.local_shard(drawn, dim=1).flatten(0, 1)
 
     def _guess(self, labeled: Tensor, unlabeled: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Aligned pseudo labels (U, C) and the 0-dim confidence that they need."""
@@ -107,7 +107,7 @@ class AdaMatch(Algorithm):
         # Means over the whole batch: each process adds those of its part, and a one to count it.
         top = labeled.amax(dim=-1).mean()[None]
         parts = [labeled.mean(dim=0), unlabeled.mean(dim=0), top, torch.ones_like(top)]
-        totals = ctx.total(torch.cat(parts))
+        totals = ctx.all_reduce_sum(torch.cat(parts))
         *means, processes = torch.split(totals, [len(part) for part in parts])
         seen_labeled, seen_unlabeled, confidence = (mean / processes for mean in means)
         share = 1 - self.config.distribution_decay

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit import Augmenter, Draws, Options, option
+from ssl_toolkit import AugmentationParams, Augmenter, Options, option
 
 
 @final
@@ -32,12 +32,14 @@ class Elastic(Augmenter):
 
     config: Config
 
-    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
         """Draw ``field``, (count, 2, grid, grid) in [-1, 1]: displacements right and down."""
         side = self.config.grid
         return {"field": 2 * torch.rand(count, 2, side, side, generator=generator) - 1}
 
-    def transform(self, images: Tensor, draws: Draws) -> Tensor:
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Read images (N, 3, H, W) at displaced places, bilinearly; the border goes on outside.
 
         Values are averages of neighbors, so that they stay in [0, 1].

@@ -12,11 +12,11 @@ from ssl_toolkit import (
     Algorithm,
     Batch,
     Context,
-    Guess,
     Loss,
     Options,
+    PseudoLabels,
     StepOutput,
-    Task,
+    TaskInfo,
     Views,
     option,
 )
@@ -80,7 +80,7 @@ class FixMatch(Algorithm):
     guessed: Tensor
     guessed_weight: Tensor
 
-    def __init__(self, config: Options, task: Task) -> None:
+    def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         if self.config.align_exponent:
             self.register_buffer("guessed", torch.zeros(task.num_classes))
@@ -110,13 +110,15 @@ class FixMatch(Algorithm):
                 "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
             },
-            guess=Guess(guess, guess.amax(dim=-1) >= c.confidence_threshold),
+            pseudo_labels=PseudoLabels(guess, guess.amax(dim=-1) >= c.confidence_threshold),
         )
 
     def _aligned(self, weak: Tensor, ctx: Context) -> Tensor:
         """Logits of guesses that have been moved toward `Context.class_shares`."""
         probs = weak.detach().float().softmax(dim=-1)
-        mean = ctx.total(probs.sum(dim=0)) / ctx.total(probs.new_full((), len(probs)))
+        mean = ctx.all_reduce_sum(probs.sum(dim=0)) / ctx.all_reduce_sum(
+            probs.new_full((), len(probs))
+        )
         self.guessed.lerp_(mean, 1 / MEMORY)
         # Both start at 0, so that their ratio is a weighted mean of the batches seen so far.
         self.guessed_weight.lerp_(torch.ones_like(self.guessed_weight), 1 / MEMORY)

@@ -11,7 +11,7 @@ from ssl_toolkit_mixmatch.mixture import MixingOptions, mixmatch_step
 
 
 class MixMatch(Algorithm):
-    """Guess labels from weak views, mix all images and labels, fit the mixtures."""
+    """PseudoLabels labels from weak views, mix all images and labels, fit the mixtures."""
 
     class Config(MixingOptions):
         """Options of MixMatch."""
@@ -43,7 +43,7 @@ class MixMatchEnhanced(Algorithm):
         strong_views: int = option(
             7, ge=1, help="strong views of each unlabeled image", source="SimPLE, ablation table"
         )
-        anchors: Literal["both", "strong"] = option(
+        train_on: Literal["both", "strong"] = option(
             "both",
             help="which unlabeled views are trained on: weak and strong, or strong only",
             source="SimPLE's authors",
@@ -63,6 +63,6 @@ class MixMatchEnhanced(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """The step of MixMatch with U^ = weak and strong views, all under one guess."""
         views = batch.unlabeled_strong
-        if self.config.anchors == "both":
+        if self.config.train_on == "both":
             views = torch.cat([batch.unlabeled_weak, views])
         return mixmatch_step(self.config, batch, views, ctx)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Guess, Loss, Options, StepOutput, option
+from ssl_toolkit import Batch, Context, Loss, Options, PseudoLabels, StepOutput, option
 from ssl_toolkit.ops import (
-    guess_labels,
+    average_and_sharpen,
     interleave,
     l2_consistency,
     linear_rampup,
@@ -24,7 +24,7 @@ class MixingOptions(Options):
 
     reference: ClassVar[dict[str, Any]] = {
         "rampup_fraction": 1.0,
-        "lambda_per": "batch",
+        "mixup_per": "batch",
         "interleaved": True,
     }
 
@@ -57,12 +57,12 @@ class MixingOptions(Options):
         help="the same in steps, in place of the share; 0 for no ramp",
         source="MixMatch's code: 16384",
     )
-    lambda_per: Literal["sample", "batch"] = option(
+    mixup_per: Literal["sample", "batch"] = option(
         "sample",
         help="whether each image or each step draws its share of the mixture",
         source="MixMatch's code; SimPLE's authors: batch",
     )
-    guess: Literal["teacher", "model"] = option(
+    pseudo_labels_from: Literal["teacher", "model"] = option(
         "teacher",
         help="who guesses: the averaged weights in eval mode, or the live ones in train mode",
         source="SimPLE's authors; MixMatch's code: model",
@@ -87,14 +87,14 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
         ctx: of the step.
     """
     # Eqs. 6-7: q_b from the K weak views; every trained view of u_b gets the same one.
-    guess = guess_labels(_guess_logits(c, batch.unlabeled_weak, ctx), c.temperature)
+    guess = average_and_sharpen(_guess_logits(c, batch.unlabeled_weak, ctx), c.temperature)
     labels = F.one_hot(batch.labels, guess.shape[-1]).to(guess)
 
     # W is a shuffle of X^ and U^ together; the first B rows of the mixture are X', the rest U'.
     # Processes that share the batch mix all of it, then each goes on with its part.
     images = _joined(batch.labeled_weak[0], views, ctx)
     targets = _joined(labels, guess.expand(len(views), *guess.shape), ctx)
-    draws = _beta(c.alpha, len(images) if c.lambda_per == "sample" else 1, ctx.generator)
+    draws = _beta(c.alpha, len(images) if c.mixup_per == "sample" else 1, ctx.generator)
     permutation = torch.randperm(len(images), generator=ctx.generator)
     lam, partners = (t.to(images.device, non_blocking=True) for t in (draws, permutation))
     mixed = mixup(images, targets, lam, partners)  # eqs. 8-11
@@ -112,13 +112,15 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
             "supervised": Loss(supervised),
             "unsupervised": Loss(unsupervised, weight),
         },
-        guess=Guess(guess, torch.ones_like(batch.unlabeled_indices, dtype=torch.bool)),
+        pseudo_labels=PseudoLabels(
+            guess, torch.ones_like(batch.unlabeled_indices, dtype=torch.bool)
+        ),
     )
 
 
 def _guess_logits(c: MixingOptions, views: Tensor, ctx: Context) -> Tensor:
     """(K, U, 3, H, W) to (K, U, C), without gradient."""
-    if c.guess == "teacher":
+    if c.pseudo_labels_from == "teacher":
         logits = ctx.teacher_forward(views.flatten(0, 1)).logits
         return logits.reshape(*views.shape[:2], -1)
     # One forward a view, as MixMatch does: each normalizes by the statistics of its own view.
@@ -129,7 +131,7 @@ def _guess_logits(c: MixingOptions, views: Tensor, ctx: Context) -> Tensor:
 
 def _joined(labeled: Tensor, views: Tensor, ctx: Context) -> Tensor:
     """(B, ...) and (V, U, ...) of all processes as (B + V · U, ...) rows."""
-    return torch.cat([ctx.gather(labeled), ctx.gather(views, dim=1).flatten(0, 1)])
+    return torch.cat([ctx.all_gather(labeled), ctx.all_gather(views, dim=1).flatten(0, 1)])
 
 
 def _own(rows: Tensor, batch: Batch, views: int, ctx: Context) -> Tensor:
@@ -138,8 +140,8 @@ def _own(rows: Tensor, batch: Batch, views: int, ctx: Context) -> Tensor:
     if len(rows) == count:
         return rows
     labeled, unlabeled = rows.tensor_split([len(rows) * len(batch.labels) // count])
-    unlabeled = ctx.share(unlabeled.reshape(views, -1, *rows.shape[1:]), dim=1)
-    return torch.cat([ctx.share(labeled), unlabeled.flatten(0, 1)])
+    unlabeled = ctx.local_shard(unlabeled.reshape(views, -1, *rows.shape[1:]), dim=1)
+    return torch.cat([ctx.local_shard(labeled), unlabeled.flatten(0, 1)])
 
 
 def _forward(c: MixingOptions, images: Tensor, batch_size: int, ctx: Context) -> Tensor:

@@ -12,15 +12,15 @@ from ssl_toolkit import (
     Algorithm,
     Batch,
     Context,
-    Guess,
     Loss,
     Options,
+    PseudoLabels,
     StepOutput,
     Views,
     option,
 )
 from ssl_toolkit.ops import (
-    guess_labels,
+    average_and_sharpen,
     interleave,
     l2_consistency,
     linear_rampup,
@@ -99,7 +99,7 @@ class SimPLE(Algorithm):
         unsupervised_loss: Literal["l2", "cross_entropy"] = option(
             "l2", help="form of the unsupervised loss", source="paper"
         )
-        guess: Literal["teacher", "model"] = option(
+        pseudo_labels_from: Literal["teacher", "model"] = option(
             "teacher",
             help="who guesses: the averaged weights in eval mode, or the live ones in train mode",
             source="authors' code; MixMatch's own uses the live ones",
@@ -112,7 +112,7 @@ class SimPLE(Algorithm):
         gather_pairs: bool = option(
             False,
             help="pair across the whole batch where several processes share it, not within parts; "
-            "never across the batches of optimizer.accumulate",
+            "never across the batches of optimizer.accumulation_steps",
         )
         unlabeled_ratio: int = option(
             1, ge=1, help="unlabeled images for each labeled one", source="paper"
@@ -132,7 +132,7 @@ class SimPLE(Algorithm):
         """L_X + r · (lambda_U · L_U + lambda_P · L_P), the paper's algorithm 1."""
         c = self.config
         # q_b: mean over the K weak views, sharpened; every strong view of u_b gets the same one.
-        guess = guess_labels(self._guess_logits(batch.unlabeled_weak, ctx), c.temperature)
+        guess = average_and_sharpen(self._guess_logits(batch.unlabeled_weak, ctx), c.temperature)
         targets = guess.repeat(c.strong_views, 1)
 
         images = torch.cat([batch.labeled_weak[0], batch.unlabeled_strong.flatten(0, 1)])
@@ -144,7 +144,7 @@ class SimPLE(Algorithm):
         unsupervised = self._unsupervised(unlabeled, targets)
         paired = unlabeled, targets
         if c.gather_pairs:
-            paired = ctx.gather(unlabeled), ctx.gather(targets)
+            paired = ctx.all_gather(unlabeled), ctx.all_gather(targets)
         pair = pair_loss(*paired, *thresholds, c.pair_distance, c.confidence_weighted)
 
         ramp = linear_rampup(ctx.step, self._ramp_length(ctx))
@@ -155,7 +155,7 @@ class SimPLE(Algorithm):
                 "unsupervised": Loss(unsupervised, ramp * c.unsupervised_weight),
                 "pair": Loss(pair, ramp * self._pair_weight(guess.shape[-1])),
             },
-            guess=Guess(guess, guess.amax(dim=-1) > c.confidence_threshold),
+            pseudo_labels=PseudoLabels(guess, guess.amax(dim=-1) > c.confidence_threshold),
             pairs=pair_masks(guess, *thresholds),
             metrics={
                 "pair_confidence": confidence,
@@ -166,7 +166,7 @@ class SimPLE(Algorithm):
 
     def _guess_logits(self, views: Tensor, ctx: Context) -> Tensor:
         """(K, U, 3, H, W) to (K, U, C), without gradient."""
-        if self.config.guess == "teacher":
+        if self.config.pseudo_labels_from == "teacher":
             logits = ctx.teacher_forward(views.flatten(0, 1)).logits
             return logits.reshape(*views.shape[:2], -1)
         # One forward a view, as MixMatch does: each normalizes by the statistics of its own view.

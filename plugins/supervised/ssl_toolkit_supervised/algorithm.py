@@ -46,7 +46,7 @@ class FullySupervised(Algorithm):
     why its row in a comparison says what labeling everything would have brought.
     """
 
-    oracle: ClassVar[bool] = True
+    uses_hidden_labels: ClassVar[bool] = True
 
     class Config(Options):
         """Options of the fully supervised bound."""

@@ -76,7 +76,7 @@ def summary(comparison: Comparison) -> list[str]:
         return ["No run has finished, so there are no results yet."]
     if is_single(comparison):
         return [_single(rows[0], rows[0].scores[score], kind)]
-    competing = [row for row in rows if not row.oracle] or rows
+    competing = [row for row in rows if not row.uses_hidden_labels] or rows
     best = max(competing, key=lambda row: row.scores[score].mean)
     spread = best.scores[score]
     sentences = []
@@ -85,7 +85,7 @@ def summary(comparison: Comparison) -> list[str]:
         sentences.append(f"{best.name} has a {kind} of {_percents(spread)} % {over}.")
     else:
         besides = " of the rows that were not given the hidden labels" * any(
-            row.oracle for row in rows
+            row.uses_hidden_labels for row in rows
         )
         sentences.append(
             f"{best.name} has the highest mean {kind}{besides}: {_percents(spread)} % {over}."

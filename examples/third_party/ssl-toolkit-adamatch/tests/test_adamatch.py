@@ -9,7 +9,7 @@ import torch
 from ssl_toolkit_adamatch import AdaMatch, align, warm_up
 
 import ssl_toolkit
-from ssl_toolkit import Task
+from ssl_toolkit import TaskInfo
 from ssl_toolkit.testing import parametrize_with_checks
 
 
@@ -31,7 +31,9 @@ def test_equal_distributions_change_nothing():
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_threshold_and_running_means_by_hand(processes):
-    task = Task(num_classes=2, feature_dim=4, label_counts=(1, 1), unlabeled_count=9, max_steps=10)
+    task = TaskInfo(
+        num_classes=2, feature_dim=4, label_counts=(1, 1), unlabeled_count=9, max_steps=10
+    )
     options = AdaMatch.Config(relative_threshold=0.5, distribution_decay=0.75)
     algorithm = AdaMatch(options, task)
     labeled = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
@@ -48,7 +50,7 @@ def test_threshold_and_running_means_by_hand(processes):
 
 
 def test_lambda_is_drawn_for_the_whole_batch_and_shared_out():
-    task = Task(
+    task = TaskInfo(
         num_classes=3, feature_dim=4, label_counts=(1, 1, 1), unlabeled_count=9, max_steps=10
     )
     algorithm = AdaMatch(AdaMatch.Config(), task)

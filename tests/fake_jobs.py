@@ -1,4 +1,4 @@
-"""Units that stand for runs: small programs that go on with what they find in their folder."""
+"""Jobs that stand for runs: small programs that go on with what they find in their folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ssl_toolkit import Ended, Launcher, Unit
+from ssl_toolkit import Job, JobResult, Launcher
 
 START = """
 import os, pathlib, signal, sys, time
@@ -53,17 +53,17 @@ time.sleep(600)
 """
 
 
-def make_unit(folder: Path, code: str, *arguments: object, **fields: Any) -> Unit:
-    """A unit that runs Python code in which ``here`` is its folder."""
+def make_job(folder: Path, code: str, *arguments: object, **fields: Any) -> Job:
+    """A job that runs Python code in which ``here`` is its folder."""
     folder.mkdir(parents=True)
     program = (sys.executable, "-S", "-c", START + code, str(folder), *map(str, arguments))
     given = {"directory": folder, "log": folder.parent / f"{folder.name}.txt"} | fields
-    return Unit(folder.name, program, folder, **given)
+    return Job(folder.name, program, folder, **given)
 
 
-def carry_out(launcher: Launcher, units: list[Unit]) -> dict[str, Ended]:
-    """Launch, and how each unit ended, by name."""
-    return {ended.unit.name: ended for ended in launcher.launch(units)}
+def carry_out(launcher: Launcher, jobs: list[Job]) -> dict[str, JobResult]:
+    """Launch, and how each job ended, by name."""
+    return {ended.job.name: ended for ended in launcher.launch(jobs)}
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
@@ -96,16 +96,16 @@ def meanwhile(action: Callable[[], None]) -> Iterator[None]:
 
 
 class Stopping:
-    """Stops a launcher as soon as some units are ready."""
+    """Stops a launcher as soon as some jobs are ready."""
 
-    def __init__(self, launcher: Launcher, units: list[Unit]) -> None:
+    def __init__(self, launcher: Launcher, jobs: list[Job]) -> None:
         self._launcher = launcher
-        self._units = units
+        self._jobs = jobs
         self._at = 0.0
 
     def __call__(self) -> None:
         try:
-            wait_for(lambda: all((unit.folder / "ready").exists() for unit in self._units))
+            wait_for(lambda: all((job.folder / "ready").exists() for job in self._jobs))
         finally:  # a launcher that nobody stops would wait for ever
             self._at = time.monotonic()
             self._launcher.stop()
@@ -117,7 +117,7 @@ class Stopping:
 
 
 def alive(folder: Path) -> bool:
-    """Whether the process of the unit in a folder is there."""
+    """Whether the process of the job in a folder is there."""
     pid = int((folder / "pid").read_text())
     try:
         os.kill(pid, 0)
