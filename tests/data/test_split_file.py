@@ -1,0 +1,82 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from case_folders import case_folders  # noqa: F401
+from split_tables import table_of
+
+from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.splits.draw import draw_split
+from ssl_toolkit.data.splits.split_file import load_split, save_split, split_hash
+from ssl_toolkit.errors import DataError
+
+
+def test_a_split_file_brings_the_split_back_elsewhere(cases, tmp_path):
+    table = read_folder(cases / "c16_labeled_in_unlabeled")
+    split = draw_split(table, seed=5, val_fraction=0.25)
+    save_split(tmp_path / "split.json", table, split)
+    shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "moved")
+    moved = read_folder(tmp_path / "moved")
+    again = load_split(tmp_path / "split.json", moved).split
+    for part in ("labeled", "unlabeled", "validation", "test"):
+        assert getattr(again, part).tolist() == getattr(split, part).tolist()
+        assert getattr(again, part).dtype == np.int64
+    assert split_hash(moved, again) == split_hash(table, split)
+    text = (tmp_path / "split.json").read_text("utf-8")
+    assert json.loads(text)["hash"] == split_hash(table, split)
+    assert str(cases) not in text
+    other = draw_split(table, seed=6, val_fraction=0.25)
+    assert split_hash(table, other) != split_hash(table, split)
+
+
+def test_a_split_file_with_labeled_images_in_the_pool(tmp_path):
+    table = table_of([6, 6])
+    split = draw_split(table, seed=0, labels_per_class=2, labeled_in_pool=True)
+    save_split(tmp_path / "s.json", table, split)
+    assert len(load_split(tmp_path / "s.json", table).split.unlabeled) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s["labeled"].append("pool/99"), "labeled images that the data doesn't have"),
+        (lambda s: s["test"].append(s["test"][0]), "test images that stand there twice: pool/"),
+        (lambda s: s["test"].append(s["labeled"][0]), "both test and labeled: pool/"),
+        (lambda s: s["test"].append(s["unlabeled"][0]), "both test and unlabeled: pool/"),
+        (lambda s: s["validation"].append(s["labeled"][0]), "both validation and labeled"),
+        (lambda s: s["validation"].append(s["test"][0]), "both test and validation"),
+        (lambda s: s["labeled"].append("unlabeled/20"), "labeled images that carry no label"),
+        (lambda s: s["labeled"].pop(), "doesn't match its hash"),
+        (lambda s: s["classes"].reverse(), "made for the classes b, a; the data has a, b"),
+        (lambda s: s.update(version=1), "another version"),
+        (lambda s: s.pop("test"), "is no split file; one holds version, hash, classes"),
+        (lambda s: s.update(test="x"), "is no split file"),
+    ],
+)
+def test_faults_of_a_split_file(tmp_path, change, words):
+    table = table_of([10, 10], "pool", unlabeled=3)
+    split = draw_split(table, seed=0, labels_per_class=2, val_fraction=0.1, test_fraction=0.2)
+    path = tmp_path / "split.json"
+    save_split(path, table, split)
+    content = json.loads(path.read_text("utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(DataError, match=words) as caught:
+        load_split(path, table)
+    assert str(path) in str(caught.value)
+
+
+def test_files_that_are_no_split(tmp_path):
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(DataError, match=r"a\.json is no split file"):
+        load_split(tmp_path / "a.json", table_of([2, 2]))
+    with pytest.raises(DataError, match=r"can't read the split file .*b\.json: No such file"):
+        load_split(tmp_path / "b.json", table_of([2, 2]))
+
+
+def test_images_that_are_gone_are_named(tmp_path):
+    table = table_of([4, 4])
+    save_split(tmp_path / "s.json", table, draw_split(table, seed=0))
+    with pytest.raises(DataError, match="labeled images that the data doesn't have: pool/7"):
+        load_split(tmp_path / "s.json", table_of([4, 3]))

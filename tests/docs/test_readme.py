@@ -1,0 +1,73 @@
+"""What the documents say to type and to open is there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ssl_toolkit.commands import COMMANDS
+from ssl_toolkit.config.locations import find_config
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+SHELL = "\n".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL))
+COMMAND_LINES = sorted(
+    {
+        part.strip()
+        for line in SHELL.splitlines()
+        for part in line.split("&&")
+        if part.strip().removeprefix(".venv/bin/").startswith("ssl-toolkit ")
+    }
+)
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_a_command_of_the_readme_parses(line: str) -> None:
+    _, name, *arguments = shlex.split(line, comments=True)
+    assert name in COMMANDS
+    command = importlib.import_module(f"ssl_toolkit.commands.{name.replace('-', '_')}").command
+    parsed = command.make_context(name, arguments).params
+    for file in parsed.get("files", ()):
+        assert find_config(file).is_file()
+
+
+def test_the_readme_shows_the_main_commands() -> None:
+    shown = {shlex.split(line, comments=True)[1] for line in COMMAND_LINES}
+    assert shown >= {"run", "list", "show", "predict", "pseudo-label", "evaluate", "export"}
+
+
+@pytest.mark.parametrize(
+    ("marker", "end"),
+    [
+        ("run-command", ".venv/bin/ssl-toolkit run --algo supervised"),
+        ("test-command", ".venv/bin/python -m pytest -n 2"),
+    ],
+)
+def test_a_command_to_paste_is_one_line_that_sets_everything_up(marker: str, end: str) -> None:
+    found = re.findall(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.DOTALL)
+    (command,) = found[0].splitlines()
+    assert len(found) == 1
+    assert command.startswith("python3 -m venv .venv && .venv/bin/python -m pip install -e ")
+    assert command.endswith(end)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/design.md",
+        "docs/own-images.md",
+        "docs/python.md",
+        "docs/results.md",
+        "docs/stability-of-training.md",
+    ],
+)
+def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
+    path = REPOSITORY / document
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (path.parent / target).exists(), target

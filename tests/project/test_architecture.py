@@ -1,0 +1,357 @@
+"""The shape of the code: who imports whom, what is public, what every plugin folder holds."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ssl_toolkit
+from ssl_toolkit import (
+    Algorithm,
+    Augmenter,
+    Backbone,
+    Dataset,
+    Launcher,
+    Logger,
+    Options,
+    registry,
+)
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "ssl_toolkit"
+PLUGINS = sorted(path for path in (ROOT / "plugins").iterdir() if path.is_dir())
+RANKS = {
+    "errors": 0,
+    "api": 0,
+    "text": 0,
+    "stdio": 0,
+    "interrupts": 0,
+    "files": 1,
+    "markdown": 1,
+    "console": 2,
+    "locking": 2,
+    "processes": 2,
+    "config": 2,
+    "registry": 2,
+    "ops": 3,
+    "interfaces": 3,
+    "scaffold": 3,
+    "data": 4,
+    "models": 4,
+    "augment": 4,
+    "loggers": 4,
+    "launchers": 4,
+    "tabular": 5,
+    "engine": 5,
+    "runs": 6,
+    "inference": 7,
+    "comparisons": 7,
+    "estimator": 8,
+    "reports": 8,
+    "testing": 8,
+    "multirun": 9,
+    "commands": 10,
+}
+"""A part imports parts of a lower rank, itself, and the parts named in BESIDE."""
+BESIDE = {"files", "config", "registry"}
+LIGHT = (
+    *(
+        "errors",
+        "api",
+        "text",
+        "stdio",
+        "interrupts",
+        "files",
+        "console",
+        "locking",
+        "config",
+        "registry",
+        "scaffold",
+    ),
+    "commands",
+)
+"""Parts that are imported without torch."""
+
+
+def core_files() -> list[Path]:
+    return sorted(CORE.rglob("*.py"))
+
+
+def plugin_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(CORE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import statement; the name is empty for ``import module``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def imported_parts(tree: ast.AST) -> Iterator[str]:
+    """The parts of the core that a module imports, whether by path or by public name."""
+    for module, name in imports(tree):
+        package, *inner = module.split(".")
+        if package != "ssl_toolkit":
+            continue
+        if inner:
+            yield inner[0]
+        elif name in RANKS:
+            yield name
+        elif name and not name.startswith("__"):
+            yield ssl_toolkit._HOME_OF[name].split(".")[0]
+
+
+def at_import(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported, those under TYPE_CHECKING left out."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        for block in ("body", "orelse", "finalbody"):
+            waiting += getattr(node, block, [])
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_every_part_has_a_rank() -> None:
+    parts = {part_of(path) for path in core_files()} - {"__init__", "__main__"}
+    assert parts <= RANKS.keys()
+    assert {"errors", "ops", "engine", "commands"} <= parts
+
+
+def test_imports_go_in_one_direction() -> None:
+    wrong = []
+    for path in core_files():
+        part = part_of(path)
+        if part in ("__init__", "__main__"):
+            continue
+        for target in imported_parts(parse(path)):
+            lower = RANKS[target] < RANKS[part]
+            if not (lower or target == part or {target, part} <= BESIDE):
+                wrong.append(f"{path.relative_to(ROOT)} imports {target}")
+    assert wrong == []
+
+
+def test_light_parts_import_nothing_heavy_when_imported() -> None:
+    heavy = ("torch", "torchvision", "timm", "kornia", "numpy", "PIL", "safetensors")
+    wrong = []
+    for path in core_files():
+        if part_of(path) not in LIGHT:
+            continue
+        for node in at_import(parse(path)):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            modules = [module.split(".")[0] for module, _ in imports(node)]
+            parts = [part for part in imported_parts(node) if part not in LIGHT]
+            if parts or set(modules) & set(heavy):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert wrong == []
+
+
+def test_the_package_is_lazy() -> None:
+    probe = (
+        "import sys, ssl_toolkit; before = set(sys.modules); ssl_toolkit.ConfigError;"
+        "print('torch' in sys.modules, 'pydantic' in before, "
+        "sorted(m for m in before if m.startswith('ssl_toolkit.')))"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, check=True)
+    assert result.stdout.split() == [b"False", b"False", b"[]"]
+
+
+# --- the public surface -------------------------------------------------------------------------
+
+
+def test_type_checkers_and_python_see_the_same_names() -> None:
+    (block,) = [node for node in parse(CORE / "__init__.py").body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    seen = {name: module.removeprefix("ssl_toolkit.") for module, name in imports(block)}
+    assert seen == ssl_toolkit._HOME_OF
+    assert sorted(ssl_toolkit.__all__) == sorted({*seen, "__version__"})
+
+
+@pytest.mark.parametrize("name", sorted(set(ssl_toolkit.__all__) - {"__version__"}))
+def test_a_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(ssl_toolkit, name)
+    assert name in dir(ssl_toolkit)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__module__.startswith("ssl_toolkit."), value.__module__
+        text = inspect.cleandoc(value.__doc__ or "")
+        assert not text.startswith(f"{name}("), "the docstring that dataclass makes"
+        assert len(text) > 20
+
+
+def test_an_unknown_public_name() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Trainer'"):
+        ssl_toolkit.Trainer  # noqa: B018
+
+
+def public_functions(module: ModuleType) -> set[str]:
+    found = vars(module).items()
+    return {n for n, f in found if inspect.isfunction(f) and f.__module__ == module.__name__}
+
+
+# --- plugins ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_imports_public_names_only(folder: Path) -> None:
+    ops = {n for n in public_functions(importlib.import_module("ssl_toolkit.ops")) if n[0] != "_"}
+    own = f"ssl_toolkit_{folder.name}"
+    wrong = []
+    for path in plugin_files(folder):
+        for module, name in imports(parse(path)):
+            package = module.split(".")[0]
+            if not package.startswith("ssl_toolkit") or package == own:
+                continue
+            public = (module == "ssl_toolkit" and name in {"", *ssl_toolkit.__all__}) or (
+                module == "ssl_toolkit.ops" and name in ops
+            )
+            if not public:
+                wrong.append(f"{path.relative_to(ROOT)}: {module} {name}")
+    assert wrong == []
+
+
+def test_the_core_never_imports_a_plugin() -> None:
+    for path in core_files():
+        modules = {module.split(".")[0] for module, _ in imports(parse(path))}
+        assert not {m for m in modules if m.startswith("ssl_toolkit_")}, path
+        assert not any(
+            f"ssl_toolkit_{folder.name}" in path.read_text("utf-8") for folder in PLUGINS
+        ), path
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_folder_is_whole_and_declared(folder: Path) -> None:
+    package = folder / f"ssl_toolkit_{folder.name}"
+    for file in ("__init__.py", "py.typed"):
+        assert (package / file).is_file(), file
+    assert [*package.glob("[!_]*.py")], "no module beside __init__.py"
+    assert len((folder / "README.md").read_text("utf-8").split()) > 30
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    declared = project["project"]["entry-points"]["ssl_toolkit.algorithms"]
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert f"plugins/{folder.name}/{package.name}" in wheel
+    assert package.name in project["tool"]["mypy"]["packages"]
+    objects = {v.partition(":")[2] for v in declared.values() if v.startswith(f"{package.name}:")}
+    module = importlib.import_module(package.name)
+    classes = {
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, Algorithm)
+    }
+    assert objects == classes, "an algorithm without an entry point, or the reverse"
+    assert classes <= set(module.__all__)
+
+
+def test_what_is_declared_is_what_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    declared = project["project"]["entry-points"]
+    assert project["project"]["version"] == ssl_toolkit.__version__
+    for group in registry.GROUPS:
+        expected = declared.get(f"ssl_toolkit.{group}", {})
+        installed = {e.name: e.value for e in registry.entries(group) if e.built_in}
+        assert installed == expected, group
+    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert (ROOT / package / "py.typed").is_file()
+
+
+# --- classes ------------------------------------------------------------------------------------
+
+
+def classes() -> Iterator[type]:
+    """Every class of the core and of our plugins."""
+    for package in ["ssl_toolkit", *(f"ssl_toolkit_{folder.name}" for folder in PLUGINS)]:
+        path = importlib.import_module(package).__path__
+        for found in pkgutil.walk_packages(path, f"{package}."):
+            if found.name.endswith("__main__"):
+                continue
+            module = importlib.import_module(found.name)
+            for value in vars(module).values():
+                if inspect.isclass(value) and value.__module__ == module.__name__:
+                    yield value
+
+
+def is_data(kind: type) -> bool:
+    """Errors and options are trees: the parent is caught, or holds the options of both."""
+    return issubclass(kind, BaseException | Options)
+
+
+def test_no_concrete_class_inherits_from_another() -> None:
+    ours = set(classes())
+    assert {Algorithm, Augmenter, Backbone, Dataset, Launcher, Logger} <= ours
+    wrong = {
+        f"{one.__name__} inherits from {parent.__name__}"
+        for one in ours
+        for parent in one.__mro__[1:]
+        if parent in ours and not inspect.isabstract(parent) and not is_data(parent)
+    }
+    assert wrong == set()
+
+
+@pytest.mark.parametrize("group", registry.GROUPS)
+def test_every_registered_name_resolves(group: str) -> None:
+    for entry in registry.entries(group):
+        assert registry.attempt(entry)[1] == "", entry
+
+
+def test_names_are_plain() -> None:
+    for group in registry.GROUPS:
+        for entry in registry.entries(group):
+            assert entry.name.isidentifier()
+            assert entry.name == entry.name.lower()
+
+
+def test_options_of_plugins_state_default_range_and_meaning() -> None:
+    for group in ("algorithms", "augmenters"):
+        for entry in registry.entries(group):
+            config = registry.load(group, entry.name).Config
+            config()
+            for given in (config.reference, config.for_pretrained):
+                assert given.keys() <= config.model_fields.keys(), entry.name
+                config(**given)
+            for name, field in config.model_fields.items():
+                assert field.description, (entry.name, name)
+                if field.annotation in (int, float):
+                    assert field.metadata, (entry.name, name, "has no range")
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def ours() -> list[Path]:
+    return [*core_files(), *(file for folder in PLUGINS for file in plugin_files(folder))]
+
+
+def test_no_file_is_a_drawer() -> None:
+    names = {part for path in ours() for part in path.relative_to(ROOT).parts}
+    assert not {"utils.py", "helpers.py", "common.py", "misc.py"} & names
+    classes = [
+        node.name for path in ours() for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef)
+    ]  # fmt: skip
+    assert [name for name in classes if name.startswith("Base") or name.endswith("Manager")] == []

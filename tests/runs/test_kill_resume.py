@@ -1,0 +1,63 @@
+"""Runs that are killed at random moments come to the very same end."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import kill_resume
+import pytest
+
+SUITE = {
+    "simple": (2, True),
+    "mixmatch": (1, False),
+    "mixmatch_enhanced": (1, True),
+    "fixmatch": (2, False),
+    "supervised": (1, True),
+    "fully_supervised": (1, False),
+}
+"""Kills of each algorithm, 8 in all, and whether threads read its images."""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kill_resume.make_images(tmp_path_factory.mktemp("images"))
+
+
+def test_every_algorithm_is_killed() -> None:
+    assert SUITE.keys() == set(kill_resume.algorithms())
+    assert sum(count for count, _ in SUITE.values()) == 8
+
+
+@pytest.mark.parametrize("algo", SUITE)
+def test_a_killed_run_comes_to_the_same_end(algo: str, images: Path, tmp_path: Path) -> None:
+    count, reads_files = SUITE[algo]
+    found = kill_resume.kill_and_compare(
+        algo, images if reads_files else None, count, random.Random(f"suite {algo}"), tmp_path
+    )
+    assert found.count == count
+    assert found.differences == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", SUITE)
+@pytest.mark.parametrize("reads_files", [False, True])
+def test_killed_again_and_again(algo: str, reads_files: bool, images: Path, tmp_path: Path) -> None:
+    # 20 in all: two of each, and four of the two that keep the most state.
+    count = 1 if algo in ("supervised", "fully_supervised") else 2
+    found = kill_resume.kill_and_compare(
+        algo, images if reads_files else None, count, random.Random(f"slow {algo}"), tmp_path
+    )
+    assert found.differences == []
+
+
+def test_a_difference_would_be_seen(images: Path, tmp_path: Path) -> None:
+    """The comparison itself: two seeds give two runs."""
+    runs = [tmp_path / "one", tmp_path / "other"]
+    for seed, run in enumerate(runs):
+        arguments = [*kill_resume.arguments_of("supervised", None, run), "--seed", str(seed)]
+        log, cache = tmp_path / "log.txt", tmp_path / "cache"
+        kill_resume.finished(kill_resume.start(arguments, log, cache), log)
+    told = " ".join(kill_resume.differences(*runs))
+    for name in ("metrics.jsonl", "predictions.npz", "last.pt: .model", "best.pt: .weights"):
+        assert name in told

@@ -1,0 +1,27 @@
+"""An algorithm that always says the first class."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ssl_toolkit import register_backbone
+from ssl_toolkit.interfaces import Backbone
+from tests.data.test_cases_images import _First
+
+
+@register_backbone("always_first")
+class AlwaysFirst(Backbone):
+    """Answers class 0, whatever it is shown."""
+
+    feature_dim = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.weight.expand(len(images), 1)
+
+    def classifier(self, num_classes: int) -> nn.Module:
+        return _First(num_classes)

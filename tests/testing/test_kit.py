@@ -1,0 +1,297 @@
+"""The kit itself: what it tells, expected failures, tests of pytest, the command, the document."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import contract_fakes_options as fakes
+import pytest
+import torch
+from contract_fakes_outside import Lines, WithVersion
+from in_process import call, refusal
+
+from ssl_toolkit import PluginError, register_augmenter, register_logger, registry
+from ssl_toolkit.errors import DataError, ModelError
+from ssl_toolkit.testing import (
+    ContractError,
+    check_algorithm,
+    check_augmenter,
+    check_backbone,
+    check_dataset,
+    check_launcher,
+    check_logger,
+    parametrize,
+    parametrize_with_checks,
+    rules,
+    run_checks,
+)
+from ssl_toolkit.testing.host_sync import forbidden
+from ssl_toolkit.testing.rules import BrokenRuleError, run_rule
+from ssl_toolkit.testing.subject import INTERFACES, find_subject
+
+REASON = "its weight has a floor, on purpose"
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plugins that a test registers are gone after it."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+def one(fake: type, rule: str, reason: str = "") -> Any:
+    """What comes of one rule of a fake."""
+    subject = find_subject(fake)
+    return run_rule({r.name: r for r in rules(subject.kind)}[rule], subject, reason)
+
+
+def test_what_is_broken_is_told_with_place_reason_and_cause() -> None:
+    with pytest.raises(ContractError) as caught:
+        check_logger(WithVersion)
+    text = str(caught.value)
+    assert text.startswith("logger 'WithVersion' breaks a rule of its contract\n")
+    assert "packages_are_modules: `packages` is a tuple of names of modules" in text
+    assert "found:  packages is ('numpy>=1.26',)" in text
+    assert re.search(r"where:  \S*contract_fakes_outside\.py:\d+", text)
+    assert "why:    packages are looked for before a run's folder is made." in text
+    assert "cause:  a single text in place of a tuple" in text
+    assert [result.rule.name for result in caught.value.results] == ["packages_are_modules"]
+
+
+def test_an_exception_of_the_plugin_is_told_with_its_line() -> None:
+    result = one(fakes.Ending, "first_and_last_step_work")
+    assert result.status == "broken"
+    assert result.told == "ZeroDivisionError: float division by zero"
+    assert re.search(r"contract_fakes_options\.py:\d+ in step$", result.where)
+
+
+def test_an_expected_failure_needs_a_reason_and_fails_when_it_passes() -> None:
+    expected = one(fakes.Loud, "weight_of_zero_silences_its_loss", REASON)
+    assert (expected.status, expected.passed, expected.told) == ("expected", True, REASON)
+    unexpected = one(fakes.Plain, "weight_of_zero_silences_its_loss", REASON)
+    assert (unexpected.status, unexpected.passed) == ("unexpected", False)
+    assert f"({REASON}); remove the expectation" in unexpected.explain()
+
+    check_logger(WithVersion, expected_failures={"packages_are_modules": "for a test"})
+    with pytest.raises(ContractError, match="it passes, although it was expected to fail"):
+        check_logger("tensorboard", expected_failures={"packages_are_modules": "for a test"})
+    with pytest.raises(ValueError, match="'packages_are_modules' needs a reason"):
+        check_logger(WithVersion, expected_failures={"packages_are_modules": " "})
+    with pytest.raises(ValueError, match="no rule is called 'packages_are_module', did you mean"):
+        check_logger(WithVersion, expected_failures={"packages_are_module": "for a test"})
+
+
+def test_options_to_check_with() -> None:
+    named = {rule.name: rule for rule in rules("algorithm")}["losses_are_named"]
+    config = fakes.Demanding.Config(color="red")
+    assert run_rule(named, find_subject(fakes.Demanding, config=config)).passed
+    assert "color" in run_rule(named, find_subject(fakes.Demanding)).told
+    with pytest.raises(PluginError, match="config is no Weak"):
+        check_augmenter("weak", config=config)
+
+
+def test_what_cannot_be_checked_is_refused() -> None:
+    with pytest.raises(PluginError, match="unknown algorithm 'simpel', did you mean 'simple'"):
+        check_algorithm("simpel")
+    with pytest.raises(PluginError, match=r"is not a subclass of ssl_toolkit\.Algorithm"):
+        check_algorithm(WithVersion)
+    with pytest.raises(PluginError, match="Method does not implement step"):
+        check_algorithm(fakes.Method)
+    with pytest.raises(PluginError, match="is no plugin"):
+        run_checks(int)
+    with pytest.raises(PluginError, match="unknown backbone 'wrn_1_1'"):
+        check_backbone("timm:wrn_1_1")
+    with pytest.raises(PluginError, match="unknown launcher"):
+        check_launcher("weak")
+    with pytest.raises(DataError, match="cifar10 is not in"):
+        check_dataset("cifar10", root=Path("nowhere"))
+    with pytest.raises(ModelError, match="cuda"):
+        check_algorithm("simple", device="cuda:63")
+
+    class Lacking(WithVersion):
+        packages = ("no_such_package",)
+
+    with pytest.raises(PluginError, match="needs the package no_such_package"):
+        check_logger(Lacking)
+
+
+def test_a_name_of_two_kinds_is_ambiguous() -> None:
+    @register_augmenter("contract_pair")
+    class Pair(registry.load("augmenters", "none")):  # type: ignore[misc]
+        """One of two."""
+
+    register_logger("contract_pair")(WithVersion)
+    with pytest.raises(PluginError, match="name of augmenters and loggers; say which with --kind"):
+        run_checks("contract_pair")
+    assert find_subject("contract_pair", "logger").plugin is WithVersion
+
+
+def test_global_states_are_put_back() -> None:
+    torch.manual_seed(5)
+    torch.set_num_threads(1)
+    before = torch.get_rng_state()
+    one(fakes.Plain, "same_seed_same_losses")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- waiting for the device ---------------------------------------------------------------------
+
+HERE = torch.device("cpu")
+
+
+def shares(images: torch.Tensor, draws: torch.Tensor) -> object:
+    return images * draws.tolist()[0] * float(draws[1].to(images.device))
+
+
+ALLOWED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "draws are read": shares,
+    "one_hot of known classes": lambda x, d: torch.nn.functional.one_hot(x.long(), 3),
+    "masked fill": lambda x, d: x.clone().index_put_((x > 0.5,), torch.zeros(())),
+    "where": lambda x, d: torch.where(x > 0.5, x, 0),
+    "indices": lambda x, d: x[x.argsort()],
+}
+FORBIDDEN: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "item": lambda x, d: (x * d).sum().item(),
+    "condition": lambda x, d: 1 if (x > 2).any() else 0,
+    "tolist of a view": lambda x, d: x[:2].view(1, 2).tolist(),
+    "numpy": lambda x, d: x.numpy(),
+    "array": lambda x, d: x.__array__(),
+    "cpu": lambda x, d: x.cpu(),
+    "mask": lambda x, d: x[x > 0.5],
+    "nonzero": lambda x, d: torch.nonzero(x),
+    "where alone": lambda x, d: torch.where(x > 0.5),
+    "unique": lambda x, d: torch.unique(x),
+    "equal": lambda x, d: torch.equal(x, x),
+    "written into a draw": lambda x, d: d.copy_(x).tolist(),
+    "one_hot of unknown classes": lambda x, d: torch.nn.functional.one_hot(x.long()),
+    "repeat": lambda x, d: torch.repeat_interleave(x, x.long()),
+    "print": lambda x, d: str(x),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_never_waits_is_allowed(name: str) -> None:
+    images, draws = torch.rand(8), torch.rand(8)
+    freely = ALLOWED[name](images, draws)
+    with forbidden(HERE, [images]):
+        watched = ALLOWED[name](images, draws)
+    assert str(watched) == str(freely)
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_what_waits_is_found(name: str) -> None:
+    images, draws = torch.rand(8), torch.rand(8)
+    FORBIDDEN[name](images.clone(), draws.clone())
+    with pytest.raises(BrokenRuleError), forbidden(HERE, [images]):
+        FORBIDDEN[name](images, draws)
+
+
+# --- pytest -------------------------------------------------------------------------------------
+
+
+def test_parametrize_makes_a_test_for_each_plugin_and_rule() -> None:
+    reasons = {"WithVersion": {"packages_are_modules": REASON}}
+    mark = parametrize_with_checks([Lines, WithVersion], expected_failures=reasons).mark
+    assert (mark.name, mark.args[0]) == ("parametrize", "check")
+    cases = {case.id: case for case in mark.args[1]}
+    names = [rule.name for rule in rules("logger")]
+    assert [*cases] == [f"{name}-{rule}" for name in ("Lines", "WithVersion") for rule in names]
+    marked = {name: case.marks for name, case in cases.items() if case.marks}
+    assert marked.keys() == {"WithVersion-packages_are_modules"}
+    ((xfail,),) = marked.values()
+    assert xfail.name == "xfail"
+    assert xfail.kwargs == {"reason": REASON, "strict": True, "raises": ContractError}
+    cases["Lines-packages_are_modules"].values[0]()
+    with pytest.raises(ContractError, match="packages is"):
+        cases["WithVersion-packages_are_modules"].values[0]()
+
+
+def test_pytest_is_only_imported_for_its_tests() -> None:
+    for path in Path(parametrize.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            imports_it = isinstance(node, ast.Import | ast.ImportFrom) and "pytest" in ast.unparse(
+                node
+            )
+            assert not imports_it, path
+
+
+def test_parametrize_refuses_expectations_of_nothing() -> None:
+    with pytest.raises(ValueError, match="names 'fixmatch', not checked"):
+        parametrize_with_checks(["simple"], expected_failures={"fixmatch": {}})
+    with pytest.raises(ValueError, match="'is_final' needs a reason"):
+        parametrize_with_checks(["simple"], expected_failures={"simple": {"is_final": ""}})
+
+
+# --- command ------------------------------------------------------------------------------------
+
+
+def test_check_prints_what_is_broken_and_all_rules_when_asked() -> None:
+    done = call("check", "none")
+    output = done.stdout
+    assert done.returncode == 0
+    kept = f"{len(rules('augmenter'))} of {len(rules('augmenter'))} rules kept"
+    assert re.fullmatch(rf"augmenter none\n{kept} \([\d.]+ s\)\n", output)
+
+    output = call("check", "none", "--verbose").stdout
+    assert output.splitlines()[0].strip() == "augmenter none"
+    for rule in rules("augmenter"):
+        assert re.search(rf"{rule.name}\s+\S\s+passed", output)
+    assert kept in output
+
+
+def test_check_tells_what_is_broken() -> None:
+    register_logger("contract_logger")(WithVersion)
+    done = call("check", "contract_logger")
+    output = done.stdout
+    assert done.returncode == 1
+    assert "is_described" not in output
+    assert "found:  packages is ('numpy>=1.26',)" in output
+    assert f"{len(rules('logger')) - 1} of {len(rules('logger'))} rules kept" in output
+    done = call("check", "contract_logger", "--json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["name"]) == ("logger", "contract_logger")
+    broken = {r["rule"]: r for r in told["rules"] if r["status"] == "broken"}
+    assert broken.keys() == {"packages_are_modules"}
+    assert broken["packages_are_modules"]["why"]
+    assert len(told["rules"]) == len(rules("logger"))
+
+
+def test_check_refuses_what_it_does_not_know() -> None:
+    assert "nothing registered is called 'simpel', did you mean 'simple'" in refusal(
+        "check", "simpel"
+    )
+    assert "unknown logger 'simple'" in refusal("check", "simple", "--kind", "logger")
+    assert "cifar10 is not in nowhere" in refusal("check", "cifar10", "--root", "nowhere")
+
+
+# --- document -----------------------------------------------------------------------------------
+
+
+CONTRACTS = (*INTERFACES, "feature_algorithm")
+
+
+def table(kind: str) -> list[str]:
+    return [
+        f"| `{rule.name}` | {rule.what} | {rule.why.removesuffix('.')} | {rule.cause} |"
+        for rule in rules(kind)
+    ]
+
+
+def test_the_document_holds_every_rule() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "contract-kit.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    expected = list(dict.fromkeys(row for kind in CONTRACTS for row in table(kind)))
+    assert sorted(rows) == sorted(expected)
+
+
+def test_every_rule_is_told_whole() -> None:
+    for kind in CONTRACTS:
+        for rule in rules(kind):
+            assert len(rule.what.split()) > 4, rule
+            assert len(rule.why.split()) > 4, rule
+            assert len(rule.cause.split()) > 2, rule
