@@ -14,7 +14,8 @@ from in_process import call
 from PIL import Image
 
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.cache.build import format, open_cache
+from ssl_toolkit.data.cache import format
+from ssl_toolkit.data.cache.build import open_cache
 from ssl_toolkit.data.cache.image_files import FileNames
 from ssl_toolkit.data.feed import image_store
 from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from in_process import Command, call, refusal
-from torch import nn
 
 from ssl_toolkit.data.readers.folders import read_folder
 
@@ -26,16 +25,6 @@ RUN = (
     "--eval-every", "1", "--batch-size", "4", "--workers", "0", "--device", "cpu", "--seed", "1",
 )  # fmt: skip
 BASE = {"labeled": 16, "unlabeled": 12, "validation": 0, "test": 12}
-
-
-class _First(nn.Module):
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.answer: torch.Tensor
-        self.register_buffer("answer", torch.eye(num_classes)[:1] * 9)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return features * 0 + self.answer
 
 
 def run(data: Path, output: Path, *more: object) -> tuple[dict[str, Any], str]:

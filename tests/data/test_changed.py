@@ -16,7 +16,7 @@ from in_process import call, refusal
 from PIL import Image
 from webdataset_shards import samples, shard
 
-from ssl_toolkit.data.cache.build import image_files
+from ssl_toolkit.data.cache import image_files
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.splits.contents import compare_contents, content_of

@@ -183,7 +183,8 @@ def test_the_public_surface_is_what_was_agreed() -> None:
     agreed = (HERE / "public_api.txt").read_text("utf-8").splitlines()
     assert list(surface()) == agreed, (
         "The public surface has changed. If that is wanted, raise API_VERSION as docs/stability.md "
-        "says and make the file anew: python tests/support/public_api.py > tests/project/public_api.txt"
+        "says and write the file again: python tests/support/public_api.py > "
+        "tests/project/public_api.txt"
     )
 
 

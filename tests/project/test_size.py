@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from code_size import CORE, ROOT, size_of, sizes
 
-TRAINING = ("interfaces", "single files", "config", "engine", "augment", "models")
+TRAINING = ("interfaces", "config", "engine", "augment", "models")
 ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9,]+) \| ", re.MULTILINE)
 
 
@@ -39,9 +39,9 @@ def test_a_part_is_below_its_limit(part: str) -> None:
     assert code <= LIMITS[part], "make it shorter, or raise the limit and say why in the table"
 
 
-def test_what_trains_is_below_7000_lines() -> None:
+def test_what_trains_is_below_6200_lines() -> None:
     found = sizes()
-    assert sum(found[part]["code"] for part in TRAINING) < 7000
+    assert sum(found[part]["code"] for part in TRAINING) < 6200
 
 
 def test_files_are_short() -> None:

@@ -16,7 +16,7 @@ from ssl_toolkit import (
     FeatureTransform,
     Options,
     TrainingFeatures,
-    job_length,
+    unit_length,
 )
 from ssl_toolkit import option as an_option
 
@@ -36,7 +36,7 @@ class FeatureMethod(FeatureAlgorithm):
 
     def plain(self, features: TrainingFeatures) -> FeatureHead:
         """A head that breaks no rule."""
-        transform = job_length(features.blocks)
+        transform = unit_length(features.blocks)
         x = transform(features.labeled[0])
         weight = torch.zeros(self.task.num_classes, x.shape[1])
         bias = torch.full((self.task.num_classes,), -100.0)

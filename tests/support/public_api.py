@@ -1,4 +1,4 @@
-"""Prints every public name with its signature: ``python tests/public_api.py``."""
+"""Prints every public name with its signature: ``python tests/support/public_api.py``."""
 
 from __future__ import annotations
 
