@@ -171,3 +171,9 @@ def test_a_start_that_was_killed_can_be_begun_again(tmp_path: Path) -> None:
     with Output(settings, overwrite=False, restart=True) as output:
         output.make(settings)
         assert [entry.name for entry in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="gone: folder not found"):
+        hold(tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()
