@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ssl_toolkit.comparisons.types import Member
+from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.config.comparability import differences, flatten, permitted, shared_keys
 from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.data.splits.split_file import compare_files
@@ -40,20 +40,20 @@ def section(config: Mapping[str, Any]) -> str:
     return str(config["algo"]).rpartition(":")[2]
 
 
-def shared_settings(member: Member) -> dict[str, Any]:
+def shared_settings(member: ComparedRun) -> dict[str, Any]:
     """What a comparison holds equal, by dotted key, as written in ``config.yaml``."""
     assert member.config is not None
     return shared_keys(member.config, section(member.config))
 
 
-def own_settings(member: Member) -> dict[str, Any]:
+def own_settings(member: ComparedRun) -> dict[str, Any]:
     """The algorithm's own options, by key without its name."""
     assert member.config is not None
     return dict(flatten(member.config.get(section(member.config)) or {}))
 
 
 def check_comparable(
-    members: Sequence[Member], allowed: Collection[str]
+    members: Sequence[ComparedRun], allowed: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Refuse completed runs that no table may hold together.
 
@@ -71,7 +71,7 @@ def check_comparable(
     Raises:
         ConfigError: one message for each key or hash that differs, with the value of each row.
     """
-    by_row: dict[str, list[Member]] = {}
+    by_row: dict[str, list[ComparedRun]] = {}
     for member in members:
         by_row.setdefault(member.row, []).append(member)
     settings = {name: _joined(runs, shared_settings) for name, runs in by_row.items()}
@@ -93,7 +93,7 @@ def check_comparable(
     return {key: value for key, value in shared.items() if key not in marked}, different
 
 
-def fingerprint(members: Sequence[Member], shared: Mapping[str, Any]) -> str:
+def fingerprint(members: Sequence[ComparedRun], shared: Mapping[str, Any]) -> str:
     """Hash of the shared settings: that of the runs where it is the same for all of them."""
     own = {str((member.record or {}).get("fingerprint", "")) for member in members}
     if len(own) == 1:
@@ -106,7 +106,9 @@ class _BySeed(str):
     """The values of a row whose seeds differ, as text."""
 
 
-def _joined(members: Sequence[Member], read: Callable[[Member], dict[str, Any]]) -> dict[str, Any]:
+def _joined(
+    members: Sequence[ComparedRun], read: Callable[[ComparedRun], dict[str, Any]]
+) -> dict[str, Any]:
     """By key the value that all members have, or a text with that of each seed."""
     found = {member.seed: read(member) for member in members}
     joined = {}
@@ -119,7 +121,7 @@ def _joined(members: Sequence[Member], read: Callable[[Member], dict[str, Any]])
     return joined
 
 
-def _algorithm(member: Member) -> dict[str, Any]:
+def _algorithm(member: ComparedRun) -> dict[str, Any]:
     assert member.config is not None
     if (member.record or {}).get("auto"):  # each seed chooses for itself
         return {"algo": AUTO}
@@ -146,9 +148,9 @@ def _check_seeds(
         )
 
 
-def _unequal(members: Sequence[Member], what: str, keys: Sequence[str]) -> Iterator[str]:
+def _unequal(members: Sequence[ComparedRun], what: str, keys: Sequence[str]) -> Iterator[str]:
     """A message for each seed whose runs disagree, among those with equal values of `keys`."""
-    groups: dict[tuple[str, ...], dict[str, list[Member]]] = {}
+    groups: dict[tuple[str, ...], dict[str, list[ComparedRun]]] = {}
     for member in members:
         found = _found(member, what)
         if found is None:
@@ -169,14 +171,14 @@ def _unequal(members: Sequence[Member], what: str, keys: Sequence[str]) -> Itera
             yield f"{what}{of} must be the same in all rows, and can't be permitted: {told}"
 
 
-def _told_changes(members: Sequence[Member]) -> str:
+def _told_changes(members: Sequence[ComparedRun]) -> str:
     """How the images of the first run differ from those of another, if their files say."""
     first, *others = (RunFolder(member.folder).split for member in members)
     told = next(filter(None, (compare_files(first, other) for other in others)), "")
     return f" ({told})" if told else ""
 
 
-def unequal_draws(members: Sequence[Member]) -> list[str]:
+def unequal_draws(members: Sequence[ComparedRun]) -> list[str]:
     """A message for each order of images, or kind of view, that runs of a seed draw differently.
 
     Only what two runs both draw is held against each other, where the settings that it follows from
@@ -196,12 +198,12 @@ def unequal_draws(members: Sequence[Member]) -> list[str]:
 _OF_DRAWS = "draws of "
 
 
-def _draws(member: Member) -> Mapping[str, Any]:
+def _draws(member: ComparedRun) -> Mapping[str, Any]:
     draws = (member.record or {}).get("draws")
     return draws if isinstance(draws, Mapping) else {}
 
 
-def _found(member: Member, what: str) -> str | None:
+def _found(member: ComparedRun, what: str) -> str | None:
     if what == "classes":
         return ", ".join(map(str, (member.summary or {})["classes"]))
     if what.startswith(_OF_DRAWS):

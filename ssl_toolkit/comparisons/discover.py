@@ -8,7 +8,7 @@ from typing import Any
 
 from ssl_toolkit.comparisons.comparability import own_settings, section, shared_settings
 from ssl_toolkit.comparisons.plan_file import Place
-from ssl_toolkit.comparisons.types import Member
+from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.folder import RunFolder
@@ -61,7 +61,7 @@ def loose_places(paths: Iterable[Path]) -> tuple[list[Place], dict[str, str]]:
 def _identity(folder: RunFolder) -> dict[str, Any]:
     config = yaml.read(folder.config)
     try:
-        member = Member("", int(config["seed"]), folder.path, "running", config=config)
+        member = ComparedRun("", int(config["seed"]), folder.path, "running", config=config)
         name = section(config)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{shown(folder.config)}: not the configuration of a run") from error

@@ -12,9 +12,9 @@ from ssl_toolkit import registry
 from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint
 from ssl_toolkit.comparisons.discover import check_unique
 from ssl_toolkit.comparisons.plan_file import Place, read_failures, read_plan
-from ssl_toolkit.comparisons.read import SCORES, highest, read_member, scores_of
+from ssl_toolkit.comparisons.read import SCORES, highest, read_run, scores_of
 from ssl_toolkit.comparisons.statistics import difference, holm, spread
-from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, Variant
 from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
@@ -97,8 +97,7 @@ def gather(
     check_unique(places)
     failures = failures or {}
     members = [
-        read_member(row, seed, folder, failures.get((row, seed), ""))
-        for row, seed, folder in places
+        read_run(row, seed, folder, failures.get((row, seed), "")) for row, seed, folder in places
     ]
     completed = [member for member in members if member.completed]
     refuse_contradictions(member.folder for member in completed)
@@ -124,8 +123,8 @@ def gather(
 
 
 def _row(
-    name: str, algorithm: str, members: tuple[Member, ...], different: Mapping[str, Any]
-) -> Row:
+    name: str, algorithm: str, members: tuple[ComparedRun, ...], different: Mapping[str, Any]
+) -> Variant:
     known = [_algorithm(member) for member in members if member.config]
     algorithm = known[0] if known else algorithm
     values: dict[str, dict[int, float]] = {}
@@ -137,15 +136,15 @@ def _row(
         score: spread(values[score], highest=highest(score)) for score in SCORES if score in values
     }
     uses_hidden = _uses_hidden_labels(algorithm, members)
-    return Row(name, algorithm, members, scores, None, different, uses_hidden)
+    return Variant(name, algorithm, members, scores, None, different, uses_hidden)
 
 
-def _algorithm(member: Member) -> str:
+def _algorithm(member: ComparedRun) -> str:
     chosen = (member.record or {}).get("auto")
     return AUTO if chosen else str((member.config or {})["algo"])
 
 
-def _compared(rows: Sequence[Row], baseline: str | None) -> list[Row]:
+def _compared(rows: Sequence[Variant], baseline: str | None) -> list[Variant]:
     """The rows with their differences to the baseline, p-values adjusted for their number.
 
     A bound competes with nobody: it has no adjusted value and counts for none.
@@ -173,7 +172,7 @@ def _compared(rows: Sequence[Row], baseline: str | None) -> list[Row]:
     return made
 
 
-def _uses_hidden_labels(algorithm: str, members: Sequence[Member]) -> bool:
+def _uses_hidden_labels(algorithm: str, members: Sequence[ComparedRun]) -> bool:
     """Whether the algorithm gets hidden labels: as recorded, else as installed, else no."""
     for member in members:
         if member.record is not None and "uses_hidden_labels" in member.record:
@@ -184,7 +183,7 @@ def _uses_hidden_labels(algorithm: str, members: Sequence[Member]) -> bool:
         return False
 
 
-def _notes(members: Sequence[Member]) -> list[str]:
+def _notes(members: Sequence[ComparedRun]) -> list[str]:
     """What a reader must know before comparing numbers."""
     completed = [member for member in members if member.completed]
     notes = [_missing(members)]
@@ -195,7 +194,7 @@ def _notes(members: Sequence[Member]) -> list[str]:
         )
     notes += _how_trained(completed)
     notes += _environment(completed)
-    warnings: dict[str, list[Member]] = {}
+    warnings: dict[str, list[ComparedRun]] = {}
     for member in completed:
         for warning in (member.record or {}).get("warnings") or ():
             warnings.setdefault(str(warning), []).append(member)
@@ -206,21 +205,21 @@ def _notes(members: Sequence[Member]) -> list[str]:
     return [note for note in notes if note]
 
 
-def _how_trained(completed: Sequence[Member]) -> list[str]:
+def _how_trained(completed: Sequence[ComparedRun]) -> list[str]:
     """Which runs took no steps, and what ``auto`` chose."""
     notes = []
     fitted = [member for member in completed if (member.summary or {}).get("fitted")]
     if fitted and len(fitted) < len(completed):
         told = _told(fitted, completed)
         notes.append(f"fitted to frozen features at once, whatever the number of steps: {told}")
-    chosen: dict[str, list[Member]] = {}
+    chosen: dict[str, list[ComparedRun]] = {}
     for member in completed:
         if choice := (member.record or {}).get("auto"):
             chosen.setdefault(str(choice["algorithm"]), []).append(member)
     return notes + [f"auto chose {name}: {_told(m, completed)}" for name, m in chosen.items()]
 
 
-def _missing(members: Sequence[Member]) -> str:
+def _missing(members: Sequence[ComparedRun]) -> str:
     done = {row: set[int]() for row in dict.fromkeys(member.row for member in members)}
     for member in members:
         if member.completed:
@@ -234,7 +233,7 @@ def _missing(members: Sequence[Member]) -> str:
     return note
 
 
-def _environment(completed: Sequence[Member]) -> list[str]:
+def _environment(completed: Sequence[ComparedRun]) -> list[str]:
     """A note for each thing about the machine or the software that is not the same for all."""
     notes = []
     threads = {m.folder: _threads(m.record or {}) for m in completed}
@@ -276,8 +275,8 @@ def _threads(record: Mapping[str, Any]) -> str | None:
     return ", then ".join(texts) or None
 
 
-def _differing(completed: Sequence[Member], values: Mapping[Path, Any]) -> str:
-    groups: dict[str, list[Member]] = {}
+def _differing(completed: Sequence[ComparedRun], values: Mapping[Path, Any]) -> str:
+    groups: dict[str, list[ComparedRun]] = {}
     for member in completed:
         value = values[member.folder]
         groups.setdefault("unknown" if value is None else str(value), []).append(member)
@@ -286,7 +285,7 @@ def _differing(completed: Sequence[Member], values: Mapping[Path, Any]) -> str:
     return "; ".join(f"{value} in {_told(found, completed)}" for value, found in groups.items())
 
 
-def _told(found: Sequence[Member], completed: Sequence[Member]) -> str:
+def _told(found: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> str:
     """Rows by name, and by their seeds where only some of them are meant."""
     if len(found) == len(completed):
         return "all runs"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from ssl_toolkit.comparisons.types import Member, Status
+from ssl_toolkit.comparisons.types import ComparedRun, Status
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ModelError, ToolkitError
 from ssl_toolkit.runs.folder import RunFolder
@@ -27,7 +27,7 @@ def highest(score: str) -> float:
     return 1.0 if score.partition(".")[0] in _PARTS and not score.endswith(".nll") else math.inf
 
 
-def read_member(row: str, seed: int, path: Path, failure: str = "") -> Member:
+def read_run(row: str, seed: int, path: Path, failure: str = "") -> ComparedRun:
     """Read one run; whatever is wrong with it becomes its status and its reason.
 
     Args:
@@ -39,7 +39,7 @@ def read_member(row: str, seed: int, path: Path, failure: str = "") -> Member:
     folder = RunFolder(path)
     if not folder.summary.exists():
         reason = failure or ("no summary.json in its folder" if path.exists() else "")
-        return Member(row, seed, path, "failed" if failure else "missing", _line(reason))
+        return ComparedRun(row, seed, path, "failed" if failure else "missing", _line(reason))
     try:
         summary = folder.read_summary()
         if summary["status"] not in set(get_args(Status)) - {"missing"}:
@@ -47,7 +47,7 @@ def read_member(row: str, seed: int, path: Path, failure: str = "") -> Member:
         if summary["status"] != "completed":
             status: Status = "failed" if failure else summary["status"]
             reason = _line(failure or str(summary.get("reason") or ""))
-            return Member(row, seed, path, status, reason, summary, *_lenient(folder))
+            return ComparedRun(row, seed, path, status, reason, summary, *_lenient(folder))
         scores_of(summary)
         if summary.get("seed") != seed or not summary.get("classes"):
             raise ModelError(f"summary.json: not of a run with seed {seed}")
@@ -55,8 +55,8 @@ def read_member(row: str, seed: int, path: Path, failure: str = "") -> Member:
         if "split" not in record or "algo" not in config:
             raise ModelError("record.json or config.yaml is not that of a run")
     except (ToolkitError, ValueError, TypeError) as error:
-        return Member(row, seed, path, "failed", _line(str(error).replace(f"{path}/", "")))
-    return Member(row, seed, path, "completed", "", summary, record, config)
+        return ComparedRun(row, seed, path, "failed", _line(str(error).replace(f"{path}/", "")))
+    return ComparedRun(row, seed, path, "completed", "", summary, record, config)
 
 
 def scores_of(summary: Mapping[str, Any]) -> dict[str, float]:

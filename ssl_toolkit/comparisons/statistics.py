@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from scipy import special
 
-from ssl_toolkit.comparisons.types import Difference, Spread
+from ssl_toolkit.comparisons.types import Difference, ScoreStats
 
 
-def spread(values: Mapping[int, float], level: float = 0.95, highest: float = 1.0) -> Spread:
+def spread(values: Mapping[int, float], level: float = 0.95, highest: float = 1.0) -> ScoreStats:
     """Mean, sample standard deviation and interval of one number over seeds.
 
     The interval is of the mean: Student's t on the scale of the logit, ``logit(m) ± t(n - 1) se /
@@ -38,15 +38,15 @@ def spread(values: Mapping[int, float], level: float = 0.95, highest: float = 1.
     numbers = [*values.values()]
     mean = statistics.fmean(numbers)
     if len(numbers) < 2:
-        return Spread(dict(values), mean, None, None)
+        return ScoreStats(dict(values), mean, None, None)
     deviation = statistics.stdev(numbers)
     if not deviation or not 0 < mean < highest:
-        return Spread(dict(values), mean, deviation, None)
+        return ScoreStats(dict(values), mean, deviation, None)
     half = _half(deviation, len(numbers), level) * (1 / mean + 1 / (highest - mean))
     odds = mean / (1 - mean / highest)
     lower, upper = odds * math.exp(-half), odds * math.exp(half)
     interval = lower / (1 + lower / highest), upper / (1 + upper / highest)
-    return Spread(dict(values), mean, deviation, interval)
+    return ScoreStats(dict(values), mean, deviation, interval)
 
 
 def difference(row: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
@@ -75,12 +75,12 @@ def difference(row: Mapping[int, float], baseline: Mapping[int, float]) -> Diffe
     mean = statistics.fmean(both.values())
     deviation = statistics.stdev(both.values()) if len(both) > 1 else None
     if not deviation:
-        return Difference(Spread(both, mean, deviation, None), None)
+        return Difference(ScoreStats(both, mean, deviation, None), None)
     half = _half(deviation, len(both), 0.95)
     interval = max(-1.0, mean - half), min(1.0, mean + half)
     t = mean / (deviation / math.sqrt(len(both)))
     p_value = float(2 * special.stdtr(len(both) - 1, -abs(t)))
-    return Difference(Spread(both, mean, deviation, interval), p_value)
+    return Difference(ScoreStats(both, mean, deviation, interval), p_value)
 
 
 def _half(deviation: float, count: int, level: float) -> float:

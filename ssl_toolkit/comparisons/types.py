@@ -11,7 +11,7 @@ Status = Literal["completed", "failed", "interrupted", "running", "missing"]
 
 
 @dataclass(frozen=True)
-class Member:
+class ComparedRun:
     """One run of a comparison."""
 
     row: str
@@ -34,7 +34,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ScoreStats:
     """One number of the completed runs of a row."""
 
     values: Mapping[int, float]
@@ -55,7 +55,7 @@ class Spread:
 class Difference:
     """A row against the baseline on the seeds that both completed."""
 
-    spread: Spread
+    spread: ScoreStats
     """Of the paired differences, row - baseline, of the test accuracy."""
     p_value: float | None
     """Two-sided paired t-test; None for one seed and for equal differences."""
@@ -64,19 +64,19 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Row:
+class Variant:
     """One algorithm, with its options, over all seeds."""
 
     name: str
     algorithm: str
-    members: tuple[Member, ...]
-    scores: Mapping[str, Spread]
+    runs: tuple[ComparedRun, ...]
+    scores: Mapping[str, ScoreStats]
     """By name, completed runs only; a score that no run has is left out: ``test.accuracy``,
     ``test.balanced_accuracy``, ``test.macro_f1``, ``test.ece``, ``test.nll``,
     ``validation.accuracy``, ``convergence_step``, ``seconds``, ``images_per_second``, ``steps``."""
     difference: Difference | None
     """None for the baseline itself and where there is no common seed."""
-    different: Mapping[str, Any]
+    overrides: Mapping[str, Any]
     """Shared keys that are not equal in all rows, by permission, with the value of this one."""
     uses_hidden_labels: bool = False
     """Whether the algorithm was given the hidden labels: a bound, not a competitor."""
@@ -87,7 +87,7 @@ class Comparison:
     """All rows, checked to be comparable."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[Variant, ...]
     seeds: tuple[int, ...]
     baseline: str | None
     """Name of the row that the others are compared with."""

@@ -14,7 +14,7 @@ from typing import Any
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.gather import gather_folder
 from ssl_toolkit.comparisons.plan_file import FAILURES, MEASURING, PLAN, read_failures
-from ssl_toolkit.comparisons.read import read_member
+from ssl_toolkit.comparisons.read import read_run
 from ssl_toolkit.comparisons.types import Comparison
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
@@ -209,7 +209,7 @@ def _jobs(plan: Plan) -> list[Job]:
     for seed in plan.comparison.settings.seeds:
         for row in plan.comparison.rows:
             member = plan.member(row, seed)
-            if read_member(row.name, seed, member.path).completed:
+            if read_run(row.name, seed, member.path).completed:
                 continue
             config = str(plan.config_path(row, seed))
             command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", config]
@@ -225,7 +225,7 @@ def _told(ended: JobResult, plan: Plan, console: Console) -> bool:
     failures = read_failures(plan.folder)
     row, seed = next(key for key in plan.configs if _job_name(*key) == ended.job.name)
     failures.pop((row, seed), None)
-    member = read_member(row, seed, ended.job.folder)
+    member = read_run(row, seed, ended.job.folder)
     if member.completed:
         assert member.summary is not None
         test, seconds = member.summary["test"], member.summary["seconds"]

@@ -12,8 +12,8 @@ import torch
 
 from ssl_toolkit.comparisons.comparability import unequal_draws
 from ssl_toolkit.comparisons.plan_file import PLAN
-from ssl_toolkit.comparisons.read import read_member
-from ssl_toolkit.comparisons.types import Member
+from ssl_toolkit.comparisons.read import read_run
+from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import (
@@ -183,7 +183,7 @@ def make_plan(
                 check_chosen(member, plan.configs[row.name, seed])
             drawn = rehearsed.get((row.name, seed))
             check_same_data(member, own.table, drawn and drawn.split, of_data)
-            if read_member(row.name, seed, member.path).completed:
+            if read_run(row.name, seed, member.path).completed:
                 refuse_contradictions([member.path])
     return plan
 
@@ -211,7 +211,7 @@ class _Rehearsed(NamedTuple):
     """Images that a step draws."""
     table: ImageTable
     split: Split
-    draws: Member
+    draws: ComparedRun
     """What the run will record of its draws."""
 
 
@@ -243,7 +243,7 @@ def _rehearse(
     ratio = views.unlabeled_ratio if views.needs_unlabeled else 0
     images = needed(settings.batch_size) * (1 + ratio) * settings.optimizer.accumulation_steps
     draws = trainer.batches.digests(needed(settings.image_size))
-    drawn = Member(
+    drawn = ComparedRun(
         row, settings.seed, folder, "missing", config=config.tree(), record={"draws": draws}
     )
     return _Rehearsed(images, experiment.table, experiment.split, drawn)

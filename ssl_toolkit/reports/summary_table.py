@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_toolkit.comparisons.types import Comparison, Member, Row, Spread
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, ScoreStats, Variant
 from ssl_toolkit.text import text_of
 
 NOTHING = "–"
@@ -88,20 +88,20 @@ def cell(value: Any) -> str:
     return "null" if value is None else text_of(str(value))
 
 
-def _score(name: str, digits: int) -> Callable[[Row], str]:
-    def told(row: Row) -> str:
+def _score(name: str, digits: int) -> Callable[[Variant], str]:
+    def told(row: Variant) -> str:
         spread = row.scores.get(name)
         return NOTHING if spread is None else _spread(spread, digits)
 
     return told
 
 
-def _spread(spread: Spread, digits: int, sign: str = "") -> str:
+def _spread(spread: ScoreStats, digits: int, sign: str = "") -> str:
     mean = f"{spread.mean:{sign}.{digits}f}"
     return mean if spread.deviation is None else f"{mean} ± {spread.deviation:.{digits}f}"
 
 
-def _interval(spread: Spread | None, sign: str = "") -> str:
+def _interval(spread: ScoreStats | None, sign: str = "") -> str:
     if spread is None or spread.interval is None:
         return NOTHING
     lower, upper = spread.interval
@@ -112,15 +112,15 @@ def _p(value: float | None) -> str:
     return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _n(row: Row) -> str:
-    done = sum(member.completed for member in row.members)
-    return str(done) if done == len(row.members) else f"{done} of {len(row.members)}"
+def _n(row: Variant) -> str:
+    done = sum(member.completed for member in row.runs)
+    return str(done) if done == len(row.runs) else f"{done} of {len(row.runs)}"
 
 
 _HEAD = "row"
 _DIFFERENCE = "difference"
 _VERSUS_INTERVAL = "interval of the difference"
-_COLUMNS: dict[str, Callable[[Row], str]] = {
+_COLUMNS: dict[str, Callable[[Variant], str]] = {
     "n": _n,
     "accuracy": _score("test.accuracy", 4),
     "validation accuracy": _score("validation.accuracy", 4),
@@ -148,7 +148,7 @@ _BLOCKS = (
 )
 
 
-def _marked(row: Row, marks: dict[str, list[int]]) -> str:
+def _marked(row: Variant, marks: dict[str, list[int]]) -> str:
     name = text_of(" ".join(row.name.split()))
     return " ".join([name, *(f"[{number}]" for number in marks[row.name])])
 
@@ -163,17 +163,17 @@ def _footnotes(comparison: Comparison) -> tuple[dict[str, list[int]], tuple[str,
     return marks, tuple(f"[{number}] {text}" for text, number in numbers.items())
 
 
-def _remarks(row: Row) -> list[str]:
+def _remarks(row: Variant) -> list[str]:
     remarks = []
-    if row.different:
-        told = ", ".join(f"{key} = {cell(value)}" for key, value in row.different.items())
+    if row.overrides:
+        told = ", ".join(f"{key} = {cell(value)}" for key, value in row.overrides.items())
         remarks.append(f"not the same in all rows, by permission: {told}")
     if row.uses_hidden_labels:
         remarks.append("was given the hidden labels: a bound, not a competitor")
-    remarks += [_absent(member) for member in row.members if not member.completed]
+    remarks += [_absent(member) for member in row.runs if not member.completed]
     return remarks
 
 
-def _absent(member: Member) -> str:
+def _absent(member: ComparedRun) -> str:
     reason = f": {member.reason}" if member.reason else ""
     return text_of(f"{member.row}, seed {member.seed}: {member.status}{reason}")

@@ -14,7 +14,7 @@ from rich.text import Text
 from ssl_toolkit import markdown
 from ssl_toolkit.comparisons.comparability import own_settings
 from ssl_toolkit.comparisons.read import SCORES, scores_of
-from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
 from ssl_toolkit.files import write_json, write_text
@@ -45,7 +45,7 @@ def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """
     as_json, as_csv, as_markdown = (folder / name for name in NAMES)
     write_json(as_json, _strict(tree(comparison, folder)))
-    lines = [_line(row, member) for row in comparison.rows for member in row.members]
+    lines = [_line(row, member) for row in comparison.rows for member in row.runs]
     write_rows(as_csv, (*_COLUMNS, *SCORES), lines)
     write_text(as_markdown, markdown_page(comparison))
     return as_json, as_csv, as_markdown
@@ -100,7 +100,7 @@ def tree(comparison: Comparison, folder: Path) -> dict[str, Any]:
         comparison: what to tell.
         folder: where it is written; folders of runs inside it are named from there.
     """
-    completed = [m for row in comparison.rows for m in row.members if m.completed]
+    completed = [m for row in comparison.rows for m in row.runs if m.completed]
     return {
         "format": FORMAT,
         "name": comparison.name,
@@ -116,21 +116,21 @@ def tree(comparison: Comparison, folder: Path) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, folder: Path) -> dict[str, Any]:
-    first = next((member for member in row.members if member.config), None)
+def _row(row: Variant, folder: Path) -> dict[str, Any]:
+    first = next((member for member in row.runs if member.config), None)
     return {
         "name": row.name,
         "algorithm": row.algorithm,
         "uses_hidden_labels": row.uses_hidden_labels,
-        "different": dict(row.different),
+        "overrides": dict(row.overrides),
         "options": {} if first is None else own_settings(first),
         "scores": {name: _spread(spread) for name, spread in row.scores.items()},
         "difference": None if row.difference is None else _difference(row.difference),
-        "members": [_member(member, folder) for member in row.members],
+        "runs": [_member(member, folder) for member in row.runs],
     }
 
 
-def _spread(spread: Spread) -> dict[str, Any]:
+def _spread(spread: ScoreStats) -> dict[str, Any]:
     return {
         "n": spread.count,
         "mean": spread.mean,
@@ -149,7 +149,7 @@ def _difference(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _member(member: Member, folder: Path) -> dict[str, Any]:
+def _member(member: ComparedRun, folder: Path) -> dict[str, Any]:
     inside = member.folder.is_relative_to(folder)
     record = member.record or {}
     return {
@@ -168,7 +168,7 @@ def _member(member: Member, folder: Path) -> dict[str, Any]:
     }
 
 
-def _by_seed(members: Sequence[Member], key: str) -> dict[str, Any]:
+def _by_seed(members: Sequence[ComparedRun], key: str) -> dict[str, Any]:
     """The hashes by seed; several only where rows differ by permission in what they follow from."""
     found: dict[str, dict[str, None]] = {}
     for member in members:
@@ -178,7 +178,7 @@ def _by_seed(members: Sequence[Member], key: str) -> dict[str, Any]:
     return {seed: [*values] for seed, values in sorted(found.items(), key=lambda i: int(i[0]))}
 
 
-def _versions(members: Sequence[Member]) -> dict[str, list[str]]:
+def _versions(members: Sequence[ComparedRun]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for member in members:
         for name, version in ((member.record or {}).get("versions") or {}).items():
@@ -186,17 +186,17 @@ def _versions(members: Sequence[Member]) -> dict[str, list[str]]:
     return {name: [*versions] for name, versions in found.items()}
 
 
-def _scores(member: Member) -> dict[str, float]:
+def _scores(member: ComparedRun) -> dict[str, float]:
     return scores_of(member.summary) if member.completed and member.summary else {}
 
 
-_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "different", "seed", "status", "reason")
+_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "status", "reason")
 
 
-def _line(row: Row, member: Member) -> list[str | float | None]:
-    different = ", ".join(f"{key}={cell(value)}" for key, value in row.different.items())
+def _line(row: Variant, member: ComparedRun) -> list[str | float | None]:
+    overrides = ", ".join(f"{key}={cell(value)}" for key, value in row.overrides.items())
     scores = _scores(member)
-    words = (row.name, row.algorithm, "yes" if row.uses_hidden_labels else "no", different)
+    words = (row.name, row.algorithm, "yes" if row.uses_hidden_labels else "no", overrides)
     return [
         *map(text_of, words),
         member.seed,
@@ -207,7 +207,7 @@ def _line(row: Row, member: Member) -> list[str | float | None]:
 
 
 def _made_by(comparison: Comparison) -> str:
-    completed = [m for row in comparison.rows for m in row.members if m.completed]
+    completed = [m for row in comparison.rows for m in row.runs if m.completed]
     versions = _versions(completed)
     told = ", ".join(f"{name} {' and '.join(found)}" for name, found in versions.items())
     lines = [f"Seeds: {', '.join(map(str, comparison.seeds))}"]

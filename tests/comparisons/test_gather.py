@@ -12,7 +12,7 @@ from fake_runs import fake_plan, fake_run
 from ssl_toolkit.comparisons.discover import loose_places
 from ssl_toolkit.comparisons.gather import gather, gather_folder
 from ssl_toolkit.comparisons.plan_file import Place, places
-from ssl_toolkit.comparisons.read import read_member
+from ssl_toolkit.comparisons.read import read_run
 from ssl_toolkit.comparisons.types import Comparison
 from ssl_toolkit.errors import ConfigError, ModelError
 
@@ -116,8 +116,8 @@ def test_every_differing_key_is_named_in_one_error(tmp_path: Path) -> None:
 def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
     found = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}})
     made = gathered(found, allow=["lr", "ema"])
-    assert made.rows[0].different == {"lr": "0.002", "ema.decay": "0.9"}
-    assert made.rows[1].different == {"lr": "0.01", "ema.decay": "0.5"}
+    assert made.rows[0].overrides == {"lr": "0.002", "ema.decay": "0.9"}
+    assert made.rows[1].overrides == {"lr": "0.01", "ema.decay": "0.5"}
     assert not {"lr", "ema.decay"} & made.shared.keys()
     own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path in found}
     assert len(own) == 2
@@ -134,7 +134,7 @@ def test_seeds_of_a_row_have_one_configuration(tmp_path: Path) -> None:
     (message,) = refused(found)
     assert message.startswith("lr differs between the seeds of plain: 0.1 (seed 0), 0.2 (seed 1)")
     made = gathered(found, allow=["lr"])
-    assert made.rows[0].different == {"lr": "0.1 (seed 0), 0.2 (seed 1)"}
+    assert made.rows[0].overrides == {"lr": "0.1 (seed 0), 0.2 (seed 1)"}
     assert "lr" not in made.shared
 
 
@@ -158,7 +158,7 @@ def test_a_seed_has_one_split_and_one_start(tmp_path: Path, key: str) -> None:
 
 def test_a_split_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
     found = two_rows(tmp_path, config={"labels_per_class": 10}, record={"split": "larger"})
-    assert gathered(found, allow=["labels_per_class"]).rows[1].different == {
+    assert gathered(found, allow=["labels_per_class"]).rows[1].overrides == {
         "labels_per_class": "10"
     }
     third = fake_run(tmp_path / "third", algo="simple", config={"labels_per_class": 10})
@@ -215,12 +215,12 @@ def test_what_has_no_results_has_a_status_and_is_in_no_mean(tmp_path: Path) -> N
     found += [("plain", 3, tmp_path / "nowhere"), ("other", 3, tmp_path / "neither")]
     made = gathered(found, baseline="plain", failures={("other", 3): "no space left"})
     plain, other = made.rows
-    assert [member.status for member in plain.members] == [
+    assert [member.status for member in plain.runs] == [
         "completed", "completed", "interrupted", "missing",
     ]  # fmt: skip
-    assert other.members[1].status == "failed"
-    assert other.members[1].reason == "loss was nan"
-    assert (other.members[3].status, other.members[3].reason) == ("failed", "no space left")
+    assert other.runs[1].status == "failed"
+    assert other.runs[1].reason == "loss was nan"
+    assert (other.runs[3].status, other.runs[3].reason) == ("failed", "no space left")
     assert other.scores["test.accuracy"].values.keys() == {0, 2}
     assert other.difference is not None
     assert other.difference.spread.values.keys() == {0}
@@ -251,7 +251,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
 def test_a_damaged_run_is_failed(tmp_path: Path, file: str, text: str, told: str) -> None:
     path = fake_run(tmp_path / "run")
     (path / file).write_text(text, encoding="utf-8")
-    member = read_member("plain", 0, path)
+    member = read_run("plain", 0, path)
     assert member.status == "failed"
     assert told in member.reason
     assert str(tmp_path) not in member.reason
@@ -263,18 +263,18 @@ def test_a_score_that_is_no_number_is_no_score(tmp_path: Path, value: Any) -> No
     path = fake_run(tmp_path / "run")
     scores = json.loads((path / "summary.json").read_text("utf-8"))["test"]
     edit(path / "summary.json", test=scores | {"accuracy": value})
-    member = read_member("plain", 0, path)
+    member = read_run("plain", 0, path)
     assert member.status == "failed"
     assert "test.accuracy is" in member.reason
 
 
 def test_a_run_of_another_seed_is_failed(tmp_path: Path) -> None:
-    assert "seed 1" in read_member("plain", 1, fake_run(tmp_path / "run", seed=0)).reason
+    assert "seed 1" in read_run("plain", 1, fake_run(tmp_path / "run", seed=0)).reason
 
 
 def test_a_summary_without_a_folder_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    member = read_member("plain", 0, tmp_path / "empty")
+    member = read_run("plain", 0, tmp_path / "empty")
     assert (member.status, member.reason) == ("missing", "no summary.json in its folder")
 
 
@@ -351,16 +351,16 @@ def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
     (tmp_path / "failures.json").write_text(json.dumps(failures), encoding="utf-8")
     made = gather_folder(tmp_path, notes=["six at a time"])
     assert (made.name, made.baseline) == ("toy", "plain")
-    assert [member.status for row in made.rows for member in row.members] == [
+    assert [member.status for row in made.rows for member in row.runs] == [
         "completed", "missing", "completed", "failed",
     ]  # fmt: skip
-    assert made.rows[1].members[1].reason == "killed"
+    assert made.rows[1].runs[1].reason == "killed"
     assert made.notes[:2] == (
         "equal for all rows is the budget images=3200, not the number of steps", "six at a time",
     )  # fmt: skip
     assert gather_folder(tmp_path, name="b", baseline="other").baseline == "other"
     (tmp_path / "failures.json").write_text("[1]", encoding="utf-8")
-    assert gather_folder(tmp_path).rows[1].members[1].status == "missing"
+    assert gather_folder(tmp_path).rows[1].runs[1].status == "missing"
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"name": "a"}', '{"rows": [1], "seeds": [0]}'])

@@ -71,6 +71,6 @@ def test_own_algorithm(
     assert [*means] == ["mine", "supervised"]
     assert min(map(float, means.values())) > 0.2, "40 steps teach more than chance"
     comparison = json.loads((tmp_path / "runs/compared/comparison.json").read_text("utf-8"))
-    members = [member for row in comparison["rows"] for member in row["members"]]
+    members = [member for row in comparison["rows"] for member in row["runs"]]
     assert [member["status"] for member in members] == ["completed"] * 4
     assert (tmp_path / "runs/compared/report.html").is_file()

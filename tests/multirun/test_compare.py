@@ -179,8 +179,8 @@ def test_a_failed_run_costs_only_itself(finished: Path, tmp_path: Path) -> None:
     assert {path: after[path] for path in before} == before
     rows = {row["name"]: row for row in read(finished / "comparison.json")["rows"]}
     assert rows["bad"]["scores"] == {}
-    assert {member["status"] for member in rows["bad"]["members"]} == {"failed"}
-    assert all("not finite" in member["reason"] for member in rows["bad"]["members"])
+    assert {member["status"] for member in rows["bad"]["runs"]} == {"failed"}
+    assert all("not finite" in member["reason"] for member in rows["bad"]["runs"])
     assert rows["simple"]["scores"]["test.accuracy"]["n"] == 2
     table = (finished / "comparison.md").read_text(encoding="utf-8")
     assert "not finite" in table
@@ -231,7 +231,7 @@ def test_a_budget_of_images_gives_each_row_its_steps(tmp_path: Path) -> None:
     # 32 labeled images a step; FixMatch draws 7 unlabeled ones for each of them.
     assert plan == {"fixmatch": 1200 // (32 * 8), "supervised": 1200 // 32}
     rows = {row["name"]: row for row in read(out / "comparison.json")["rows"]}
-    assert rows["fixmatch"]["different"]["steps"] == "4"
+    assert rows["fixmatch"]["overrides"]["steps"] == "4"
     assert rows["fixmatch"]["scores"]["test.accuracy"]["deviation"] is None
     assert "±" not in (out / "comparison.md").read_text(encoding="utf-8")
 
@@ -261,7 +261,7 @@ def test_ctrl_c_leaves_everything_to_go_on_with(tmp_path: Path) -> None:
     assert not running(out)
     assert read(out / "runs/simple/s0/summary.json")["status"] == "interrupted"
     table = read(out / "comparison.json")
-    assert [m["status"] for row in table["rows"] for m in row["members"]] == [
+    assert [m["status"] for row in table["rows"] for m in row["runs"]] == [
         "interrupted",
         "missing",
     ]

@@ -108,7 +108,7 @@ def test_it_fails_is_stopped_and_ends_as_in_processes(tmp_path: Path) -> None:
     FAULTS.append("error")
     outcome = ssl_toolkit.compare(comparison(folder))
     assert (outcome.status, outcome.folder) == (1, folder)
-    (own,), (other,) = (row.members for row in outcome.comparison.rows)
+    (own,), (other,) = (row.runs for row in outcome.comparison.rows)
     assert (own.status, other.status) == ("failed", "completed")
     assert "a fault of its own" in own.reason
     told = (folder / "logs/known_here-s0.txt").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ def test_it_fails_is_stopped_and_ends_as_in_processes(tmp_path: Path) -> None:
     more = comparison(folder, seeds=[0, 1])
     outcome = ssl_toolkit.compare(more)
     assert outcome.status == 130
-    statuses = {row.name: [one.status for one in row.members] for row in outcome.comparison.rows}
+    statuses = {row.name: [one.status for one in row.runs] for row in outcome.comparison.rows}
     assert statuses == {
         "known_here": ["interrupted", "missing"],
         "supervised": ["completed", "missing"],

@@ -200,7 +200,7 @@ def test_a_new_project_trains_beside_ours(installation: Installation) -> None:
     rows = json.loads((both / "comparison.json").read_text(encoding="utf-8"))["rows"]
     assert [row["name"] for row in rows] == ["compared_method", "fixmatch"]
     for row in rows:
-        assert [member["status"] for member in row["members"]] == ["completed"]
+        assert [member["status"] for member in row["runs"]] == ["completed"]
     installation.pip("uninstall", "--yes", "compared-method")
     for folder in (project, run, both):
         shutil.rmtree(folder)

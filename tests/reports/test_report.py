@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from report_folders import comparison, run_folder, spread
 
-from ssl_toolkit.comparisons.types import Comparison, Member
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison
 from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.html.charts import Axis, Line, line_chart
 from ssl_toolkit.reports.html.series import Curve, join, read_metrics, thin
@@ -55,15 +55,15 @@ def with_member(compared: Comparison, row: int, seed: int, **changes: object) ->
     """The comparison with one run changed, and its seed taken out of the scores if it failed."""
     rows = list(compared.rows)
     own = rows[row]
-    member: Member = replace(own.members[seed], **changes)  # type: ignore[arg-type]
-    members = (*own.members[:seed], member, *own.members[seed + 1 :])
+    member: ComparedRun = replace(own.runs[seed], **changes)  # type: ignore[arg-type]
+    members = (*own.runs[:seed], member, *own.runs[seed + 1 :])
     scores = own.scores
     if not member.completed:
         scores = {
             name: spread({s: v for s, v in found.values.items() if s != seed})
             for name, found in scores.items()
         }
-    rows[row] = replace(own, members=members, scores=scores)
+    rows[row] = replace(own, runs=members, scores=scores)
     return replace(compared, rows=tuple(rows))
 
 
@@ -124,7 +124,7 @@ def test_a_bound_does_not_win_and_a_difference_by_permission_is_marked(tmp_path:
     bound = replace(
         compared.rows[1],
         uses_hidden_labels=True,
-        different={"lr": 0.01},
+        overrides={"lr": 0.01},
         scores={"test.accuracy": spread({0: 0.99, 1: 0.99, 2: 0.98})},
     )
     text = written(replace(compared, rows=(compared.rows[0], bound)), tmp_path).text
@@ -171,8 +171,10 @@ def test_rows_without_any_result_are_shown_as_such(tmp_path: Path) -> None:
                     own,
                     scores={},
                     difference=None,
-                    members=(
-                        Member(own.name, 0, tmp_path / "absent" / own.name, "missing", "not begun"),
+                    runs=(
+                        ComparedRun(
+                            own.name, 0, tmp_path / "absent" / own.name, "missing", "not begun"
+                        ),
                     ),
                 )
                 if place == row
@@ -192,7 +194,7 @@ def test_foreign_text_stays_text(tmp_path: Path, hostile: str) -> None:
     compared = comparison(tmp_path, names=["simple", hostile], classes=classes)
     reason = f"class {hostile} has no images"
     compared = with_member(compared, 1, 0, status="failed", reason=reason)
-    marked = replace(compared.rows[1], different={hostile: hostile})
+    marked = replace(compared.rows[1], overrides={hostile: hostile})
     compared = replace(
         compared,
         name=hostile,
@@ -233,7 +235,7 @@ def test_a_row_that_lacks_a_metric_is_named_beside_the_chart(tmp_path: Path) -> 
 
 def test_alarms_are_told_with_their_runs(tmp_path: Path) -> None:
     compared = comparison(tmp_path, seeds=2)
-    folder = compared.rows[0].members[1].folder
+    folder = compared.rows[0].runs[1].folder
     rows = [
         f'{{"step": {10 * k}, "validation.accuracy": {0.9 if k < 5 else 0.3}}}'
         for k in range(1, 11)
@@ -261,7 +263,7 @@ def test_many_classes_give_pairs_and_a_sorted_table_in_place_of_a_matrix(tmp_pat
 def test_the_confusion_matrix_sums_the_seeds(tmp_path: Path) -> None:
     compared = comparison(tmp_path, names=["simple"], seeds=2, classes=("cat", "dog"))
     counts = np.zeros((2, 2), int)
-    for member in compared.rows[0].members:
+    for member in compared.rows[0].runs:
         with np.load(member.folder / "predictions.npz") as arrays:
             predicted = arrays["test_probabilities"].argmax(axis=1)
             np.add.at(counts, (arrays["test_labels"], predicted), 1)
@@ -273,7 +275,7 @@ def test_the_confusion_matrix_sums_the_seeds(tmp_path: Path) -> None:
 
 def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
     compared = comparison(tmp_path, seeds=1)
-    folder = compared.rows[0].members[0].folder
+    folder = compared.rows[0].runs[0].folder
     (folder / "predictions.npz").write_bytes(b"PK\x03\x04 cut")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 410, "train.lo')

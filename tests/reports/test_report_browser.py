@@ -76,8 +76,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = ("Abyssinian", "basset_hound", "a_class_of_one_very_long_name_without_any_space" * 2)
     compared = comparison(folder, names=names, seeds=2, classes=classes)
     first = compared.rows[0]
-    failed = replace(first.members[1], status="failed", reason="x" * 300)
-    marked = replace(first, members=(first.members[0], failed), different={"lr": "y" * 100})
+    failed = replace(first.runs[1], status="failed", reason="x" * 300)
+    marked = replace(first, runs=(first.runs[0], failed), overrides={"lr": "y" * 100})
     compared = replace(compared, rows=(marked, *compared.rows[1:]), notes=("z" * 200,))
     write_report(compared, folder / "report.html")
     return folder / "report.html"

@@ -44,7 +44,7 @@ def test_several_runs_get_a_folder(tmp_path: Path) -> None:
     assert names(tmp_path / "report") == FILES
     tree = json.loads((tmp_path / "report" / "comparison.json").read_text("utf-8"))
     assert (tree["name"], tree["baseline"]) == ("two ways", "supervised")
-    assert [len(row["members"]) for row in tree["rows"]] == [2, 2]
+    assert [len(row["runs"]) for row in tree["rows"]] == [2, 2]
     assert call("report", *runs).returncode == 0  # its own files are replaced
     assert call("report", *runs, "--output", "page.html").returncode == 0
     assert call("report", *runs, "--output", tmp_path / "deep" / "er").returncode == 0

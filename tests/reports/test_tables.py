@@ -69,7 +69,7 @@ def test_json_is_strict_and_complete(made: Comparison, tmp_path: Path) -> None:
     plain, other, bound = tree["rows"]
     assert (plain["uses_hidden_labels"], bound["uses_hidden_labels"]) == (False, True)
     assert other["name"] == RED
-    assert other["different"] == {"lr": "0.5"}
+    assert other["overrides"] == {"lr": "0.5"}
     score = plain["scores"]["test.accuracy"]
     assert score["values"] == pytest.approx({"0": 0.80, "1": 0.81, "2": 0.82})
     assert (score["n"], score["mean"]) == (3, pytest.approx(0.81))
@@ -77,11 +77,11 @@ def test_json_is_strict_and_complete(made: Comparison, tmp_path: Path) -> None:
     assert other["difference"]["values"] == {"0": 0.1, "1": 0.091}
     assert 0 < bound["difference"]["p_value"] < 1
     assert bound["difference"]["adjusted_p_value"] is None, "a bound competes with nobody"
-    failed = other["members"][2]
+    failed = other["runs"][2]
     assert (failed["status"], failed["reason"]) == ("failed", "=loss was `nan`")
     assert failed["scores"] == {}
-    assert other["members"][0]["scores"]["test.accuracy"] == 0.9
-    assert other["members"][0]["folder"] == "fixmatch0"
+    assert other["runs"][0]["scores"]["test.accuracy"] == 0.9
+    assert other["runs"][0]["folder"] == "fixmatch0"
     assert set(plain["scores"]) == set(SCORES)
 
 
@@ -91,8 +91,8 @@ def test_csv_has_a_line_for_each_run_and_runs_nothing(made: Comparison, tmp_path
     assert len(rows) == 9
     assert rows[0]["test.accuracy"] == "0.8"
     assert rows[3]["row"] == RED
-    assert rows[3]["different"] == "lr=0.5"
-    assert rows[0]["different"] == "lr=0.002"
+    assert rows[3]["overrides"] == "lr=0.5"
+    assert rows[0]["overrides"] == "lr=0.002"
     assert (rows[5]["status"], rows[5]["reason"]) == ("failed", "'=loss was `nan`")
     assert {rows[5][name] for name in SCORES} == {""}
     assert [row["uses_hidden_labels"] for row in rows[::3]] == ["no", "no", "yes"]
@@ -139,7 +139,7 @@ def test_a_terminal_gets_tables_that_fit(made: Comparison) -> None:
 
 
 def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
-    found = [(row.name, 0, row.members[0].folder) for row in made.rows]
+    found = [(row.name, 0, row.runs[0].folder) for row in made.rows]
     single = gather(found, name="one", baseline="plain", allow=["lr"])
     page = markdown_page(single)
     assert "±" not in page

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
 
 CLASSES = tuple("0123456789")
 PAIRS = ("pair_confidence", "pair_similarity", "pair_both")
@@ -101,20 +101,20 @@ def run_folder(
     return summary
 
 
-def spread(values: dict[int, float]) -> Spread:
+def spread(values: dict[int, float]) -> ScoreStats:
     numbers = np.array(list(values.values()))
     mean = float(numbers.mean())
     if len(numbers) == 1:
-        return Spread(values, mean, None, None)
+        return ScoreStats(values, mean, None, None)
     deviation = float(numbers.std(ddof=1))
-    return Spread(values, mean, deviation, (mean - deviation, mean + deviation))
+    return ScoreStats(values, mean, deviation, (mean - deviation, mean + deviation))
 
 
 def comparison(
     folder: Path, names: Sequence[str] = ("simple", "mixmatch"), seeds: int = 3, **options: Any
 ) -> Comparison:
     """A comparison of finished runs; the options are those of `run_folder`."""
-    rows: list[Row] = []
+    rows: list[Variant] = []
     record = {
         "versions": {"python": "3.11.7", "torch": "2.14.1"},
         "device": "cpu (1 threads)",
@@ -126,7 +126,7 @@ def comparison(
             own = folder / f"{place}-{seed}"
             summary = run_folder(own, 10 * place + seed, **options)
             config = {"algo": name, "steps": summary["steps"], name: {"temperature": 0.5}}
-            members.append(Member(name, seed, own, "completed", "", summary, record, config))
+            members.append(ComparedRun(name, seed, own, "completed", "", summary, record, config))
         accuracies = {m.seed: (m.summary or {})["test"]["accuracy"] for m in members}
         scores = {
             "test.accuracy": spread(accuracies),
@@ -138,7 +138,7 @@ def comparison(
             base = rows[0].scores["test.accuracy"].values
             paired = spread({seed: value - base[seed] for seed, value in accuracies.items()})
             difference = Difference(paired, 0.034 if seeds > 1 else None)
-        rows.append(Row(name, name, tuple(members), scores, difference, {}))
+        rows.append(Variant(name, name, tuple(members), scores, difference, {}))
     shared = {"dataset": "digits", "steps": 400, "ema": {"decay": 0.99}, "weights": None}
     baseline = names[0] if len(names) > 1 else None
     return Comparison("trial", tuple(rows), tuple(range(seeds)), baseline, shared, "71eed6f8")

@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from ssl_toolkit.comparisons.types import Spread
+from ssl_toolkit.comparisons.types import ScoreStats
 from ssl_toolkit.reports.html.series import Curve
 
 MOST_NAMED = 8
@@ -126,7 +126,7 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
     return _svg(identity, width, height, f"{title} over steps{scale}", ends, parts)
 
 
-def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, Spread]]) -> Markup:
+def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStats]]) -> Markup:
     """A dot for each seed, a tick at the mean, and the 95 % interval as a thin line.
 
     Args:

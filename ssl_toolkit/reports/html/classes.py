@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ssl_toolkit.comparisons.types import Comparison, Row
+from ssl_toolkit.comparisons.types import Comparison, Variant
 from ssl_toolkit.engine.metrics import confusion_matrix
 from ssl_toolkit.files import checked_archive
 from ssl_toolkit.reports.html.charts import percent
@@ -87,7 +87,7 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
     most = max(4, min(_IMAGES_OF_ROW, _IMAGES // len(comparison.rows)))
     for row in comparison.rows:
         matrices, mistakes = [], []
-        for member in row.members:
+        for member in row.runs:
             arrays = _arrays(RunFolder(member.folder).predictions) if member.completed else None
             if arrays is None:
                 continue
@@ -110,7 +110,7 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
 
 
 def matrices(
-    rows: Sequence[Row], classes: Sequence[str], found: Sequence[Predicted | None]
+    rows: Sequence[Variant], classes: Sequence[str], found: Sequence[Predicted | None]
 ) -> list[Matrix]:
     """The confusion matrix of each row that has predictions."""
     made = []
@@ -134,7 +134,7 @@ def matrices(
 
 
 def confused_pairs(
-    rows: Sequence[Row], classes: Sequence[str], found: Sequence[Predicted | None]
+    rows: Sequence[Variant], classes: Sequence[str], found: Sequence[Predicted | None]
 ) -> list[Pairs]:
     """For each row that has predictions the pairs of classes that it confuses most."""
     made = []
@@ -157,7 +157,7 @@ def confused_pairs(
 
 
 def class_table(
-    rows: Sequence[Row], classes: Sequence[str], found: Sequence[Predicted | None]
+    rows: Sequence[Variant], classes: Sequence[str], found: Sequence[Predicted | None]
 ) -> Table:
     """Accuracy of each class and row; beyond `MOST_IN_MATRIX` classes, the worst first."""
     there = [(row, own) for row, own in zip(rows, found, strict=True) if own is not None]
@@ -187,7 +187,7 @@ def pseudo_label_table(comparison: Comparison) -> Table | None:
     labeled: dict[str, float] = {}
     columns: dict[str, dict[str, float]] = {}
     for row in comparison.rows:
-        for member in row.members:
+        for member in row.runs:
             health: Mapping[str, Any] = (member.summary or {}).get("health") or {}
             if not member.completed or not health.get("pseudo_labels"):
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from ssl_toolkit.comparisons.types import Comparison, Member
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison
 from ssl_toolkit.reports.html.charts import Line, line_chart, number
 from ssl_toolkit.reports.html.scores import Table, is_single
 from ssl_toolkit.reports.html.series import (
@@ -136,7 +136,7 @@ def read_logs(comparison: Comparison) -> Logs:
         tuple(
             row.name
             for row, own in zip(comparison.rows, curves, strict=True)
-            if own and not any(member.completed for member in row.members)
+            if own and not any(member.completed for member in row.runs)
         ),
     )
 
@@ -156,7 +156,7 @@ def health_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list
     return _charts(comparison, logs, _HEALTH)
 
 
-def _steps(member: Member, rows: Sequence[Values]) -> int:
+def _steps(member: ComparedRun, rows: Sequence[Values]) -> int:
     """Of the whole run, which may not have come so far."""
     return int((member.config or {}).get("steps") or rows[-1]["step"])
 

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ssl_toolkit.comparisons.comparability import own_settings
-from ssl_toolkit.comparisons.types import Comparison, Member
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.reports.html import classes as by_class
 from ssl_toolkit.reports.html import curves as over_steps
@@ -84,7 +84,7 @@ def render(comparison: Comparison, beside: Path) -> str:
         pseudo_labels=by_class.pseudo_label_table(comparison),
         **_classes(comparison),
         shared=_lines(comparison.shared),
-        own=[(row.name, _lines(_own_section(row.members))) for row in comparison.rows],
+        own=[(row.name, _lines(_own_section(row.runs))) for row in comparison.rows],
         conditions=_conditions(comparison),
         swatch=swatch,
     )
@@ -109,7 +109,7 @@ def _classes(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _own_section(members: tuple[Member, ...]) -> Mapping[str, Any]:
+def _own_section(members: tuple[ComparedRun, ...]) -> Mapping[str, Any]:
     configured = [member for member in members if member.config is not None]
     return own_settings(configured[0]) if configured else {}
 
@@ -136,7 +136,7 @@ def _conditions(comparison: Comparison) -> list[Conditions]:
     found: dict[str, dict[str, list[str]]] = {}
     records = 0
     for row in comparison.rows:
-        for member in row.members:
+        for member in row.runs:
             if member.record is None:
                 continue
             records += 1

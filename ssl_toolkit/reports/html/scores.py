@@ -9,7 +9,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ssl_toolkit.comparisons.types import Comparison, Difference, Member, Row, Spread
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
 from ssl_toolkit.reports.html.charts import dot_plot, number, percent
 from ssl_toolkit.reports.summary_table import NOTHING
 from ssl_toolkit.text import shown
@@ -52,10 +52,10 @@ class Problem:
 
 def is_single(comparison: Comparison) -> bool:
     """Whether it is a report of one run."""
-    return len(comparison.rows) == 1 and len(comparison.rows[0].members) == 1
+    return len(comparison.rows) == 1 and len(comparison.rows[0].runs) == 1
 
 
-def run_name(comparison: Comparison, member: Member) -> str:
+def run_name(comparison: Comparison, member: ComparedRun) -> str:
     """Its row and seed; the seed alone where there is one row."""
     seed = f"seed {member.seed}"
     return seed if len(comparison.rows) == 1 else f"{member.row}, {seed}"
@@ -102,7 +102,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 def missing(comparison: Comparison) -> str:
     """How many runs of how many have no results; empty when all have."""
-    members = [member for row in comparison.rows for member in row.members]
+    members = [member for row in comparison.rows for member in row.runs]
     counts = {
         status: sum(member.status == status for member in members)
         for status in ("failed", "interrupted", "running", "missing")
@@ -119,7 +119,7 @@ def problems(comparison: Comparison) -> list[Problem]:
     return [
         Problem(run_name(comparison, member), member.status, member.reason)
         for row in comparison.rows
-        for member in row.members
+        for member in row.runs
         if not member.completed
     ]
 
@@ -135,7 +135,7 @@ def results_table(comparison: Comparison) -> Table:
         if score == "test.accuracy" and not is_single(comparison):
             intervals = [None if s is None else s.interval for s in spreads]
             columns.append(("95 % interval, %", [_interval(i) for i in intervals]))
-            counts = [sum(member.completed for member in row.members) for row in rows]
+            counts = [sum(member.completed for member in row.runs) for row in rows]
             columns.append(("n", [str(count) for count in counts]))
             if comparison.baseline is not None:
                 differences = [row.difference for row in rows]
@@ -170,7 +170,7 @@ def runs_table(comparison: Comparison, beside: Path) -> Table:
     part = score.partition(".")[0]
     rows = []
     for row in comparison.rows:
-        for member in row.members:
+        for member in row.runs:
             value = row.scores[score].values.get(member.seed) if score in row.scores else None
             found = member.summary or {}
             rows.append(
@@ -200,8 +200,8 @@ def signed(value: float) -> str:
     return f"{100 * value:+.2f}".replace("-", "−")
 
 
-def _single(row: Row, spread: Spread, kind: str) -> str:
-    member = row.members[0]
+def _single(row: Variant, spread: ScoreStats, kind: str) -> str:
+    member = row.runs[0]
     found = member.summary or {}
     test = found.get("test") or {}
     on = f" on {test['count']:,} images" if "count" in test and kind == "test accuracy" else ""
@@ -226,13 +226,13 @@ def _difference(name: str, baseline: str, difference: Difference) -> str:
     return f"{text}: these seeds do not tell the two apart." if decisive >= 0.05 else f"{text}."
 
 
-def _percents(spread: Spread) -> str:
+def _percents(spread: ScoreStats) -> str:
     if spread.deviation is None:
         return percent(spread.mean)
     return f"{percent(spread.mean)} ± {percent(spread.deviation)}"
 
 
-def _score(spread: Spread | None, share: bool) -> str:
+def _score(spread: ScoreStats | None, share: bool) -> str:
     if spread is None or not math.isfinite(spread.mean):
         return NOTHING
     if share:

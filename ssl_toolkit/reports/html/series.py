@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.comparisons.types import Comparison, Member, Row
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Variant
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import last_step, metric_rows
 
@@ -56,9 +56,9 @@ def read_metrics(path: Path) -> Iterator[Values]:
         }
 
 
-def shown_members(row: Row) -> tuple[Member, ...]:
+def shown_members(row: Variant) -> tuple[ComparedRun, ...]:
     """The members whose curves are drawn: the completed ones, or all where none is completed."""
-    return tuple(member for member in row.members if member.completed) or row.members
+    return tuple(member for member in row.runs if member.completed) or row.runs
 
 
 def grid_end(comparison: Comparison) -> int:
