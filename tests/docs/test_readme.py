@@ -1,4 +1,4 @@
-"""What the documents say to type and to open is there."""
+"""The commands of the README parse."""
 
 from __future__ import annotations
 
@@ -53,21 +53,3 @@ def test_a_command_to_paste_is_one_line_that_sets_everything_up(marker: str, end
     assert len(found) == 1
     assert command.startswith("python3 -m venv .venv && .venv/bin/python -m pip install -e ")
     assert command.endswith(end)
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/design.md",
-        "docs/own-images.md",
-        "docs/python.md",
-        "docs/results.md",
-        "docs/stability-of-training.md",
-    ],
-)
-def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
-    path = REPOSITORY / document
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (path.parent / target).exists(), target
