@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces import TaskInfo as TaskInfo
     from ssl_toolkit.interfaces import TrainingFeatures as TrainingFeatures
     from ssl_toolkit.interfaces import Views as Views
+    from ssl_toolkit.launchers.job import JobProcess as JobProcess
     from ssl_toolkit.models.heads import FeatureHead as FeatureHead
     from ssl_toolkit.models.heads import FeatureTransform as FeatureTransform
     from ssl_toolkit.models.heads import Neighbors as Neighbors
@@ -72,6 +73,7 @@ _HOMES = {
     "config.options": ("Options", "option"),
     "engine.ema": ("EMA",),
     "engine.metrics": ("convergence_step",),
+    "launchers.job": ("JobProcess",),
     "models.heads": ("FeatureHead", "FeatureTransform", "Neighbors"),
     "models.probe": ("Probe", "fit_probe", "fit_soft_labels", "pooled_transform", "unit_length"),
     "multirun.compare": ("compare",),

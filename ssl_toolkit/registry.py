@@ -7,6 +7,7 @@ its import does, the worst outcome is a `PluginError` that names the distributio
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -178,6 +179,22 @@ def attempt(entry: Entry) -> tuple[type | None, str]:
         if isinstance(error, ImportError) and str(error.name).split(".")[0] == "ssl_toolkit":
             reason = f"made for another plugin API, {this_api()}: {reason}"
     return (None, one_line(reason)) if reason else (plugin, "")
+
+
+def require_packages(group: str, name: str) -> None:
+    """Refuse a plugin whose ``packages`` are not installed, without importing them.
+
+    Raises:
+        PluginError: As `load`, or a package is missing; says how to install it.
+    """
+    entry, plugin = find(group, name), load(group, name)
+    for package in plugin.packages:
+        if importlib.util.find_spec(package) is None:
+            install = f"'ssl-toolkit[{entry.name}]'" if entry.built_in else package
+            raise PluginError(
+                f"{group.removesuffix('s')} {entry.name!r} needs the package {package}, which is "
+                f"not installed: pip install {install}"
+            )
 
 
 def _unusable(group: str, plugin: object) -> str:

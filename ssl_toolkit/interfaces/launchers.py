@@ -1,4 +1,4 @@
-"""Where the runs of a comparison are carried out."""
+"""Launchers, which run the jobs of a comparison."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+
 from ssl_toolkit.config.options import Options
 
 
@@ -15,29 +17,34 @@ from ssl_toolkit.config.options import Options
 class Job:
     """One run of a comparison: a command that may be started any number of times.
 
-    Started again it goes on with what it finds in its folder, and a finished one ends at once,
-    so a launcher may retry it after any failure, on any machine that sees the folder. Two
+    Started again it resumes from the checkpoint in its folder, and a finished one ends at once,
+    so a launcher may retry it after any failure, on any machine that can read the folder. Two
     processes never work in one folder: the second one ends with status 2.
     """
 
     name: str
     """Unique in the comparison, for people: ``simple s0``."""
     command: tuple[str, ...]
-    """The program and its arguments, no shell; paths are absolute."""
+    """Program and arguments, without a shell; paths are absolute."""
     folder: Path
-    """Absolute; the folder of the run, on a file system that every worker sees."""
+    """Absolute path to the folder of the run, on a file system that every worker shares."""
     log: Path
-    """Absolute; where what the command prints is appended."""
+    """Absolute path to the file to which the output of the command is appended."""
     directory: Path = field(default_factory=Path.cwd)
-    """Absolute; where the command is started, for the relative paths of a configuration."""
+    """Absolute path to the working directory, for the relative paths of a configuration."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables to set beside those of the process."""
+    """Variables to set in addition to those of the process."""
     threads: int = 1
-    """CPU threads that the command uses."""
+    """Number of CPU threads that the command uses."""
     gpus: int = 0
-    """GPUs that it wants for itself."""
+    """Number of GPUs that it requires."""
     gpus_if_any: int = 0
-    """GPUs that it wants where there are some; it does without where there are none."""
+    """Number of GPUs that it uses where there are some; without any it runs on the CPU."""
+
+    @property
+    def local_gpus(self) -> int:
+        """Number of GPUs that it gets on this machine; counting them creates no CUDA context."""
+        return self.gpus or (self.gpus_if_any if torch.cuda.device_count() else 0)
 
 
 @dataclass(frozen=True)
@@ -46,39 +53,51 @@ class JobResult:
 
     job: Job
     status: int
-    """Exit status of the command: 0 done, or stopped in good order."""
+    """Exit status of the command: 0 if it is done, or stopped after it saved."""
     reason: str = ""
     """One line where it failed outside the command (a node was lost); else empty."""
 
 
 class Launcher(ABC):
-    """Carries out jobs, several at a time where there is room.
+    """Runs jobs, several at a time where there is room.
 
     Args:
-        options: an instance of the class's ``Config``.
+        options: An instance of the class's ``Config``.
     """
 
     plugin_kind: ClassVar[str] = "launchers"
     Config: ClassVar[type[Options]] = Options
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Modules that it imports; a missing one is an error before anything is planned."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
 
     @abstractmethod
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
-        """Start the jobs and yield each as it ends, in any order.
+        """Start the jobs and yield the result of each as it ends, in any order.
 
-        One that fails takes no other with it. Called once.
+        A job that fails doesn't affect the others. Called once.
 
         Raises:
-            UserError: the launcher can't work here (a missing package, no cluster); before
-                anything was started.
+            UserError: The launcher can't work here (no cluster), raised before any job starts.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask what is running to save and end (SIGTERM), and start nothing more.
+        """Let running jobs save and end (SIGTERM), and start no others.
 
         Called from a signal handler's thread while `launch` is waiting; `launch` then yields what
         ends and returns within ten seconds, leaving no process behind.
         """
+
+    def slots(self, count: int) -> int | None:
+        """Return how many of some jobs run at once on this machine, so that they share its cores.
+
+        Args:
+            count: Number of jobs.
+
+        Returns:
+            A number of jobs, or None if they run elsewhere: each then gets one thread by default.
+        """
+        return None

@@ -1,4 +1,4 @@
-"""Where the course of a run is sent, beside the files that every run writes."""
+"""Loggers, which send the metrics of a run to other tools."""
 
 from __future__ import annotations
 
@@ -8,55 +8,71 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ssl_toolkit.config.comparability import flatten
+
 
 @dataclass(frozen=True)
 class RunInfo:
     """The run that is logged."""
 
     folder: Path
-    """Of the run."""
+    """Path to the folder of the run."""
     name: str
-    """Of the folder: ``simple-digits-s0``."""
+    """Name of the folder: ``my_method-birds-s0``."""
     algorithm: str
     seed: int
     config: Mapping[str, Any]
     """The resolved configuration, plain types, nested."""
     step: int
-    """The step after which the rows go on: 0 at the start, more when resumed."""
+    """Step after which the rows continue: 0 at the start, more when resumed."""
     group: str | None = None
-    """Name of the comparison that the run belongs to, if it does."""
+    """Name of the comparison that the run belongs to, if any."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the values of the configuration by dotted key: ``optimizer.name``."""
+        return dict(flatten(self.config))
 
 
 class Logger(ABC):
-    """Sends rows of metrics somewhere. A package that is missing is told by ``__init__``.
+    """Sends rows of metrics to another tool.
 
-    A run that is resumed logs on under the same identity, and rows after `RunInfo.step` that an
-    earlier process sent may come a second time.
+    A resumed run logs under the same identity, and rows after `RunInfo.step` that an earlier
+    process sent may be sent a second time.
 
     Args:
-        run: what is logged.
+        run: The run that is logged.
 
     Raises:
-        UserError: a package is missing or the place can't be reached; before the first step.
+        UserError: The tool can't be reached or used; raised before the first step.
     """
 
     plugin_kind: ClassVar[str] = "loggers"
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that it imports; one that is missing is told before the run's folder is made."""
+    """Modules that it imports; a missing one is an error before the run's folder is made."""
     note: str = ""
-    """One line for the user, shown once after the start: where the run can be seen."""
+    """One line for the user, printed once after the start: where the run can be seen."""
 
     @abstractmethod
     def __init__(self, run: RunInfo) -> None: ...
 
     @abstractmethod
     def log(self, row: Mapping[str, float | int]) -> None:
-        """Take one row as it stands in ``metrics.jsonl``: ``step``, and numbers by dotted name."""
+        """Send one row as it is in ``metrics.jsonl``: ``step``, and numbers by dotted name."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Close; called once, however the run ended.
 
         Args:
-            summary: as in ``summary.json``; its ``status`` says how.
+            summary: Content of ``summary.json``; its ``status`` says how the run ended.
         """
+
+    @staticmethod
+    def final_scores(summary: Mapping[str, Any]) -> dict[str, float]:
+        """Return the test scores of a finished run by dotted name: ``test.accuracy``.
+
+        Args:
+            summary: As for `finish`.
+        """
+        scores = summary.get("test") or {}
+        return {f"test.{k}": float(v) for k, v in scores.items() if isinstance(v, int | float)}

@@ -1,4 +1,4 @@
-"""The command of a job as a process, the same way under every launcher.
+"""The process of a job, the same under every launcher.
 
 Workers of a cluster import this module, so it needs no torch.
 """
@@ -16,23 +16,30 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.locking import LOCK, hold
-from ssl_toolkit.processes.children import TICK, TIED, by_signal, end
+from ssl_toolkit.processes import children
 
 if TYPE_CHECKING:
     from ssl_toolkit.interfaces import Job
 
-
-PATIENCE = 60.0
-"""Seconds that a run which is started again waits for the end of its predecessor."""
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
 class JobProcess:
-    """What a worker needs of a `Job`, in plain types."""
+    """The command of a `Job` as a process; plain types, so that it can be pickled for a worker.
+
+    A launcher whose workers wait for their job calls `run` there; one that watches several
+    processes calls `start`, and makes a `JobResult` of `failure` and `reason`.
+    """
+
+    GRACE: ClassVar[float] = children.GRACE
+    """Seconds that a run gets to save after SIGTERM, before it is killed."""
+    LOCK_TIMEOUT: ClassVar[float] = 60.0
+    """Seconds that `run` waits for an earlier process of the same run to end."""
 
     command: tuple[str, ...]
     folder: str
@@ -42,11 +49,11 @@ class JobProcess:
 
     @classmethod
     def of(cls, job: Job, **environment: str) -> JobProcess:
-        """The work of a job.
+        """Return the process of a job.
 
         Args:
-            job: to be carried out.
-            environment: further variables.
+            job: The job.
+            environment: Variables to set in addition to those of the job.
         """
         return cls(
             job.command,
@@ -56,20 +63,20 @@ class JobProcess:
             {**job.environment, **environment},
         )
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start the command; what it prints is appended to the log.
+    def start(self) -> Process:
+        """Start the command and append what it prints to the log.
 
         On Linux it gets SIGTERM when the thread that calls this ends, however it ends: no run
         outlives its launcher, or the worker of a cluster.
 
         Raises:
-            OSError: the log can't be written, or the directory isn't there.
+            OSError: The log can't be written, or the directory doesn't exist.
         """
         log_path = Path(self.log)
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        tie = [sys.executable, "-I", "-S", str(TIED), str(os.getpid())]
+        tie = [sys.executable, "-I", "-S", str(children.DIE_WITH_PARENT), str(os.getpid())]
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C reaches the launcher alone, which asks each to end.
+            # A session of its own: Ctrl-C reaches the launcher alone, which stops each job.
             return subprocess.Popen(
                 [*(tie if sys.platform == "linux" else ()), *self.command],
                 stdin=subprocess.DEVNULL,
@@ -80,63 +87,89 @@ class JobProcess:
                 start_new_session=True,
             )
 
-    def carry_out(
-        self, started: Callable[[subprocess.Popen[bytes]], object] = lambda process: None
-    ) -> tuple[int, str]:
-        """Start the command and wait for its end; for a worker that does nothing beside.
+    def run(self, on_start: Callable[[Process], object] | None = None) -> tuple[int, str]:
+        """Start the command and wait until it ends.
 
-        Whatever ends the waiting ends the command too, which gets `GRACE` seconds to save. A
-        `KeyboardInterrupt`, with which Ray and submitit cancel, is not passed on.
+        Any exception that interrupts the wait also stops the command (see `stop`). A
+        `KeyboardInterrupt`, with which Ray and submitit cancel, is not raised again.
 
         Args:
-            started: called with the process.
+            on_start: Called with the process, if given.
 
         Returns:
             Exit status, and a reason where it failed outside the command.
         """
-        deadline = time.monotonic() + PATIENCE
-        while not is_free(Path(self.folder)) and time.monotonic() < deadline:
+        deadline = time.monotonic() + self.LOCK_TIMEOUT
+        while not self.folder_is_free() and time.monotonic() < deadline:
             time.sleep(1)
         try:
             process = self.start()
         except OSError as error:
-            return unstarted(error)
+            return self.failure(error)
         try:
-            started(process)
-            while process.poll() is None:  # in small steps: Ray's cancellation breaks no wait
-                time.sleep(TICK)
+            if on_start is not None:
+                on_start(process)
+            while process.poll() is None:  # in small steps: Ray can't interrupt a longer wait
+                time.sleep(children.TICK)
         except KeyboardInterrupt:
-            end(process)
+            self.stop(process)
         finally:
-            end(process)
-        return process.returncode, by_signal(process.returncode)
+            self.stop(process)
+        return process.returncode, self.reason(process.returncode)
 
+    def folder_is_free(self) -> bool:
+        """Return True if no process works in the folder of the run."""
+        folder = Path(self.folder)
+        if not (folder / LOCK).exists():
+            return True
+        try:
+            hold(folder).release()
+        except ModelError:
+            return False
+        return True
 
-@contextmanager
-def interruptible_children() -> Iterator[None]:
-    """Let processes that are started inside hear SIGINT, with which Ray and submitit cancel.
+    @staticmethod
+    def stop(process: Process) -> None:
+        """Send SIGTERM, and kill the process and its children after `GRACE` seconds."""
+        children.end(process)
 
-    What a shell runs in the background ignores SIGINT, and so would all that it starts.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: None)  # a started program has the default
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    @staticmethod
+    def kill(process: Process) -> None:
+        """Kill the process and its children."""
+        children.kill(process)
 
+    @staticmethod
+    def reason(status: int) -> str:
+        """Return the reason of an exit status: the signal that killed it, else an empty text."""
+        return children.by_signal(status)
 
-def unstarted(error: OSError) -> tuple[int, str]:
-    """Status and reason of a command that couldn't be started."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return 1, f"can't be started on {socket.gethostname()}: {what}"
+    @staticmethod
+    def failure(error: OSError) -> tuple[int, str]:
+        """Return status and reason for a command that `start` could not start."""
+        cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return 1, f"can't be started on {socket.gethostname()}: {cause}"
+
+    @staticmethod
+    @contextmanager
+    def interruptible() -> Iterator[None]:
+        """Let processes that are started in this block receive SIGINT.
+
+        Ray and submitit cancel with SIGINT, which a background job of a shell ignores, and so
+        would every process that it starts.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            yield
+            return
+        signal.signal(signal.SIGINT, lambda number, frame: None)  # children get the default
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def last_error(log: Path) -> str:
-    """The last line of a log that tells of an error, else its last line."""
+    """Return the last line of a log that starts with ``error:``, else its last line."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -144,14 +177,3 @@ def last_error(log: Path) -> str:
     lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines or [""])[-1].removeprefix("error:").strip()
-
-
-def is_free(folder: Path) -> bool:
-    """Whether no process works in the folder of a run."""
-    if not (folder / LOCK).exists():
-        return True
-    try:
-        hold(folder).release()
-    except ModelError:
-        return False
-    return True

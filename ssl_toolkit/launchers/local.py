@@ -1,4 +1,4 @@
-"""Runs as processes of this machine."""
+"""Run jobs as processes of this machine."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
-from ssl_toolkit.launchers.job import JobProcess, unstarted
-from ssl_toolkit.processes.children import GRACE, TICK, by_signal, cores, kill
+from ssl_toolkit.launchers.job import JobProcess
+from ssl_toolkit.processes.children import TICK, cores
 
 
 class Local(Launcher):
-    """Some runs at a time, each in a process of its own; with GPUs, each on its own."""
+    """Some jobs at a time, each in a process of its own; with GPUs, each on its own."""
 
     class Config(Options):
         """Options of the local launcher."""
 
         jobs: int | None = option(
-            None, ge=1, help="runs at a time; none: one a GPU, without GPUs one a core"
+            None, ge=1, help="runs at a time; none: one per GPU, without GPUs one per core"
         )
 
     options: Config
@@ -33,7 +33,7 @@ class Local(Launcher):
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """See `Launcher`."""
         waiting = list(jobs)
-        slots = list(range(self.slots(jobs)))
+        slots = list(range(self._slots_of(jobs)))
         try:
             while self._running or (waiting and self._stopped_at is None):
                 while waiting and slots and self._stopped_at is None:
@@ -41,7 +41,7 @@ class Local(Launcher):
                     try:
                         self._running[slots[0]] = job, _start(job, slots[0])
                     except OSError as error:
-                        yield JobResult(job, *unstarted(error))
+                        yield JobResult(job, *JobProcess.failure(error))
                     else:
                         slots.pop(0)
                 for slot, (job, process) in list(self._running.items()):
@@ -49,12 +49,12 @@ class Local(Launcher):
                     if status is not None:
                         del self._running[slot]
                         slots.append(slot)
-                        yield JobResult(job, status, by_signal(status))
-                self._end_when_stopped()
+                        yield JobResult(job, status, JobProcess.reason(status))
+                self._kill_after_grace()
                 time.sleep(TICK)
         finally:
             for _, process in self._running.values():
-                kill(process)
+                JobProcess.kill(process)
 
     def stop(self) -> None:
         """See `Launcher`."""
@@ -62,38 +62,33 @@ class Local(Launcher):
         for _, process in list(self._running.values()):
             process.terminate()
 
-    def slots(self, jobs: Sequence[Job]) -> int:
-        """How many of these run at a time."""
-        if self.options.jobs is not None:
-            return self.options.jobs
-        if gpus := max(map(gpus_here, jobs), default=0):
-            return max(1, len(visible_gpus()) // gpus)
-        return max(1, min(len(jobs), cores()))
+    def slots(self, count: int) -> int:
+        """See `Launcher`."""
+        return self.options.jobs or max(1, min(count, cores()))
 
-    def _end_when_stopped(self) -> None:
-        if self._stopped_at is not None and time.monotonic() - self._stopped_at > GRACE:
+    def _slots_of(self, jobs: Sequence[Job]) -> int:
+        gpus = max((job.local_gpus for job in jobs), default=0)
+        if self.options.jobs is None and gpus:
+            return max(1, len(visible_gpus()) // gpus)
+        return self.slots(len(jobs))
+
+    def _kill_after_grace(self) -> None:
+        if self._stopped_at is not None and time.monotonic() - self._stopped_at > JobProcess.GRACE:
             for _, process in self._running.values():
-                kill(process)
+                JobProcess.kill(process)
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs for ``CUDA_VISIBLE_DEVICES``; those that are set there, if it is set."""
-    if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return [name for name in given.split(",") if name]
+    """Return the names of the GPUs for ``CUDA_VISIBLE_DEVICES``: its own names, if it is set."""
+    if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [name for name in names.split(",") if name]
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def gpus_here(job: Job) -> int:
-    """GPUs that a job gets on this machine; counting them makes no context on any."""
-    import torch
-
-    return job.gpus or (job.gpus_if_any if torch.cuda.device_count() else 0)
-
-
 def _start(job: Job, slot: int) -> subprocess.Popen[bytes]:
-    count = gpus_here(job)
+    count = job.local_gpus
     if not count:
         return JobProcess.of(job).start()
     gpus = visible_gpus()

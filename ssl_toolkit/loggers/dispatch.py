@@ -1,8 +1,7 @@
-"""The loggers of a run: checked before its folder is made, told each row, closed at its end."""
+"""Send each row of metrics to the loggers of a run."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -15,45 +14,19 @@ from ssl_toolkit.interfaces import Logger, RunInfo
 Row = dict[str, Any]
 
 
-def check_loggers(names: Sequence[str]) -> None:
-    """Refuse loggers that can't work here, without importing their packages.
-
-    Raises:
-        PluginError: one is unknown or broken, or a package that it needs is missing.
-    """
-    for name in names:
-        require(registry.find("loggers", name), registry.load("loggers", name))
-
-
-def require(entry: registry.Entry, plugin: type[Logger]) -> None:
-    """Refuse a logger whose packages are missing.
-
-    Raises:
-        PluginError: names the package and how it is installed.
-    """
-    for package in plugin.packages:
-        if importlib.util.find_spec(package) is None:
-            install = f"'ssl-toolkit[{entry.name}]'" if entry.built_in else package
-            raise PluginError(
-                f"logger {entry.name!r} needs the package {package}, which is not installed: "
-                f"pip install {install}"
-            )
-
-
 class Log:
-    """The loggers of a run at work; a context manager that closes them however the block ends.
+    """The active loggers of a run, as a context manager that closes them.
 
-    One that fails after the start is told once, by its name and the reason, and left out from
-    there on: training goes on without it.
+    A logger that fails after the start is removed with one warning; training continues without it.
 
     Args:
-        run: what is logged.
-        names: of the loggers.
-        console: where warnings go, and what loggers have to say.
-        summary: reads ``summary.json`` as it is when the block ends.
+        run: The run.
+        names: Names of the loggers.
+        console: Where warnings and the notes of loggers are printed.
+        summary: Reads ``summary.json`` when the block ends.
 
     Raises:
-        UserError: a logger can't start; those before it are closed.
+        UserError: A logger can't start; those before it are closed.
     """
 
     def __init__(
@@ -87,7 +60,7 @@ class Log:
         self._finish(error)
 
     def row(self, row: Row) -> None:
-        """Hand a row of metrics to each logger."""
+        """Send a row of metrics to each logger."""
         self._each(lambda logger: logger.log(row))
 
     def _finish(self, error: BaseException | None) -> None:
@@ -95,8 +68,8 @@ class Log:
             return
         final = {**self._summary()}
         if error is not None and final["status"] == "running":
-            # It ended in a way that nothing foresaw.
-            final |= {"status": "failed", "reason": _told(error)}
+            # An exception that no other code has recorded.
+            final |= {"status": "failed", "reason": _described(error)}
         self._each(lambda logger: logger.finish(final))
 
     def _each(self, act: Callable[[Logger], None]) -> None:
@@ -106,7 +79,7 @@ class Log:
             except (Exception, SystemExit) as error:
                 del self._active[name]
                 self._console.warn(
-                    f"logger {name!r} failed, so the run goes on without it: {_told(error)}"
+                    f"logger {name!r} failed; the run continues without it: {_described(error)}"
                 )
 
 
@@ -118,16 +91,10 @@ def _start(name: str, run: RunInfo) -> Logger:
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"logger {entry.name!r} of {entry.distribution} can't start: {_told(error)}"
+            f"logger {entry.name!r} of {entry.distribution} can't start: {_described(error)}"
         ) from error
     return logger
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def final_scores(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The test scores of a finished run by dotted name, ``test.accuracy`` and so on."""
-    scores = summary.get("test") or {}
-    return {f"test.{k}": float(v) for k, v in scores.items() if isinstance(v, int | float)}

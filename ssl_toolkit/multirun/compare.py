@@ -198,6 +198,7 @@ def _launcher(comparison: ComparisonConfig) -> Launcher:
         )
     if own:
         return Here()
+    registry.require_packages("launchers", name)
     launcher: type[Launcher] = registry.load("launchers", name)
     options = comparison.settings.launcher_options
     return launcher(check_options(launcher.Config, options, "launcher_options"))

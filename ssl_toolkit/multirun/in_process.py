@@ -57,8 +57,12 @@ class Here(Launcher):
             yield _carry_out(job)
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Start no other job."""
         self._stopped = True
+
+    def slots(self, count: int) -> int:
+        """See `Launcher`."""
+        return 1
 
 
 def _carry_out(job: Job) -> JobResult:

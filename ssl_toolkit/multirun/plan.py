@@ -33,7 +33,6 @@ from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
-from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.multirun.in_process import Here
 from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, stand_in
@@ -227,7 +226,7 @@ def _rehearse(
             "CUDA_VISIBLE_DEVICES for those that it may use"
         )
     device = settings.device
-    if isinstance(launcher, Local | Here):  # of a cluster nothing is known here
+    if launcher.slots(1) is not None:  # the devices of a cluster are not known here
         device = own_device(device, 0, settings.devices).type
     if device != "cpu":
         model = settings.model.model_copy(update={"sync_batchnorm": False})
@@ -291,10 +290,8 @@ def _share_threads(comparison: ComparisonConfig, launcher: Launcher) -> int:
     runs = len(comparison.rows) * len(comparison.settings.seeds)
     if isinstance(launcher, Here):
         return torch.get_num_threads()
-    if not isinstance(launcher, Local):
-        return 1
-    jobs = launcher.options.jobs or min(runs, cores())
-    return max(1, cores() // jobs)
+    jobs = launcher.slots(runs)
+    return 1 if jobs is None else max(1, cores() // jobs)
 
 
 def _read_plan(folder: Path) -> dict[str, Any]:

@@ -8,18 +8,14 @@ import subprocess
 from pathlib import Path
 
 GRACE = 8.0
-"""Seconds that a run gets to save after SIGTERM, before it is killed."""
-
-
+"""Seconds that a process gets to save after SIGTERM, before it is killed."""
 TICK = 0.1
-"""Seconds between two looks at a process."""
-
-
-TIED = Path(__file__).with_name("die_with_parent.py")
+"""Seconds between two polls of a process."""
+DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to save and end; kill it after `GRACE` seconds."""
+    """Send SIGTERM to a process, and kill it after `GRACE` seconds."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -29,17 +25,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that `JobProcess.start` started, and what it has started itself."""
+    """Kill a process that leads a session, and the other processes of the session."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def by_signal(status: int) -> str:
-    """The reason of an end by a signal; empty for any other status."""
+    """Return the reason of an end by a signal; an empty text for any other status."""
     return f"killed by signal {-status}" if status < 0 else ""
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

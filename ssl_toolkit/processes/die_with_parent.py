@@ -1,7 +1,7 @@
-"""Become a command that is asked to end (SIGTERM) when the process that started it is no more.
+"""Become a command that gets SIGTERM when the process that started it ends.
 
-``tied.py PARENT PROGRAM ARGUMENT...``, PARENT being the number of that process. Linux only. Run by
-its path and free of imports of the package, so that it costs 30 ms.
+``die_with_parent.py PARENT PROGRAM ARGUMENT...``, where PARENT is the ID of that process. Linux
+only. It is run by its path and imports nothing of the package, so that it costs 30 ms.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ PR_SET_PDEATHSIG = 1
 
 def _main(parent: str, *command: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it died before it was watched
+    if os.getppid() != int(parent):  # it ended before prctl was called
         sys.exit(128 + signal.SIGTERM)
-    # Ray's workers block SIGINT. Slurm sends SIGUSR2, a word for the launcher, to every process.
+    # Ray's workers block SIGINT. Slurm sends SIGUSR2, which is for the launcher, to every process.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     try:

@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from ssl_toolkit.errors import ToolkitError, TrainingError, UserError
 from ssl_toolkit.interrupts import handled
-from ssl_toolkit.processes.children import GRACE, TICK, TIED, cores
+from ssl_toolkit.processes.children import DIE_WITH_PARENT, GRACE, TICK, cores
 from ssl_toolkit.runs.summary import RunResult
 
 Process = subprocess.Popen[bytes]
@@ -83,7 +83,7 @@ def _start(order: Path, rank: int, count: int, port: int) -> Process:
     }
     if sys.platform == "linux":
         defaults["GLOO_SOCKET_IFNAME"] = "lo"  # the name of the host may not lead here
-    tie = [sys.executable, "-I", "-S", str(TIED), str(os.getpid())]
+    tie = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid())]
     return subprocess.Popen(
         [
             *(tie if sys.platform == "linux" else ()),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate
 from ssl_toolkit.config.locations import find_config
@@ -21,7 +22,6 @@ from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interrupts import handled
-from ssl_toolkit.loggers.dispatch import check_loggers
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.output_folder import Output
@@ -140,7 +140,8 @@ def _lead(
 ) -> RunResult:
     if proceed and begun(config):
         return lead_on(Path(needed(config.settings.output)), ranks, console=console)
-    check_loggers(config.settings.loggers)
+    for name in config.settings.loggers:
+        registry.require_packages("loggers", name)
     with (
         handled() as interrupts,
         Output(config.settings, overwrite=overwrite, restart=proceed) as output,

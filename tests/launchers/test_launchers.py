@@ -151,12 +151,13 @@ def test_a_run_that_is_started_again_waits_for_its_predecessor(tmp_path: Path) -
         lock.release()
 
     with meanwhile(release):
-        assert JobProcess.of(job).carry_out() == (0, "")
+        assert JobProcess.of(job).run() == (0, "")
     assert numbers(job, "times") > released[0]
 
 
 def test_workers_of_a_cluster_need_no_torch() -> None:
-    code = "import sys, ssl_toolkit.launchers.job; assert 'torch' not in sys.modules"
+    modules = "ssl_toolkit.launchers.job, ssl_toolkit_slurm.task"
+    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -164,13 +165,12 @@ def test_workers_of_a_cluster_need_no_torch() -> None:
 def test_a_missing_package_is_told_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
-    launcher = registry.load("launchers", name)
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n, *rest: None if n == package else find(n, *rest)
     )
     with pytest.raises(PluginError) as caught:
-        launcher(launcher.Config())
+        registry.require_packages("launchers", name)
     assert str(caught.value) == (
         f"launcher '{name}' needs the package {package}, which is not installed: "
         f"pip install 'ssl-toolkit[{name}]'"
@@ -192,7 +192,7 @@ def test_signals_that_a_worker_blocks_reach_the_command(tmp_path: Path) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         job = make_job(tmp_path / "u", "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))")
-        assert JobProcess.of(job).carry_out() == (0, "")
+        assert JobProcess.of(job).run() == (0, "")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert job.log.read_text() == "set()\n"

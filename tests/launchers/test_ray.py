@@ -13,9 +13,9 @@ import pytest
 import ray_nodes
 from fake_jobs import COUNTS, alive, carry_out, make_job, meanwhile, wait_for
 from in_process import call
+from ssl_toolkit_ray import Ray
 
 from ssl_toolkit import ConfigError
-from ssl_toolkit.launchers.ray import Ray
 from ssl_toolkit.runs.metrics_log import last_step
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes on one machine need Linux")
@@ -102,7 +102,7 @@ OWN_INSTANCE = """
 import json, pathlib, signal, sys, time
 from fake_jobs import SAVES, Stopping, make_job, meanwhile
 from ssl_toolkit import ConfigError
-from ssl_toolkit.launchers.ray import Ray
+from ssl_toolkit_ray import Ray
 import ray
 
 folder = pathlib.Path(sys.argv[1])
@@ -158,7 +158,9 @@ def test_without_a_cluster_nothing_is_started(
     job = make_job(tmp_path / "u", "pass")
     with pytest.raises(ConfigError) as caught:
         carry_out(Ray(Ray.Config(address="auto")), [job])
-    assert str(caught.value) == "launcher_options.address=auto: no Ray there: nobody answers"
+    assert (
+        str(caught.value) == "launcher_options.address=auto: can't connect to Ray: nobody answers"
+    )
     assert not (job.folder / "pid").exists()
 
 

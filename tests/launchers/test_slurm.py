@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from fake_jobs import COUNTS, SAVES, Stopping, alive, carry_out, make_job, meanwhile, wait_for
+from ssl_toolkit_slurm.launcher import Slurm
 
 from ssl_toolkit import ConfigError
-from ssl_toolkit.launchers.slurm import Slurm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm runs on Linux")
 
@@ -124,7 +124,7 @@ def test_stop_cancels_the_jobs_of_a_background_job_and_leaves_no_process(tmp_pat
 
 def test_without_slurm_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(ConfigError, match=r"no srun on this machine.*launcher_options\.cluster"):
+    with pytest.raises(ConfigError, match=r"srun not found.*launcher_options\.cluster"):
         slurm()
 
 

@@ -225,10 +225,12 @@ assert resume("s0").summary["status"] == "completed"
 """
 
 
-def test_wandb_off_line_goes_on_under_one_id_and_leaves_no_process(tmp_path: Path) -> None:
+def test_wandb_offline_resumes_under_one_id_and_leaves_no_process(tmp_path: Path) -> None:
     marker = f"{tmp_path.name}-{os.getpid()}"
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    env = kept | {"HOME": str(tmp_path), "MARKER": marker, "PYTHONPATH": str(Path(__file__).parent)}
+    here = Path(__file__).parent
+    path = os.pathsep.join(map(str, (here, here.parent / "support")))
+    env = kept | {"HOME": str(tmp_path), "MARKER": marker, "PYTHONPATH": path}
     script = WANDB.replace('resume("s0")', 'resume(__import__("pathlib").Path("s0"))')
     result = subprocess.run(
         [sys.executable, "-c", script],
@@ -378,7 +380,7 @@ def test_a_logger_that_fails_is_left_out_and_training_goes_on(
     assert result.returncode == 0
     warnings = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
     assert warnings == [
-        "warning: logger 'fragile' failed, so the run goes on without it: "
+        "warning: logger 'fragile' failed; the run continues without it: "
         "ConnectionError: the line is dead"
     ]
     fragile, kept = notes

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from ssl_toolkit_ray import launcher as ray
+from ssl_toolkit_slurm.launcher import Slurm
 from torch.nn import functional as F
 
 import ssl_toolkit
@@ -34,9 +36,7 @@ from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import Experiment, prepare
-from ssl_toolkit.launchers import ray
-from ssl_toolkit.launchers.local import Local, gpus_here
-from ssl_toolkit.launchers.slurm import Slurm
+from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.multirun import compare as comparing
 from ssl_toolkit.multirun import plan as planning
 from ssl_toolkit.multirun.compare import compare
@@ -177,10 +177,10 @@ def test_launchers_give_gpus_where_there_are_some(
     either = job(gpus_if_any=2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)  # the variable alone makes no GPU
-    assert (gpus_here(either), gpus_here(job(gpus=1))) == (0, 1)
-    assert local().slots([job()] * 3) == local().slots([either] * 3)
+    assert (either.local_gpus, job(gpus=1).local_gpus) == (0, 1)
+    assert local()._slots_of([job()] * 3) == local()._slots_of([either] * 3)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert (gpus_here(either), local().slots([job(), either])) == (2, 2)
+    assert (either.local_gpus, local()._slots_of([job(), either])) == (2, 2)
 
     for nodes, expected in (([{"CPU": 8}], 0), ([{"CPU": 8}, {"CPU": 8, "GPU": 2.0}], 2)):
         monkeypatch.setattr(ray, "_nodes", lambda nodes=nodes: nodes)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
@@ -253,19 +254,22 @@ def test_a_plugin_folder_is_whole_and_declared(folder: Path) -> None:
     assert len((folder / "README.md").read_text("utf-8").split()) > 30
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    declared = project["project"]["entry-points"]["ssl_toolkit.algorithms"]
+    groups = project["project"]["entry-points"]
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert f"plugins/{folder.name}/{package.name}" in wheel
     assert package.name in project["tool"]["mypy"]["packages"]
-    objects = {v.partition(":")[2] for v in declared.values() if v.startswith(f"{package.name}:")}
-    module = importlib.import_module(package.name)
-    classes = {
-        name
-        for name, value in vars(module).items()
-        if inspect.isclass(value) and issubclass(value, Algorithm)
+    declared = {
+        EntryPoint(name, value, group).load()
+        for group, points in groups.items()
+        for name, value in points.items()
+        if value.split(":")[0].split(".")[0] == package.name
     }
-    assert objects == classes, "an algorithm without an entry point, or the reverse"
-    assert classes <= set(module.__all__)
+    plugins = {
+        kind
+        for kind in classes(package.name)
+        if getattr(kind, "plugin_kind", None) and not inspect.isabstract(kind)
+    }
+    assert declared == plugins, "a plugin without an entry point, or the reverse"
 
 
 def test_what_is_declared_is_what_is_installed() -> None:
@@ -283,9 +287,10 @@ def test_what_is_declared_is_what_is_installed() -> None:
 # --- classes ------------------------------------------------------------------------------------
 
 
-def classes() -> Iterator[type]:
-    """Every class of the core and of our plugins."""
-    for package in ["ssl_toolkit", *(f"ssl_toolkit_{folder.name}" for folder in PLUGINS)]:
+def classes(*packages: str) -> Iterator[type]:
+    """Every class of some packages; by default of the core and of our plugins."""
+    everything = ["ssl_toolkit", *(f"ssl_toolkit_{folder.name}" for folder in PLUGINS)]
+    for package in packages or everything:
         path = importlib.import_module(package).__path__
         for found in pkgutil.walk_packages(path, f"{package}."):
             if found.name.endswith("__main__"):

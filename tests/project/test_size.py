@@ -54,6 +54,6 @@ def test_files_are_short() -> None:
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "plugins").iterdir()), ids=lambda path: path.name)
-def test_an_algorithm_is_short(folder: Path) -> None:
+def test_a_plugin_is_short(folder: Path) -> None:
     for path in folder.rglob("*.py"):
-        assert len(path.read_text("utf-8").splitlines()) < 200, path.name
+        assert len(path.read_text("utf-8").splitlines()) < 250, path.name

@@ -1,4 +1,4 @@
-"""Runs as jobs of Slurm, submitted by submitit."""
+"""Run jobs as Slurm jobs, submitted by submitit."""
 
 from __future__ import annotations
 
@@ -6,47 +6,42 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.interfaces import Job, JobResult, Launcher
-from ssl_toolkit.launchers import require
-from ssl_toolkit.launchers.job import JobProcess, interruptible_children, is_free
-from ssl_toolkit.launchers.local import gpus_here
-from ssl_toolkit.launchers.slurm_job import SlurmTask
-from ssl_toolkit.processes.children import GRACE, TICK
+from ssl_toolkit import ConfigError, Job, JobProcess, JobResult, Launcher, Options, option
+from ssl_toolkit_slurm.task import SlurmTask
 
-LOOK = 0.5
-"""Seconds between two looks at the folder of the jobs."""
+POLL = 0.5
+"""Seconds between two polls of the jobs."""
 
 
 class Slurm(Launcher):
-    """Each run is a job of one array; a job whose time is up or that is pre-empted goes on later.
+    """Runs each job as a job of one array; it resumes after its time limit or a preemption.
 
-    What Slurm and submitit write lies in ``slurm`` beside the logs of the runs.
+    Files of Slurm and submitit are in ``slurm`` beside the logs of the runs.
 
     Raises:
-        ConfigError: this machine can't submit jobs.
-        PluginError: submitit isn't installed.
+        ConfigError: This machine can't submit jobs.
     """
+
+    packages: ClassVar[tuple[str, ...]] = ("submitit",)
 
     class Config(Options):
         """Options of the Slurm launcher."""
 
         cluster: Literal["slurm", "local"] = option(
-            "slurm", help="local: processes of this machine, all at once, to try it out"
+            "slurm", help="local: processes of this machine, all at once, for a trial"
         )
         partition: str | None = option(None, min_length=1, help="partition of the jobs")
-        account: str | None = option(None, min_length=1, help="account that pays")
+        account: str | None = option(None, min_length=1, help="account that is charged")
         minutes: int = option(
-            240, ge=1, help="a job's time limit, in minutes; a run that needs more goes on after it"
+            240, ge=1, help="time limit of a job, in minutes; a longer run resumes in another job"
         )
         restarts: int = option(
-            10, ge=0, help="times a run goes on in a new job after its time was up"
+            10, ge=0, help="times a run resumes in a new job after its time limit"
         )
         cpus: int | None = option(None, ge=1, help="CPUs of a job; none: the threads of a run")
-        memory_gb: float | None = option(None, gt=0, help="memory of a job, in gigabytes")
+        memory_gb: float | None = option(None, gt=0, help="memory of a job in gigabytes")
         jobs: int | None = option(None, ge=1, help="jobs at a time; none: as Slurm finds room")
         setup: list[str] = option([], help="shell commands before a run: module load cuda")
         sbatch: dict[str, Any] = option(
@@ -57,11 +52,10 @@ class Slurm(Launcher):
 
     def __init__(self, options: Config) -> None:
         super().__init__(options)
-        require("submitit", "slurm")
         if options.cluster == "slurm" and shutil.which("srun") is None:
             raise ConfigError(
-                "launcher slurm: no srun on this machine; start it where jobs are submitted, "
-                "or try it out with --set launcher_options.cluster=local"
+                "launcher slurm: srun not found; run this where jobs are submitted, "
+                "or try it with --set launcher_options.cluster=local"
             )
         self._stopping = False
 
@@ -73,7 +67,7 @@ class Slurm(Launcher):
         try:
             while running and not self._stopping:
                 yield from _ended(running)
-                time.sleep(LOOK)
+                time.sleep(POLL)
         finally:
             for submitted in running:
                 submitted.cancel(check=False)
@@ -82,37 +76,37 @@ class Slurm(Launcher):
     def stop(self) -> None:
         """See `Launcher`.
 
-        Jobs are cancelled with ``scancel``: SIGTERM, and SIGKILL after Slurm's ``KillWait``
+        Jobs are canceled with ``scancel``: SIGTERM, and SIGKILL after Slurm's ``KillWait``
         (30 s unless the cluster says otherwise). A run saves within 8 s of SIGTERM.
         """
         self._stopping = True
 
     def _saved(self, running: dict[Any, Job]) -> Iterator[JobResult]:
-        """Wait a while for cancelled jobs, and tell those that had begun."""
-        deadline = time.monotonic() + GRACE + 1
+        """Wait for canceled jobs, and yield those that had started."""
+        deadline = time.monotonic() + JobProcess.GRACE + 1
         while running and time.monotonic() < deadline:
             for submitted, job in list(running.items()):
-                # Slurm reports late that a job has ended; the run's folder tells at once.
+                # Slurm reports the end of a job late; the lock of the run's folder is gone at once.
                 ended = self.options.cluster == "slurm" or submitted.done()
-                if ended and is_free(job.folder):
+                if ended and JobProcess.of(job).folder_is_free():
                     del running[submitted]
                     if submitted.paths.stdout.exists():
                         yield JobResult(job, 128 + signal.SIGTERM)
-            time.sleep(TICK)
+            time.sleep(0.1)
 
     def _gpus(self, jobs: Sequence[Job]) -> int:
-        """GPUs that each job asks for; Slurm gives it no others.
+        """Return the number of GPUs that each job requests; Slurm gives it no others.
 
         Raises:
-            ConfigError: whether it shall have any can't be known here.
+            ConfigError: The device is ``auto``: whether jobs need GPUs can't be known here.
         """
         if self.options.cluster == "local":
-            return max(map(gpus_here, jobs))
-        asked = any("gpu" in f"{key}={value}" for key, value in self.options.sbatch.items())
-        if any(job.gpus_if_any for job in jobs) and not asked:
+            return max(job.local_gpus for job in jobs)
+        requested = any("gpu" in f"{key}={value}" for key, value in self.options.sbatch.items())
+        if any(job.gpus_if_any for job in jobs) and not requested:
             raise ConfigError(
-                "--device auto: a job of Slurm has only the GPUs that it asks for; say --device "
-                "cuda, which asks for one a run, or --device cpu"
+                "--device auto: a job of Slurm has only the GPUs that it requests; use --device "
+                "cuda, which requests one per run, or --device cpu"
             )
         return max(job.gpus for job in jobs)
 
@@ -126,7 +120,7 @@ class Slurm(Launcher):
             slurm_max_num_timeout=options.restarts,
             local_max_num_timeout=options.restarts,
         )
-        given = {
+        parameters = {
             "slurm_partition": options.partition,
             "slurm_account": options.account,
             "slurm_setup": options.setup or None,
@@ -141,14 +135,14 @@ class Slurm(Launcher):
             tasks_per_node=1,
             cpus_per_task=options.cpus or max(job.threads for job in jobs),
             slurm_additional_parameters={"requeue": True, **options.sbatch},
-            **{key: value for key, value in given.items() if value is not None},
+            **{key: value for key, value in parameters.items() if value is not None},
         )
-        with interruptible_children(), executor.batch():
+        with JobProcess.interruptible(), executor.batch():
             return [executor.submit(SlurmTask(JobProcess.of(job))) for job in jobs]
 
 
 def _ended(running: dict[Any, Job]) -> Iterator[JobResult]:
-    """Take out the jobs that are done."""
+    """Remove and yield the jobs that are done."""
     for submitted in [submitted for submitted in running if submitted.done()]:
         job = running.pop(submitted)
         if submitted.exception() is None:

@@ -1,4 +1,4 @@
-"""MLflow, on a server or in a file of SQLite."""
+"""Log to MLflow, on a server or in a SQLite file."""
 
 from __future__ import annotations
 
@@ -8,54 +8,52 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ssl_toolkit.config.comparability import flatten
-from ssl_toolkit.interfaces import Logger, RunInfo
-from ssl_toolkit.loggers.dispatch import final_scores
+from ssl_toolkit import Logger, RunInfo
 
 STATUS = {"completed": "FINISHED", "interrupted": "KILLED"}
-"""What MLflow calls it; everything else is FAILED."""
+"""Statuses of MLflow; any other is FAILED."""
 BATCH = 100
-"""Most parameters that one call takes."""
+"""Maximum number of parameters in one call."""
 LONGEST = 500
-"""Letters of a parameter that every store takes; longer values are cut."""
+"""Maximum number of characters of a parameter in every store; longer values are cut."""
 
 
 class MLflow(Logger):
     """A run of MLflow; a comparison is its experiment.
 
     The store is the one of ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` beside the run's folder,
-    so that the runs of a comparison share one; SQLite wants a local disk, so where several
-    machines train into a shared folder, name a server. ``mlflow-run.txt`` in the run's folder
-    holds the id: a resumed run goes on under it, after the last step that the store has.
+    so that the runs of a comparison share one. SQLite needs a local disk: where several machines
+    train into a shared folder, set the variable to a server. ``mlflow-run.txt`` in the run's folder
+    holds the ID: a resumed run continues under it, after the last step in the store.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("mlflow", "sqlalchemy", "alembic")
 
     def __init__(self, run: RunInfo) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        # A server that is away must not hold up training for the minutes that are the default.
+        # An unreachable server must not delay training for the default of several minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        given = os.environ.get("MLFLOW_TRACKING_URI")
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
         store = run.folder.absolute().parent / "mlflow.db"
-        if not given:
+        if not uri:
             self.note = f"mlflow ui --backend-store-uri sqlite:///{store}"
-        self._client: Any = MlflowClient(tracking_uri=given or f"sqlite:///{store}")
-        known = run.folder / "mlflow-run.txt"
+        self._client: Any = MlflowClient(tracking_uri=uri or f"sqlite:///{store}")
+        id_file = run.folder / "mlflow-run.txt"
         self._sent = 0
-        if known.exists():
-            self._id = known.read_text(encoding="utf-8").strip()
+        if id_file.exists():
+            self._id = id_file.read_text(encoding="utf-8").strip()
             history = self._client.get_metric_history(self._id, "seconds")
             self._sent = max((metric.step for metric in history), default=0)
             self._client.update_run(self._id, status="RUNNING")
         else:
-            folder = None if given else (store.parent / "mlflow-artifacts").as_uri()
+            folder = None if uri else (store.parent / "mlflow-artifacts").as_uri()
             self._id = self._create(run, folder)
-            known.write_text(f"{self._id}\n", encoding="utf-8")
+            id_file.write_text(f"{self._id}\n", encoding="utf-8")
 
     def log(self, row: Mapping[str, float | int]) -> None:
         """Store a row in one transaction, unless an earlier process did."""
@@ -63,8 +61,8 @@ class MLflow(Logger):
             self._store({k: v for k, v in row.items() if k != "step"}, int(row["step"]))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Store the test scores of a finished run and how it ended."""
-        self._store(final_scores(summary), int(summary["steps"]))
+        """Store the test scores of a finished run and its status."""
+        self._store(self.final_scores(summary), int(summary["steps"]))
         self._client.set_terminated(self._id, status=STATUS.get(summary["status"], "FAILED"))
 
     def _store(self, values: Mapping[str, float | int], step: int) -> None:
@@ -83,7 +81,7 @@ class MLflow(Logger):
         created = self._client.create_run(
             self._experiment(run.group, artifacts), tags=tags, run_name=run.name
         )
-        params = [Param(name, str(value)[:LONGEST]) for name, value in flatten(run.config)]
+        params = [Param(name, str(value)[:LONGEST]) for name, value in run.parameters().items()]
         for i in range(0, len(params), BATCH):
             self._client.log_batch(created.info.run_id, params=params[i : i + BATCH])
         return str(created.info.run_id)
@@ -95,8 +93,8 @@ class MLflow(Logger):
         try:
             return str(self._client.create_experiment(name, artifact_location=artifacts))
         except MlflowException:
-            # Most often another run of the comparison was first.
-            found = self._client.get_experiment_by_name(name)
-            if found is None:
+            # Usually another run of the comparison has created it.
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)

@@ -1,4 +1,4 @@
-"""Weights & Biases, on line or off."""
+"""Log to Weights & Biases, online or offline."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ssl_toolkit.errors import PluginError
-from ssl_toolkit.files import write_json
-from ssl_toolkit.interfaces import Logger, RunInfo
-from ssl_toolkit.loggers.dispatch import final_scores
+from ssl_toolkit import Logger, PluginError, RunInfo
 
-OFFLINE = "not logged in to W&B, so the run is kept off line; later: wandb sync {}"
+OFFLINE = "not logged in to W&B, so the run is offline; upload it later: wandb sync {}"
 
 
 class WandB(Logger):
     """A run of Weights & Biases; a comparison is its group.
 
     The run's files are in ``wandb/`` of the run's folder, and ``wandb/run.json`` there holds its
-    id and the last step that was sent: a resumed run goes on under the same id after that step.
+    ID and the last step that was sent: a resumed run continues under the same ID after that step.
     Project, entity and mode are those of ``WANDB_PROJECT`` (else ``ssl-toolkit``),
-    ``WANDB_ENTITY`` and ``WANDB_MODE``. Without a mode it is on line after ``wandb login``, and
-    off line otherwise. It never asks.
+    ``WANDB_ENTITY`` and ``WANDB_MODE``. Without a mode it is online after ``wandb login``, and
+    offline otherwise. It never prompts.
 
     Raises:
-        PluginError: it has to be on line, and there is no login.
+        PluginError: ``WANDB_MODE`` is ``online``, and there is no login.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("wandb",)
@@ -38,14 +35,14 @@ class WandB(Logger):
 
         mode: Any = os.environ.get("WANDB_MODE")
         if mode in (None, "", "online", "shared"):
-            known = wandb.login(prompt=False, verify=False)
-            if not known and mode:
+            logged_in = wandb.login(prompt=False, verify=False)
+            if not logged_in and mode:
                 raise PluginError(
                     f"logger 'wandb': WANDB_MODE is {mode}, but there is no login; "
-                    "do `wandb login` or set WANDB_MODE=offline"
+                    "run `wandb login` or set WANDB_MODE=offline"
                 )
-            mode = mode or ("online" if known else "offline")
-            if not known:
+            mode = mode or ("online" if logged_in else "offline")
+            if not logged_in:
                 self.note = OFFLINE.format(run.folder / "wandb" / "offline-run-*")
         self._state = run.folder / "wandb" / "run.json"
         self._id, self._sent = _identity(self._state)
@@ -66,28 +63,30 @@ class WandB(Logger):
         self._remember(self._sent)
 
     def log(self, row: Mapping[str, float | int]) -> None:
-        """Hand a row to W&B's own process, unless an earlier process did."""
+        """Send a row to W&B's own process, unless an earlier process did."""
         step = int(row["step"])
         if step > self._sent:
             self._run.log({**row}, step=step)
             self._remember(step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Send the test scores of a finished run and how it ended, and close."""
-        self._run.summary.update({"status": summary["status"], **final_scores(summary)})
+        """Send the test scores of a finished run and its status, and close."""
+        self._run.summary.update({"status": summary["status"], **self.final_scores(summary)})
         self._run.finish(exit_code=0 if summary["status"] == "completed" else 1)
 
     def _remember(self, step: int) -> None:
         self._sent = step
-        write_json(self._state, {"id": self._id, "step": step})
+        new = self._state.with_suffix(".new")
+        new.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")
+        new.replace(self._state)  # so that a killed run leaves a whole file
 
 
 def _identity(path: Path) -> tuple[str, int]:
-    """The id and the last step sent of the run that a file tells, or a new id and 0."""
+    """Return the ID and the last step that a file holds, or a new ID and 0."""
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         return str(state["id"]), int(state["step"])
     except FileNotFoundError:
         return secrets.token_hex(8), 0
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PluginError(f"logger 'wandb': {path} is damaged ({error}); remove it") from error
+        raise PluginError(f"logger 'wandb': {path} is corrupt ({error}); remove it") from error

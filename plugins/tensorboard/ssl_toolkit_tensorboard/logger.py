@@ -1,20 +1,20 @@
-"""Event files for TensorBoard."""
+"""Write event files for TensorBoard."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ssl_toolkit.config import yaml
-from ssl_toolkit.interfaces import Logger, RunInfo
-from ssl_toolkit.loggers.dispatch import final_scores
+import yaml
+
+from ssl_toolkit import Logger, RunInfo
 
 
 class TensorBoard(Logger):
     """Event files in the run's folder; ``tensorboard --logdir`` on a comparison shows all runs.
 
     The first dot of a name becomes a slash, by which TensorBoard groups its charts. A resumed run
-    has TensorBoard drop what an earlier process wrote after the step from which it goes on.
+    makes TensorBoard drop what an earlier process wrote after the step from which it resumes.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
@@ -27,7 +27,8 @@ class TensorBoard(Logger):
         )
         self._add = self._writer.add_scalar
         if not run.step:
-            self._writer.add_text("config", f"```yaml\n{yaml.dump({**run.config})}```")
+            config = yaml.safe_dump({**run.config}, sort_keys=False)
+            self._writer.add_text("config", f"```yaml\n{config}```")
 
     def log(self, row: Mapping[str, float | int]) -> None:
         """Write a row; it is on the disk when this returns, so a kill loses nothing."""
@@ -38,6 +39,6 @@ class TensorBoard(Logger):
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the test scores of a finished run, and close."""
-        for name, value in final_scores(summary).items():
+        for name, value in self.final_scores(summary).items():
             self._add(name.replace(".", "/", 1), value, summary["steps"])
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Runs as tasks of Ray: on this machine, or on a cluster whose nodes share a folder."""
+"""Run jobs as Ray tasks: on this machine, or on a cluster whose nodes share a folder."""
 
 from __future__ import annotations
 
@@ -8,51 +8,45 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
-from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.interfaces import Job, JobResult, Launcher
-from ssl_toolkit.launchers import require
-from ssl_toolkit.launchers.job import JobProcess, interruptible_children
-from ssl_toolkit.processes.children import GRACE
+from ssl_toolkit import ConfigError, Job, JobProcess, JobResult, Launcher, Options, option
 
 OBJECT_STORE = 80_000_000
-"""Bytes that a local instance sets aside for objects, Ray's least: a run hands back two values."""
+"""Bytes that a local instance reserves for objects, Ray's minimum: a job returns two values."""
 
 
 class Ray(Launcher):
-    """Each run is a task of Ray core, which starts it again elsewhere when its node is lost.
+    """Runs each job as a task of Ray Core, which starts it again elsewhere when its node is lost.
 
-    A task holds the run's CPU threads and its GPU; Ray decides how many fit at a time. A run that
-    is started again goes on from its last checkpoint. One that fails by itself is not repeated.
+    A task reserves the run's CPU threads and its GPU; Ray decides how many fit at a time. A run
+    that is started again resumes from its last checkpoint. One that fails itself is not repeated.
     """
+
+    packages: ClassVar[tuple[str, ...]] = ("ray",)
 
     class Config(Options):
         """Options of the Ray launcher."""
 
         address: str | None = option(
-            None, help="head of a cluster, or auto; none: an instance on this machine, for this"
+            None, help="address of a cluster, or auto; none: start one on this machine"
         )
         retries: int = option(
             3, ge=-1, help="times a run is started again after its node or worker died; -1: always"
         )
-        jobs: int | None = option(
-            None, ge=1, help="runs at a time; none: as many as there is room for"
-        )
+        jobs: int | None = option(None, ge=1, help="runs at a time; none: as many as fit")
 
     options: Config
 
     def __init__(self, options: Config) -> None:
         super().__init__(options)
-        require("ray", "ray")
         self._stopping = False
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """See `Launcher`.
 
         Raises:
-            ConfigError: no cluster answers, none can be started here, or no node of it is large
+            ConfigError: No cluster answers, none can be started here, or no node of it is large
                 enough for a run.
         """
         import ray
@@ -60,7 +54,7 @@ class Ray(Launcher):
         with _connected(self.options.address):
             for job in jobs:
                 _check_room(job)
-            task = ray.remote(max_retries=self.options.retries)(JobProcess.carry_out)
+            task = ray.remote(max_retries=self.options.retries)(JobProcess.run)
             waiting = list(jobs)
             at_a_time = self.options.jobs or len(waiting)
             running: dict[Any, Job] = {}
@@ -90,7 +84,7 @@ class Ray(Launcher):
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
-    """A connection to Ray; one that the program has already is used, and left as it is."""
+    """Connect to Ray; an existing connection of the program is used and not closed."""
     import ray
 
     if ray.is_initialized():
@@ -102,18 +96,18 @@ def _connected(address: str | None) -> Iterator[None]:
         here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with interruptible_children():
+        with JobProcess.interruptible():
             ray.init(
-                # None would also mean a cluster that a variable names.
+                # None would also mean the cluster of an environment variable.
                 address or "local",
                 log_to_driver=False,
                 configure_logging=False,
                 **here,
             )
-    except Exception as error:  # a bare one where a node takes more than 30 s to start
+    except Exception as error:  # a bare Exception where a node takes more than 30 s to start
         ray.shutdown()
         where = f"launcher_options.address={address}" if address else "launcher ray"
-        raise ConfigError(f"{where}: no Ray there: {_first_line(error)}") from error
+        raise ConfigError(f"{where}: can't connect to Ray: {_first_line(error)}") from error
     finally:
         # Ray replaces it; SIGTERM has to reach `stop`.
         if threading.current_thread() is threading.main_thread():
@@ -125,33 +119,33 @@ def _connected(address: str | None) -> Iterator[None]:
 
 
 def _check_room(job: Job) -> None:
-    """Refuse a job that Ray would let wait for ever."""
+    """Refuse a job that would wait forever."""
     wanted = {"CPU": job.threads, "GPU": _gpus(job)}
     if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in _nodes()):
         gpus = f" and {wanted['GPU']} GPU(s)" if wanted["GPU"] else ""
         instead = " or --device cpu" if wanted["GPU"] else ""
         raise ConfigError(
             f"no node of Ray has {job.threads} CPUs{gpus}, which a run needs; "
-            f"start one, or give fewer --threads{instead}"
+            f"start one, or use fewer --threads{instead}"
         )
 
 
 def _nodes() -> list[dict[str, float]]:
-    """What each node of the cluster has."""
+    """Return the resources of each node of the cluster."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _gpus(job: Job) -> int:
-    """GPUs that a job gets of this cluster."""
+    """Return the number of GPUs that a job gets on this cluster."""
     if job.gpus_if_any and any(node.get("GPU", 0) >= job.gpus_if_any for node in _nodes()):
         return job.gpus_if_any
     return job.gpus
 
 
 def _ready(running: dict[Any, Job], timeout: float) -> Iterator[JobResult]:
-    """Take out what ends within some seconds; one that never began ends unsaid."""
+    """Remove and yield what ends within some seconds, except for tasks that never started."""
     import ray
 
     if not running:
@@ -167,12 +161,12 @@ def _ready(running: dict[Any, Job], timeout: float) -> Iterator[JobResult]:
 
 
 def _end(running: dict[Any, Job]) -> Iterator[JobResult]:
-    """Cancel: a task that waits never begins, one that runs asks its command to save and end."""
+    """Cancel: a waiting task never starts, a running one stops its command, which saves."""
     import ray
 
     for reference in running:
         ray.cancel(reference)
-    deadline = time.monotonic() + GRACE + 1
+    deadline = time.monotonic() + JobProcess.GRACE + 1
     while running and time.monotonic() < deadline:
         yield from _ready(running, 0.2)
 

@@ -1,0 +1,5 @@
+"""Log to TensorBoard."""
+
+from ssl_toolkit_tensorboard.logger import TensorBoard
+
+__all__ = ["TensorBoard"]
