@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 _LEAST_PACKED, _MOST_PACKED = 256 * 2**20, 50
 """A longer part of an archive that is packed more tightly than this is not what we write."""
@@ -176,15 +176,18 @@ def check_target(
     if path is None:
         return
     if path.is_dir():
-        raise ConfigError(f"{shown(path)}: a folder has this name; choose another one")
+        raise ConfigError(f"{display_path(path)}: a folder has this name; choose another one")
     if suffixes and path.suffix.lower() not in suffixes:
-        raise ConfigError(f"{shown(path)}: the name of this file ends in {' or '.join(suffixes)}")
+        raise ConfigError(
+            f"{display_path(path)}: the name of this file ends in {' or '.join(suffixes)}"
+        )
     if path.exists() and any(_is_file(path, Path(given)) for given in inputs):
         raise ConfigError(
-            f"{shown(path)}: this file is an input, which the output would replace; choose another "
+            f"{display_path(path)}: this file is an input, which the output would replace; "
+            "choose another "
             "name"
         )
-    check_writable(path.absolute().parent, shown(path))
+    check_writable(path.absolute().parent, display_path(path))
 
 
 def _is_file(path: Path, other: Path) -> bool:
@@ -208,4 +211,6 @@ def check_writable(path: Path, what: str) -> None:
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{what}: {shown(existing)} can't be written; choose another folder")
+        raise ConfigError(
+            f"{what}: {display_path(existing)} can't be written; choose another folder"
+        )

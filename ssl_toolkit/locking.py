@@ -22,7 +22,7 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 LOCK = ".lock"
 """Name of the file."""
@@ -48,10 +48,12 @@ class Lock:
             raise ModelError(_refusal(folder, _holder(self._path))) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
-                raise ModelError(f"{shown(folder)}: not writable: {error.strerror}") from error
+                raise ModelError(
+                    f"{display_path(folder)}: not writable: {error.strerror}"
+                ) from error
             holder = _holder(self._path)
             if holder.get("host", socket.gethostname()) != socket.gethostname() or _alive(holder):
-                way_out = f"; if it is no longer running, delete {shown(self._path)}"
+                way_out = f"; if it is no longer running, delete {display_path(self._path)}"
                 raise ModelError(_refusal(folder, holder) + way_out) from None
         self._held = True
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -87,7 +89,7 @@ def hold(folder: Path) -> Lock:
             missing or not writable.
     """
     if not folder.is_dir():  # `filelock` would make it
-        raise ModelError(f"{shown(folder)}: folder not found")
+        raise ModelError(f"{display_path(folder)}: folder not found")
     lock = Lock(folder / LOCK)
     lock.acquire()
     return lock
@@ -99,7 +101,9 @@ def _refusal(folder: Path, holder: dict[str, Any]) -> str:
         if holder
         else "another process"
     )
-    return f"{shown(folder)} is in use by {named}; wait until it ends, or choose another folder"
+    return (
+        f"{display_path(folder)} is in use by {named}; wait until it ends, or choose another folder"
+    )
 
 
 def _holder(path: Path) -> dict[str, Any]:

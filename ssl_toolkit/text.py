@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def shown(path: Path) -> str:
-    """A path as text for people, see `text_of`."""
-    return text_of(str(path))
+def display_path(path: Path) -> str:
+    """A path as text for people, see `display_text`."""
+    return display_text(str(path))
 
 
-def text_of(name: str) -> str:
+def display_text(name: str) -> str:
     """A file name as the text its bytes mean in UTF-8, whatever the locale says they are.
 
     Bytes that are no UTF-8 show as a backslash, x and their value.
@@ -20,7 +20,7 @@ def text_of(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def some(names: Sequence[str], most: int = 10) -> str:
+def summarize(names: Sequence[str], most: int = 10) -> str:
     """Names for one line of a message: the first few, and how many more there are."""
     text = ", ".join(names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most:,} more"

@@ -20,7 +20,7 @@ def command(run: Path, as_json: bool) -> int:
     Exit status 0 when it is, 1 with a line for each fault when it isn't.
     """
     from ssl_toolkit.runs.check import check_run
-    from ssl_toolkit.text import shown
+    from ssl_toolkit.text import display_path
 
     found = check_run(run)
     if as_json:
@@ -38,5 +38,5 @@ def command(run: Path, as_json: bool) -> int:
         if not found.faults:
             of = f"{len(found.checked)} files checked"
             of += f"; its data was not compared: {found.data}" if found.data else ", and its data"
-            echo(f"{shown(run)}: {found.status}, whole ({of})")
+            echo(f"{display_path(run)}: {found.status}, whole ({of})")
     return 1 if found.faults else 0

@@ -63,7 +63,7 @@ def command(
     from ssl_toolkit.runs.predictions import confusions, score_parts
     from ssl_toolkit.runs.progress import score_rows
     from ssl_toolkit.tabular import write_image
-    from ssl_toolkit.text import shown
+    from ssl_toolkit.text import display_path
 
     check_target(confusion, (".png",))
     if data is None and root is not None:
@@ -91,7 +91,7 @@ def command(
         # The last part is the test, or what stands for it.
         filled = [part for part in matrices if results[part] is not None]
         if not filled:
-            raise DataError(f"{shown(run)}: nothing to score; name images with --data")
+            raise DataError(f"{display_path(run)}: nothing to score; name images with --data")
         write_image(confusion, draw_confusion(matrices[filled[-1]], classes))
     if as_json:
         told = {

@@ -41,7 +41,7 @@ def command(
     from ssl_toolkit.files import check_target
     from ssl_toolkit.inference.run_inputs import inputs_of
     from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
-    from ssl_toolkit.text import text_of
+    from ssl_toolkit.text import display_text
 
     listing = list_images(images)
     check_target(output, TABLES, [*listing.paths, *inputs_of(run)])
@@ -70,7 +70,7 @@ def command(
         columns += [f"p_{name}" for name in model.classes]
     write_rows(output, columns, rows())
     if output is not None:
-        echo(f"{len(listing.names)} images: {text_of(str(output))}")
+        echo(f"{len(listing.names)} images: {display_text(str(output))}")
     if bad:
         echo(
             f"error: {bad} of {len(listing.names)} images can't be read; the column error of "

@@ -55,7 +55,7 @@ def command(
     from ssl_toolkit.files import check_target
     from ssl_toolkit.inference.run_inputs import inputs_of
     from ssl_toolkit.tabular import write_rows
-    from ssl_toolkit.text import text_of
+    from ssl_toolkit.text import display_text
 
     listing = list_images([pool])
     check_target(output, (".csv", ".tsv", ".jsonl"), [*listing.paths, *inputs_of(run)])
@@ -83,7 +83,7 @@ def command(
         labels = {row[1] for row in rows if row[1]}
         sure = sum(1 for row in rows if row[1])
         told = f"{sure} of {len(rows)} images labeled, {len(labels)} classes"
-        echo(told if output is None else f"{text_of(str(output))}: {told}", err=True)
+        echo(told if output is None else f"{display_text(str(output))}: {told}", err=True)
         if len(labels) < 2:
             echo("warning: training needs two classes; lower --threshold", err=True)
         if output is not None and (root := root_of([str(row[0]) for row in rows])):

@@ -13,7 +13,7 @@ from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.data.splits.split_file import compare_files
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import some
+from ssl_toolkit.text import summarize
 
 _DATA = ("dataset", "data", "classes")
 _SPLIT = (
@@ -162,7 +162,7 @@ def _unequal(members: Sequence[ComparedRun], what: str, keys: Sequence[str]) -> 
     for (seed, *_), by_value in groups.items():
         if len(by_value) > 1:
             told = "; ".join(
-                f"{value[:60]} in {some([*dict.fromkeys(run.row for run in runs)])}"
+                f"{value[:60]} in {summarize([*dict.fromkeys(run.row for run in runs)])}"
                 for value, runs in by_value.items()
             )
             of = f" of seed {seed}" if seed else ""

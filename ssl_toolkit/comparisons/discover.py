@@ -12,7 +12,7 @@ from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import shown, text_of
+from ssl_toolkit.text import display_path, display_text
 
 
 def loose_places(paths: Iterable[Path]) -> tuple[list[Place], dict[str, str]]:
@@ -36,7 +36,7 @@ def loose_places(paths: Iterable[Path]) -> tuple[list[Place], dict[str, str]]:
         folder = RunFolder(path)
         if not folder.summary.exists() or not folder.config.exists():
             raise ModelError(
-                f"{shown(path)}: not the folder of a run or of a comparison "
+                f"{display_path(path)}: not the folder of a run or of a comparison "
                 f"(no {'summary.json' if folder.config.exists() else 'config.yaml'})"
             )
         runs[path] = _identity(folder)
@@ -49,7 +49,7 @@ def loose_places(paths: Iterable[Path]) -> tuple[list[Place], dict[str, str]]:
             for key, value in keys.items()
             if key not in ("algo", "seed") and any(other.get(key) != value for other in same)
         ]
-        row = text_of(" ".join([keys["algo"], *told]))
+        row = display_text(" ".join([keys["algo"], *told]))
         algorithms[row] = keys["algo"]
         found.append((row, keys["seed"], path))
     order = [*dict.fromkeys(row for row, _, _ in found)]
@@ -64,7 +64,9 @@ def _identity(folder: RunFolder) -> dict[str, Any]:
         member = ComparedRun("", int(config["seed"]), folder.path, "running", config=config)
         name = section(config)
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{shown(folder.config)}: not the configuration of a run") from error
+        raise ConfigError(
+            f"{display_path(folder.config)}: not the configuration of a run"
+        ) from error
     identity = {"algo": name, "seed": member.seed} | own_settings(member)
     return identity | shared_settings(member)
 
@@ -79,7 +81,8 @@ def check_unique(places: Sequence[Place]) -> None:
     for row, seed, folder in places:
         if (row, seed) in taken:
             raise ConfigError(
-                f"{shown(taken[row, seed])} and {shown(folder)} are both {row} with seed {seed}; "
+                f"{display_path(taken[row, seed])} and {display_path(folder)} are both {row} "
+                f"with seed {seed}; "
                 "name one of them"
             )
         taken[row, seed] = folder

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 Place = tuple[str, int, Path]
 """Row, seed, and the folder of that run."""
@@ -57,7 +57,7 @@ def read_plan(folder: Path) -> Plan:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{shown(path)}: missing or damaged ({type(error).__name__}: {error}); the same "
+            f"{display_path(path)}: missing or damaged ({type(error).__name__}: {error}); the same "
             "`ssl-toolkit compare` command writes it anew"
         ) from error
 

@@ -11,7 +11,7 @@ from ssl_toolkit.comparisons.types import ComparedRun, Status
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ModelError, ToolkitError
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import text_of
+from ssl_toolkit.text import display_text
 
 _PARTS = {
     "test": ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll"),
@@ -94,4 +94,4 @@ def _lenient(folder: RunFolder) -> tuple[dict[str, Any] | None, dict[str, Any] |
 
 
 def _line(text: str) -> str:
-    return text_of(" ".join(text.split()))
+    return display_text(" ".join(text.split()))

@@ -21,7 +21,7 @@ from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable
-from ssl_toolkit.text import some
+from ssl_toolkit.text import summarize
 
 DEFAULT_DATASET = "digits"
 
@@ -110,8 +110,8 @@ def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
     foreign = sorted(set(classes) - set(table.classes))
     if missing or foreign or len(classes) != len(table.classes):
         raise DataError(
-            f"classes: the data has {some(table.classes)}; the list given lacks "
-            f"{some(missing) or 'none'} and adds {some(foreign) or 'none'}"
+            f"classes: the data has {summarize(table.classes)}; the list given lacks "
+            f"{summarize(missing) or 'none'} and adds {summarize(foreign) or 'none'}"
         )
     place = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
     labels = np.where(table.labels >= 0, place[table.labels], -1).astype(np.int64)

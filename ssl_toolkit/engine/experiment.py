@@ -59,7 +59,7 @@ from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.heads import FeatureHead
 from ssl_toolkit.models.probe import unfitted_head
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,8 @@ def split_of(table: ImageTable, settings: Settings) -> tuple[ImageTable, Split, 
     split = _drawn(table, settings, chosen) if stored is None else stored.split
     if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
         raise DataError(
-            f"--labels names other labeled images than {shown(Path(needed(settings.split)))} "
+            "--labels names other labeled images than "
+            f"{display_path(Path(needed(settings.split)))} "
             f"({len(others):,} are not in it); leave one of them out"
         )
     return table, split, stored

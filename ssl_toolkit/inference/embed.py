@@ -24,7 +24,7 @@ from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features, write_atomically
 from ssl_toolkit.models.factory import build_classifier, own_image_size
-from ssl_toolkit.text import shown, text_of
+from ssl_toolkit.text import display_path, display_text
 
 DEFAULT_SIZE = 224
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -69,7 +69,7 @@ class Embeddings:
             np.savez(buffer, **arrays)
             content = buffer.getvalue()
         else:
-            raise ConfigError(f"{shown(target)}: the output must be a .npz or .parquet file")
+            raise ConfigError(f"{display_path(target)}: the output must be a .npz or .parquet file")
         write_atomically(target, lambda file: file.write(content))
 
 
@@ -109,7 +109,7 @@ def embed(
         UserError: the data, the backbone or its weights can't be had.
     """
     if holds_features(str(data)):
-        raise ConfigError(f"{shown(Path(data))} holds features already")
+        raise ConfigError(f"{display_path(Path(data))} holds features already")
     chosen = choose_device(device)
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
     rows = Collected(workers, size, progress, fit=fit)
@@ -167,7 +167,7 @@ def _parquet(found: Embeddings) -> bytes:
     labels = [None if label < 0 else found.classes[label] for label in found.labels.tolist()]
     table = pa.table(
         {
-            "path": pa.array([text_of(key) for key in found.keys], pa.string()),
+            "path": pa.array([display_text(key) for key in found.keys], pa.string()),
             "label": pa.array(labels, pa.string()),
             "split": pa.array(found.splits.tolist(), pa.string()),
             "embedding": pa.FixedSizeListArray.from_arrays(values, size),

@@ -25,7 +25,7 @@ from ssl_toolkit.runs.predictions import (
     Predictions,
     predict_parts,
 )
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 
 def predict_own_data(
@@ -53,8 +53,8 @@ def predict_own_data(
     summary = folder.read_summary()
     if summary["status"] != "completed":
         raise ModelError(
-            f"{shown(path)}: the run is {summary['status']}; go on with "
-            f"`ssl-toolkit resume {shown(path)}`"
+            f"{display_path(path)}: the run is {summary['status']}; go on with "
+            f"`ssl-toolkit resume {display_path(path)}`"
         )
     config = folder.reopen()
     given = {"device": device, "eval_batch_size": batch_size}
@@ -107,7 +107,7 @@ def predict_other_data(
     check_classes(table.classes, model.classes, path, data)
     part, rows = _to_score(table)
     if not len(rows):
-        raise DataError(f"{shown(data)}: no image carries a label, so nothing can be scored")
+        raise DataError(f"{display_path(data)}: no image carries a label, so nothing can be scored")
     check_input(table.features, model.backbone)
     store: ImageStore | FeatureStore
     if table.features is not None:

@@ -12,7 +12,7 @@ from ssl_toolkit.files import check_writable, naming, write_atomically
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 Form = Literal["timm", "torch-export", "onnx"]
 
@@ -48,7 +48,8 @@ def export_run(
     status = folder.read_summary()["status"]
     if status != "completed":
         raise ModelError(
-            f"{shown(run)}: the run is {status}; go on with `ssl-toolkit resume {shown(run)}`"
+            f"{display_path(run)}: the run is {status}; go on with `ssl-toolkit resume "
+            f"{display_path(run)}`"
         )
     target = run / "export" / _NAMES[form] if output is None else output
     _check_target(target, form, overwrite)
@@ -65,7 +66,7 @@ def export_run(
 
 def _check_target(target: Path, form: Form, overwrite: bool) -> None:
     suffix = Path(_NAMES[form]).suffix
-    name = f"--output {shown(target)}"
+    name = f"--output {display_path(target)}"
     if suffix and target.suffix != suffix:
         raise ModelError(f"{name}: the name of a {form} file ends in {suffix}")
     check_writable(target.absolute().parent, name)
@@ -110,7 +111,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _how_to_open(target: Path, form: Form, config: dict[str, Any]) -> str:
-    where = shown(target)
+    where = display_path(target)
     if form == "torch-export":
         return f"torch.export.load({where!r}).module()(images)"
     if form == "onnx":

@@ -34,7 +34,7 @@ from ssl_toolkit.models.export import check_description, load_exported
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 LEAST_AHEAD = 64
 """Images decoded ahead of the forward at least, so that threads never wait for a small batch."""
@@ -248,7 +248,8 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     else:
         kind = "no such folder" if not where.exists() else "neither a run nor an exported model"
         raise ModelError(
-            f"{shown(where)}: {kind}; give the folder of a run (it holds model/ or checkpoints/) "
+            f"{display_path(where)}: {kind}; give the folder of a run (it holds model/ or "
+            "checkpoints/) "
             "or an exported one (it holds config.json and model.safetensors)"
         )
     return Model(
@@ -277,7 +278,7 @@ def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
 def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
     state = load_checkpoint(path)
     if state.get("step") == 0:
-        raise ModelError(f"{shown(path)}: not trained yet; wait for its next checkpoint")
+        raise ModelError(f"{display_path(path)}: not trained yet; wait for its next checkpoint")
     check_description(path, state)
     try:
         classifier, _ = build_classifier(
@@ -294,5 +295,5 @@ def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
         raise
     except Exception as error:  # weights of another network meet almost any exception
         reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{shown(path)}: its weights can't be used: {reason}") from error
+        raise ModelError(f"{display_path(path)}: its weights can't be used: {reason}") from error
     return classifier, state

@@ -15,7 +15,7 @@ from ssl_toolkit.data.readers.listing import Listing
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.inference.model import Model
 from ssl_toolkit.tabular import Row, plain
-from ssl_toolkit.text import shown, some, text_of
+from ssl_toolkit.text import display_path, display_text, summarize
 
 MANIFEST = ("path", "label", "split", "confidence")
 """Columns of a manifest of pseudo labels."""
@@ -79,9 +79,9 @@ def check_names(classes: Sequence[str], listing: Listing) -> None:
         for name in classes
         if name_fault(name) or class_name(class_of(guarded(name, as_label=True))) != name
     ]
-    odd = [shown(path) for path in listing.paths if not _is_utf8(os.fsencode(path))]
+    odd = [display_path(path) for path in listing.paths if not _is_utf8(os.fsencode(path))]
     if odd:
-        faults.append(f"names that are not UTF-8, which no manifest can hold: {some(odd)}")
+        faults.append(f"names that are not UTF-8, which no manifest can hold: {summarize(odd)}")
     if faults:
         raise DataError([f"pseudo-label: {fault}" for fault in faults])
 
@@ -125,7 +125,7 @@ def manifest_rows(
     for path, best, confidence in zip(paths, guesses.first[:, 0], confidences, strict=True):
         told = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
         label, split = (classes[best], "labeled") if told >= threshold else ("", "unlabeled")
-        rows.append([text_of(path), label, split, told])
+        rows.append([display_text(path), label, split, told])
     return rows
 
 

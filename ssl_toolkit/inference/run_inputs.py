@@ -9,7 +9,7 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import check_target
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 
 def inputs_of(run: Path) -> list[Path]:
@@ -51,7 +51,9 @@ def check_beside(path: Path | None, data: Path, root: Path | None = None) -> Non
     if path is None:
         return
     if data.is_dir() and path.resolve().is_relative_to(data.resolve()):
-        raise ConfigError(f"{shown(path)}: nothing is written into the data; choose another place")
+        raise ConfigError(
+            f"{display_path(path)}: nothing is written into the data; choose another place"
+        )
     if data.is_file() and path.exists():
         from ssl_toolkit.data.readers.detect import read_data
 

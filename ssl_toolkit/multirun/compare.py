@@ -34,7 +34,7 @@ from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
 from ssl_toolkit.multirun.progress import Watch
 from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.tables import show_table, write_tables
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 STOPPING = 9.5
 """Seconds that a launcher gets to end everything after a signal."""
@@ -170,7 +170,7 @@ def _folder(comparison: ComparisonConfig) -> Path:
     foreign = folder.is_dir() and any(path.name not in ours for path in folder.iterdir())
     if foreign and not (folder / PLAN).exists():
         raise ModelError(f"--output {given}: not the folder of a comparison; choose another")
-    check_writable(folder, f"--output {shown(folder)}")
+    check_writable(folder, f"--output {display_path(folder)}")
     return folder
 
 

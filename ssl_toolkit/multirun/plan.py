@@ -40,7 +40,7 @@ from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.runs.data_check import check_same_data
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.time_budget import check_chosen
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ def _check_planned(comparison: ComparisonConfig, earlier: Mapping[str, Any], fol
     ]
     if told:
         raise ConfigError(
-            f"{shown(folder)}: the comparison there is planned otherwise: {'; '.join(told)}; give "
+            f"{display_path(folder)}: the comparison there is planned otherwise: "
+            f"{'; '.join(told)}; give "
             "the same, or choose another --output (--overwrite begins it again)"
         )
 

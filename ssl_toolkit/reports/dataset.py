@@ -16,7 +16,7 @@ from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.readers.hugging_face import METADATA
 from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
 from ssl_toolkit.interfaces import ImageTable, Part
-from ssl_toolkit.text import text_of
+from ssl_toolkit.text import display_text
 
 _TILE, _GAP, _NAME = 96, 4, 160
 """Pixels: side of an image on the sheet, around it, and width of the names."""
@@ -47,7 +47,7 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
     sizes = np.bincount(table.labels[learned], minlength=len(table.classes))
     warning = "" if files is None else files.warning
     return {
-        "data": text_of(str(data)),
+        "data": display_text(str(data)),
         "layout": _layout(data, table, files),
         "classes": list(table.classes),
         "counts": _counts(table.parts),
@@ -111,7 +111,7 @@ def _file_facts(files: ImageFiles, size: int) -> dict[str, Any]:
         "modes": dict(Counter(mode.decode() for mode in cache.modes[places].tolist())),
         "extensions": dict(Counter(suffixes)),
         "unreadable": [
-            {"path": text_of(files.paths[place]), "reason": reason}
+            {"path": display_text(files.paths[place]), "reason": reason}
             for place, reason in sorted(cache.faults.items())
         ],
     }
@@ -138,7 +138,7 @@ def _layout(data: Path, table: ImageTable, images: ImageFiles | None) -> str:
     if archive is not None:
         return f"images inside {Path(archive).suffix.lower()} files"
     if data.is_file():
-        return f"a list of images, {text_of(data.name)}"
+        return f"a list of images, {display_text(data.name)}"
     if any((data / name).exists() for name in METADATA):
         return "an image folder with metadata"
     told = []

@@ -16,7 +16,7 @@ from ssl_toolkit.files import check_target
 from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.tables import FORMAT, NAMES, write_tables
 from ssl_toolkit.tabular import TABLES
-from ssl_toolkit.text import shown, text_of
+from ssl_toolkit.text import display_path, display_text
 
 PAGE = "report.html"
 
@@ -52,13 +52,13 @@ def remake(
     compared = [path for path in paths if _is_comparison(path)]
     if compared and len(paths) > 1:
         raise ConfigError(
-            f"{shown(compared[0])} is a comparison: report it alone, or name the runs in it"
+            f"{display_path(compared[0])} is a comparison: report it alone, or name the runs in it"
         )
     single = not compared and len(paths) == 1
     place = output or (compared[0] if compared else paths[0] / PAGE if single else Path("report"))
     if output is not None and output.suffix.lower() in _OTHER_FILES:
         raise ConfigError(
-            f"--output {shown(output)}: give FILE.html for the page alone, or a folder"
+            f"--output {display_path(output)}: give FILE.html for the page alone, or a folder"
         )
     page_only = place.suffix.lower() in (".html", ".htm")
     targets = [place] if page_only else [place / file for file in (*NAMES, PAGE)]
@@ -72,7 +72,7 @@ def remake(
         found, algorithms = loose_places(paths)
         comparison = gather(
             found,
-            name=name or text_of(paths[0].resolve().name if single else "runs"),
+            name=name or display_text(paths[0].resolve().name if single else "runs"),
             baseline=baseline,
             allow=allow,
             algorithms=algorithms,
@@ -97,5 +97,6 @@ def _check_ours(folder: Path, targets: Sequence[Path]) -> None:
     foreign = [target for target in targets if target.exists()]
     if foreign and not ours:
         raise ConfigError(
-            f"{shown(foreign[0])} exists and no report wrote it; choose another place with --output"
+            f"{display_path(foreign[0])} exists and no report wrote it; choose another place "
+            "with --output"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison, ScoreStats, Variant
-from ssl_toolkit.text import text_of
+from ssl_toolkit.text import display_text
 
 NOTHING = "–"
 """In a cell without a value."""
@@ -38,7 +38,7 @@ def sheet(comparison: Comparison) -> Sheet:
         for row in comparison.rows
     )
     versus = {
-        _DIFFERENCE: f"difference to {text_of(comparison.baseline or '')}",
+        _DIFFERENCE: f"difference to {display_text(comparison.baseline or '')}",
         _VERSUS_INTERVAL: "its 95 % interval",
     }
     tested = any("test.accuracy" in row.scores for row in comparison.rows)
@@ -80,12 +80,12 @@ def foot(comparison: Comparison) -> list[str]:
         )
     if scores and all(spread.count == 1 for spread in scores):
         lines.append("one seed each: nothing is known about the spread")
-    return [text_of(line) for line in lines]
+    return [display_text(line) for line in lines]
 
 
 def cell(value: Any) -> str:
     """A setting as written in a configuration."""
-    return "null" if value is None else text_of(str(value))
+    return "null" if value is None else display_text(str(value))
 
 
 def _score(name: str, digits: int) -> Callable[[Variant], str]:
@@ -149,7 +149,7 @@ _BLOCKS = (
 
 
 def _marked(row: Variant, marks: dict[str, list[int]]) -> str:
-    name = text_of(" ".join(row.name.split()))
+    name = display_text(" ".join(row.name.split()))
     return " ".join([name, *(f"[{number}]" for number in marks[row.name])])
 
 
@@ -176,4 +176,4 @@ def _remarks(row: Variant) -> list[str]:
 
 def _absent(member: ComparedRun) -> str:
     reason = f": {member.reason}" if member.reason else ""
-    return text_of(f"{member.row}, seed {member.seed}: {member.status}{reason}")
+    return display_text(f"{member.row}, seed {member.seed}: {member.status}{reason}")

@@ -20,7 +20,7 @@ from ssl_toolkit.errors import visible
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.reports.summary_table import NOTHING, cell, foot, sheet
 from ssl_toolkit.tabular import write_rows
-from ssl_toolkit.text import shown, text_of
+from ssl_toolkit.text import display_path, display_text
 
 FORMAT = "ssl-toolkit comparison 1"
 """What ``comparison.json`` says about itself."""
@@ -56,7 +56,7 @@ def show_table(comparison: Comparison, console: Console) -> None:
     made = sheet(comparison)
     if console.rich.is_terminal:
         for place, columns in enumerate(made.blocks):
-            title = Text(visible(text_of(comparison.name))) if place == 0 else None
+            title = Text(visible(display_text(comparison.name))) if place == 0 else None
             table = Table(title=title)
             for number, name in enumerate(columns):
                 table.add_column(Text(visible(name)), justify="right" if number else "left")
@@ -84,7 +84,7 @@ def markdown_page(comparison: Comparison) -> str:
         for cells in made.rows
     ]
     parts = [
-        f"# {_escaped(text_of(comparison.name))}",
+        f"# {_escaped(display_text(comparison.name))}",
         markdown.table([*map(_escaped, columns)], rows),
         "  \n".join(map(_escaped, made.footnotes)),
         markdown.bullets(map(_escaped, foot(comparison))),
@@ -156,7 +156,7 @@ def _member(member: ComparedRun, folder: Path) -> dict[str, Any]:
         "seed": member.seed,
         "status": member.status,
         "reason": member.reason,
-        "folder": shown(member.folder.relative_to(folder) if inside else member.folder),
+        "folder": display_path(member.folder.relative_to(folder) if inside else member.folder),
         "scores": _scores(member),
         **{
             key: record.get(key)
@@ -198,10 +198,10 @@ def _line(row: Variant, member: ComparedRun) -> list[str | float | None]:
     scores = _scores(member)
     words = (row.name, row.algorithm, "yes" if row.uses_hidden_labels else "no", overrides)
     return [
-        *map(text_of, words),
+        *map(display_text, words),
         member.seed,
         member.status,
-        text_of(member.reason),
+        display_text(member.reason),
         *(scores.get(name) for name in SCORES),
     ]
 
@@ -226,11 +226,11 @@ def _escaped(text: str) -> str:
 def _strict(value: Any) -> Any:
     """A tree that strict JSON and UTF-8 can hold; what is no finite number becomes text."""
     if isinstance(value, Mapping):
-        return {text_of(str(key)): _strict(item) for key, item in value.items()}
+        return {display_text(str(key)): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float):
         return value
-    return text_of(str(value))
+    return display_text(str(value))

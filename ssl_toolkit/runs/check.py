@@ -22,7 +22,7 @@ from ssl_toolkit.files import checked_archive
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 STATUSES = ("running", "completed", "interrupted", "failed")
 
@@ -74,8 +74,8 @@ def refuse_contradictions(paths: Iterable[Path]) -> None:
         if faults := _Checking(folder, folder.read_summary()).contradictions():
             told = "; ".join(faults)
             messages.append(
-                f"{shown(path)} contradicts itself: {told}; see `ssl-toolkit check-run "
-                f"{shown(path)}`, and train it again or leave it out"
+                f"{display_path(path)} contradicts itself: {told}; see `ssl-toolkit check-run "
+                f"{display_path(path)}`, and train it again or leave it out"
             )
     if messages:
         raise ModelError(messages)

@@ -38,7 +38,7 @@ from ssl_toolkit.runs.predictions import (
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
 from ssl_toolkit.runs.progress import TrainingProgress, show_results
 from ssl_toolkit.runs.summary import Results, RunResult, summary_of
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 OWN_DATA = (
     "trained on the embedded data set {}; for your own images: --data FOLDER "
@@ -125,14 +125,14 @@ def _finish(
         _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
         raise
     except torch.OutOfMemoryError as error:
-        told = MEMORY.format(trainer.step + 1, shown(folder.path))
+        told = MEMORY.format(trainer.step + 1, display_path(folder.path))
         _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
         raise TrainingError(told) from error
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         told = (
             f"{place}{error.strerror or error}; put that right and go on with "
-            f"`ssl-toolkit resume {shown(folder.path)}`"
+            f"`ssl-toolkit resume {display_path(folder.path)}`"
         )
         _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
         raise TrainingError(told) from error

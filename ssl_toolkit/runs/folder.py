@@ -13,7 +13,7 @@ from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import append_line, write_json, write_text
-from ssl_toolkit.text import shown, some
+from ssl_toolkit.text import display_path, summarize
 
 MAY_CHANGE = frozenset(
     {
@@ -156,7 +156,8 @@ class RunFolder:
         if data is not None:
             if config.settings.data is None:
                 raise ConfigError(
-                    f"--data {shown(data)}: {shown(self.path)} was trained on the data set "
+                    f"--data {display_path(data)}: {display_path(self.path)} was trained on the "
+                    "data set "
                     f"{config.settings.dataset}, which has no folder; leave --data out"
                 )
             update["data"] = str(data)
@@ -197,9 +198,10 @@ def check_classes(
         DataError: names both lists.
     """
     if set(classes) != set(own):
-        where = "its data" if data is None else shown(Path(data))
+        where = "its data" if data is None else display_path(Path(data))
         raise DataError(
-            f"{shown(run)} was trained on the classes {some(own)}; {where} has {some(classes)}; "
+            f"{display_path(run)} was trained on the classes {summarize(own)}; {where} has "
+            f"{summarize(classes)}; "
             "the names must be the same"
         )
 
@@ -226,5 +228,6 @@ def check_same(folder: RunFolder, config: RunConfig) -> None:
     ]
     if told:
         raise ConfigError(
-            f"{shown(folder.path)}: the run there has another configuration: {'; '.join(told)}"
+            f"{display_path(folder.path)}: the run there has another configuration: "
+            f"{'; '.join(told)}"
         )

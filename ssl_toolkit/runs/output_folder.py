@@ -13,7 +13,7 @@ from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import check_writable
 from ssl_toolkit.locking import LOCK, Lock, hold
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 
 class Output:
@@ -34,18 +34,20 @@ class Output:
         if settings.output is not None and os.path.lexists(path):
             if not path.is_dir():
                 raise ModelError(
-                    f"--output {shown(path)}: there is a file of that name; choose another name"
+                    f"--output {display_path(path)}: there is a file of that name; choose "
+                    "another name"
                 )
             if not overwrite and not (restart and _is_bare_start(path)):
                 raise ModelError(_taken(path))
             if not RunFolder(path).summary.exists() and not _is_bare_start(path):
                 raise ModelError(
-                    f"--output {shown(path)}: not the folder of a run, so it is not overwritten"
+                    f"--output {display_path(path)}: not the folder of a run, so it is not "
+                    "overwritten"
                 )
-            check_writable(path, f"--output {shown(path)}")
+            check_writable(path, f"--output {display_path(path)}")
             self._lock = hold(path)
         else:
-            check_writable(path, f"--output {shown(path)}")
+            check_writable(path, f"--output {display_path(path)}")
 
     def __enter__(self) -> Self:
         return self
@@ -99,8 +101,8 @@ def default_name(settings: Settings) -> str:
 
 def _taken(path: Path) -> str:
     return (
-        f"--output {shown(path)}: the folder exists; choose another name, go on with "
-        f"`ssl-toolkit resume {shown(path)}`, or replace it with --overwrite"
+        f"--output {display_path(path)}: the folder exists; choose another name, go on with "
+        f"`ssl-toolkit resume {display_path(path)}`, or replace it with --overwrite"
     )
 
 

@@ -27,7 +27,7 @@ from ssl_toolkit.runs.folder import MAY_CHANGE, RunFolder, check_classes
 from ssl_toolkit.runs.spawn import launch
 from ssl_toolkit.runs.summary import RunResult, summary_of
 from ssl_toolkit.runs.workers import prepare_all, shared
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 State = dict[str, Any]
 
@@ -176,12 +176,12 @@ def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, P
     """The state to go on from, its file and a warning; None for a run that has not begun."""
     begun = summary["steps"] or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
     again = (
-        f"to begin anew: `ssl-toolkit run --config {shown(folder.config)} --output "
-        f"{shown(folder.path)} --overwrite`"
+        f"to begin anew: `ssl-toolkit run --config {display_path(folder.config)} --output "
+        f"{display_path(folder.path)} --overwrite`"
     )
     if not kept_checkpoints(folder.last):
         if begun:
-            raise ModelError(f"{shown(folder.last)}: its checkpoints are gone; {again}")
+            raise ModelError(f"{display_path(folder.last)}: its checkpoints are gone; {again}")
         return None, folder.last, ""
     try:
         return load_newest(folder.last)
@@ -209,7 +209,7 @@ def _checked(
     steps = asked.get("steps")
     if steps is not None and steps < max(done, 1):
         raise ConfigError(
-            f"--steps {steps}: {shown(folder.path)} has done {done} steps already; give more"
+            f"--steps {steps}: {display_path(folder.path)} has done {done} steps already; give more"
         )
     now = dict(flatten(config.tree()))
     agreed = {
@@ -231,8 +231,10 @@ def _checked(
     ]
     if told:
         raise ConfigError(
-            f"{shown(folder.config)} was changed since the run began: {'; '.join(told)}; put that "
-            f"back, or begin a new run with `ssl-toolkit run --config {shown(folder.config)} "
+            f"{display_path(folder.config)} was changed since the run began: {'; '.join(told)}; "
+            "put that "
+            "back, or begin a new run with `ssl-toolkit run --config "
+            f"{display_path(folder.config)} "
             "--output NEW` (more steps alone: resume --steps N)"
         )
     return replace(config, settings=config.settings.model_copy(update=asked)), changes
@@ -268,4 +270,4 @@ def _take_up(trainer: Trainer, state: State, path: Path) -> None:
         trainer.load_state_dict(state)
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"{shown(path)}: does not fit this run ({reason})") from error
+        raise ModelError(f"{display_path(path)}: does not fit this run ({reason})") from error

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ssl_toolkit.data.images.files import image_faults, read_image, read_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import text_of
+from ssl_toolkit.text import display_text
 
 
 def save(image: Image.Image, path: Path, **options) -> Path:
@@ -212,5 +212,5 @@ def test_a_bomb_costs_no_memory(cases):
 
 
 def test_names_that_are_no_utf8():
-    assert text_of("caf\udce9") == "caf\\xe9"
-    assert text_of("名前") == "名前"
+    assert display_text("caf\udce9") == "caf\\xe9"
+    assert display_text("名前") == "名前"

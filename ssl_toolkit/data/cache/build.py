@@ -35,7 +35,7 @@ from ssl_toolkit.data.cache.format import (
 from ssl_toolkit.data.cache.in_use import remove_unused
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.files import naming
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
@@ -79,7 +79,7 @@ def open_cache(
                     folder, paths, size, workers, progress, fit
                 )
     except OSError as error:
-        place = shown(Path(os.fsdecode(error.filename or _named_root())))
+        place = display_path(Path(os.fsdecode(error.filename or _named_root())))
         warning = (
             f"decoded images can't be kept in {place} ({error.strerror or error}): they stay in "
             f"memory and are decoded again at the next start; {VARIABLE}=DIR names another folder"

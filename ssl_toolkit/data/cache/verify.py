@@ -13,7 +13,7 @@ from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 
 def verify(
@@ -65,7 +65,8 @@ def verify(
 def unreadable(paths: Sequence[str], faults: Mapping[int, str]) -> DataError:
     """The error that names all of them; `faults` by place in `paths`."""
     messages = [
-        f"can't read image {shown(Path(paths[place]))}: {faults[place]}" for place in sorted(faults)
+        f"can't read image {display_path(Path(paths[place]))}: {faults[place]}"
+        for place in sorted(faults)
     ]
     way_out = f"replace or remove the unreadable images ({len(faults)})"
     return DataError([*messages, f"{way_out}, or leave them out: --on-bad-image skip"])

@@ -27,7 +27,7 @@ from ssl_toolkit.data.images.files import each_image, try_image
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import shown, some
+from ssl_toolkit.text import display_path, summarize
 
 BLOCK_BYTES = 4 * 2**20
 """Read at once from a shard."""
@@ -111,7 +111,7 @@ class StreamedImages:
         """What to tell of `skipped`, in one line; empty for none."""
         if not self.skipped:
             return ""
-        told = some([f"{path} ({fault})" for path, fault in self.skipped.items()])
+        told = summarize([f"{path} ({fault})" for path, fault in self.skipped.items()])
         return (
             f"{len(self.skipped)} unlabeled images can't be read; others stood in for them: {told}"
         )
@@ -151,20 +151,22 @@ class StreamedImages:
     def _stand_in(self, place: int, fault: str) -> NDArray[np.uint8]:
         label = self._labels[place]
         alike = np.flatnonzero(self._labels == label)
-        self.skipped[shown(Path(self._path(place)))] = fault
+        self.skipped[display_path(Path(self._path(place)))] = fault
         start = int(np.searchsorted(alike, place))
         for other in np.roll(alike, -start)[1:].tolist():
             (answer,) = self._decoded([other])
             if not isinstance(answer, str):
                 return answer
-            self.skipped[shown(Path(self._path(other)))] = answer
-        raise DataError(f"can't read image {shown(Path(self._path(place)))}: {fault}, nor others")
+            self.skipped[display_path(Path(self._path(other)))] = answer
+        raise DataError(
+            f"can't read image {display_path(Path(self._path(place)))}: {fault}, nor others"
+        )
 
     def _named(
         self, places: NDArray[np.int64], answers: Sequence[NDArray[np.uint8] | str]
     ) -> dict[str, str]:
         return {
-            shown(Path(self._path(place))): answer
+            display_path(Path(self._path(place))): answer
             for place, answer in zip(places.tolist(), answers, strict=True)
             if isinstance(answer, str)
         }
@@ -242,5 +244,5 @@ def keep_all_but_unlabeled(
     }
     counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
     if bare := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
-        raise DataError(f"no labeled image of {some(bare)} can be read")
+        raise DataError(f"no labeled image of {summarize(bare)} can be read")
     return replace(split, **kept, notes=(*split.notes, *notes))

@@ -27,7 +27,7 @@ from ssl_toolkit.data.images.archives import MOST_BYTES, read_packed, too_long
 from ssl_toolkit.data.images.decoding import ROOM, Unreadable, damage, decode, room_for, to_upright
 from ssl_toolkit.data.images.kinds import AVIF_IS_READ, HEAD, named_kind
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 # Pillow logs what is odd in a TIFF as errors, which Python prints when nobody asked for a log.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
@@ -95,7 +95,7 @@ def read_images(
         each_image(lambda path: try_image(path, size, fit), paths, workers)
     ):
         if isinstance(answer, str):
-            faults.append(f"can't read image {shown(paths[place])}: {answer}")
+            faults.append(f"can't read image {display_path(paths[place])}: {answer}")
         else:
             images[place] = answer
     if faults:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.files import padded_place, try_image
 from ssl_toolkit.files import at_home
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 ImageInput = str | os.PathLike[str] | Image.Image | NDArray[np.generic] | Tensor
 """A file, an image of Pillow's, an array (H, W, 3) or (H, W), or a tensor (3, H, W)."""
@@ -43,7 +43,7 @@ def several(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
 
 def name_of(image: ImageInput, place: int) -> str:
     """An image in a message: its path, else its place in the list."""
-    return shown(Path(image)) if isinstance(image, str | os.PathLike) else f"number {place}"
+    return display_path(Path(image)) if isinstance(image, str | os.PathLike) else f"number {place}"
 
 
 def pixels_of(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:

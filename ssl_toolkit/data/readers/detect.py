@@ -19,7 +19,7 @@ from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import shown, some, text_of
+from ssl_toolkit.text import display_path, display_text, summarize
 
 _FOLDERS_OF_FILES = frozenset((*PARTS, "data"))  # where shards and parquet files may lie
 
@@ -62,10 +62,11 @@ def read_data(
     if top.is_dir():
         shards, tables, metadata = _files(top)
         if root is not None:
-            rows.notes.append(f"--root is not used: {shown(top)} is a folder")
+            rows.notes.append(f"--root is not used: {display_path(top)} is a folder")
         if shards and tables:
             raise DataError(
-                f"{shown(top)} has both .tar and .parquet files ({some([*shards, *tables])}); "
+                f"{display_path(top)} has both .tar and .parquet files "
+                f"({summarize([*shards, *tables])}); "
                 "keep one kind"
             )
         if shards:
@@ -85,7 +86,9 @@ def read_data(
                 fit=fit,
             )
     elif not top.exists():
-        raise DataError(f"--data {shown(top)} doesn't exist; give a folder that holds {LAYOUTS}")
+        raise DataError(
+            f"--data {display_path(top)} doesn't exist; give a folder that holds {LAYOUTS}"
+        )
     elif suffix == ".npz":
         return lay_out(read_npz(top), fit)
     elif suffix in SUFFIXES:
@@ -98,7 +101,7 @@ def read_data(
         classes = read_parquet([top], top, rows)
     else:
         raise DataError(
-            f"--data {shown(top)} is a file of no known kind ({', '.join(SUFFIXES)}, .npz, "
+            f"--data {display_path(top)} is a file of no known kind ({', '.join(SUFFIXES)}, .npz, "
             f".tar or .parquet are); a folder holds {LAYOUTS}"
         )
     rows.drop_unreadable(refuse=on_bad_image == "error")
@@ -110,7 +113,7 @@ def _files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]
     """Shards, parquet files and metadata by key; none of the former beside class folders."""
     inside = entries(top)
     folders = [entry for entry in inside if entry.is_dir()]
-    files = {text_of(entry.name): entry for entry in inside if not entry.is_dir()}
+    files = {display_text(entry.name): entry for entry in inside if not entry.is_dir()}
     bare = True
     for folder in folders:
         if folder.name.lower() not in _FOLDERS_OF_FILES:
@@ -118,7 +121,7 @@ def _files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]
             continue
         for entry in entries(folder):
             bare = bare and not entry.is_dir()
-            files[f"{text_of(folder.name)}/{text_of(entry.name)}"] = entry
+            files[f"{display_text(folder.name)}/{display_text(entry.name)}"] = entry
 
     def of(suffix: str) -> dict[str, Path]:
         return {key: file for key, file in files.items() if file.suffix.lower() == suffix and bare}
@@ -139,5 +142,8 @@ def _check_filled(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
     )
     if empty := [name for number, name in enumerate(classes) if not counts[number]]:
         raise DataError(
-            [f"{shown(top)}: class {name!r} has no readable image with a label" for name in empty]
+            [
+                f"{display_path(top)}: class {name!r} has no readable image with a label"
+                for name in empty
+            ]
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import shown, some, text_of
+from ssl_toolkit.text import display_path, display_text, summarize
 
 # In lower case.
 _LEFT_BY_TOOLS = frozenset(
@@ -50,8 +50,8 @@ def entries(folder: Path) -> list[Path]:
     try:
         found = [folder / name for name in os.listdir(folder) if not _left_by_tools(name)]
     except OSError as error:
-        raise DataError(f"can't list the folder {shown(folder)}: {error.strerror}") from None
-    return sorted(found, key=lambda path: text_of(path.name))
+        raise DataError(f"can't list the folder {display_path(folder)}: {error.strerror}") from None
+    return sorted(found, key=lambda path: display_text(path.name))
 
 
 def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Finds:
@@ -82,7 +82,7 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fin
 
     def descend(folder: Path, key: str) -> None:
         for path in entries(folder):
-            inner = f"{key}/{text_of(path.name)}"
+            inner = f"{key}/{display_text(path.name)}"
             if path.is_dir():
                 if path.is_symlink():
                     linked.append((path, inner))
@@ -123,10 +123,12 @@ def unused_notes(names: Iterable[str], why: str) -> list[str]:
     others = kinds.pop("", [])
     notes = [
         f"files not used, {len(found)}, each {kind}, which isn't read; convert them to JPEG or "
-        f"PNG: {some(found)}"
+        f"PNG: {summarize(found)}"
         for kind, found in kinds.items()
     ]
-    return notes + ([f"files not used, {len(others)} ({why}): {some(others)}"] if others else [])
+    return notes + (
+        [f"files not used, {len(others)} ({why}): {summarize(others)}"] if others else []
+    )
 
 
 def real_path(path: Path) -> Path:

@@ -15,7 +15,7 @@ from ssl_toolkit.data.readers.file_tree import entries, in_any, is_inside, real_
 from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
-from ssl_toolkit.text import shown, some, text_of
+from ssl_toolkit.text import display_path, display_text, summarize
 
 LAYOUTS = (
     "labeled/<class>/… with unlabeled/… and test/<class>/… (and validation/<class>/…); or "
@@ -81,27 +81,30 @@ def read_folder(
     top = Path(path)
     if not top.is_dir():
         kind = "is a file, not a folder" if top.exists() else "doesn't exist"
-        raise DataError(f"the data folder {shown(top)} {kind}; give one that holds {LAYOUTS}")
+        raise DataError(
+            f"the data folder {display_path(top)} {kind}; give one that holds {LAYOUTS}"
+        )
     rows = Collected(workers, size, progress, lazily, fit)
     inside = entries(top)
     folders = [entry for entry in inside if entry.is_dir()]
-    rows.unused += [text_of(entry.name) for entry in inside if not entry.is_dir()]
+    rows.unused += [display_text(entry.name) for entry in inside if not entry.is_dir()]
     sources = _sources(top, folders)
     if "labeled" in sources or "train" in sources:
         classes = _read_splits(top, sources, rows)
         used = set(rows.folders)
-        rows.ignored += [text_of(folder.name) for folder in folders if folder not in used]
+        rows.ignored += [display_text(folder.name) for folder in folders if folder not in used]
     elif sources:
-        names = some([f"{text_of(folder.name)}/" for folder in sources.values()])
+        names = summarize([f"{display_text(folder.name)}/" for folder in sources.values()])
         raise DataError(
-            f"{shown(top)} has {names} but neither labeled/ nor train/; a data folder holds "
+            f"{display_path(top)} has {names} but neither labeled/ nor train/; a data folder holds "
             f"{LAYOUTS}"
         )
     else:
         classes = _read_classes(top, "", folders, "pool", (), rows)
         if len(classes) < 2:
             raise DataError(
-                f"{shown(top)} holds images in {len(classes)} class folders, two are the least; "
+                f"{display_path(top)} holds images in {len(classes)} class folders, two are the "
+                "least; "
                 f"a data folder holds {LAYOUTS}"
             )
     rows.drop_unreadable(refuse=on_bad_image == "error")
@@ -133,7 +136,8 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tup
         raise _both(top, validation, val)
     if main == "pool" and pool is not None:
         rows.notes.append(
-            f"{text_of(pool.name)}/ is not used beside train/; rename train/ to labeled/ to use it"
+            f"{display_text(pool.name)}/ is not used beside train/; rename train/ to labeled/ to "
+            "use it"
         )
         pool = None
     found: dict[Part, Path | None] = {
@@ -147,9 +151,9 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tup
     classes: tuple[str, ...] = ()
     faults: list[str] = []
     for part, folder in splits.items():
-        name = text_of(folder.name)
+        name = display_text(folder.name)
         inside = entries(folder)
-        rows.unused += [f"{name}/{text_of(item.name)}" for item in inside if not item.is_dir()]
+        rows.unused += [f"{name}/{display_text(item.name)}" for item in inside if not item.is_dir()]
         kinds = [item for item in inside if item.is_dir()]
         others = [real_path(other) for other in splits.values() if other != folder]
         if part == main:
@@ -157,8 +161,9 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tup
             continue
         foreign = [item for item in kinds if _class_of(item) not in classes]
         faults += [
-            f"{shown(item)} is a class that {text_of(splits[main].name)}/ doesn't have (it has "
-            f"{some(classes)}); add images of it there, or remove the folder"
+            f"{display_path(item)} is a class that {display_text(splits[main].name)}/ doesn't "
+            "have (it has "
+            f"{summarize(classes)}); add images of it there, or remove the folder"
             for item in foreign
         ]
         if not foreign:
@@ -183,7 +188,7 @@ def _read_classes(
     root = real_path(top)
     kinds: list[str] = []
     for folder in sorted(folders, key=_class_of):
-        kind, name = _class_of(folder), text_of(folder.name)
+        kind, name = _class_of(folder), display_text(folder.name)
         real = real_path(folder)
         home = real_path(folder.parent)
         if folder.is_symlink() and (
@@ -207,17 +212,17 @@ def _read_classes(
 
 def _class_of(folder: Path) -> str:
     """The class of a folder: two folders of one name in two Unicode forms are one class."""
-    return class_name(text_of(folder.name))
+    return class_name(display_text(folder.name))
 
 
 def _read_unlabeled(top: Path, pool: Path | None, others: Sequence[Path], rows: Collected) -> None:
     if pool is None:
-        rows.notes.append(f"no unlabeled images: there is no folder {shown(top)}/unlabeled")
+        rows.notes.append(f"no unlabeled images: there is no folder {display_path(top)}/unlabeled")
         return
-    finds = walk(pool, text_of(pool.name), root=real_path(top), others=others)
+    finds = walk(pool, display_text(pool.name), root=real_path(top), others=others)
     rows.add(finds, -1, "unlabeled")
     if not finds.images:
-        rows.notes.append(f"no unlabeled images: the folder {shown(pool)} holds none")
+        rows.notes.append(f"no unlabeled images: the folder {display_path(pool)} holds none")
 
 
 def _check_apart(folders: Sequence[Path]) -> None:
@@ -225,21 +230,22 @@ def _check_apart(folders: Sequence[Path]) -> None:
         for other in folders:
             if folder != other and is_inside(real_path(folder), real_path(other)):
                 raise DataError(
-                    f"{shown(folder)} and {shown(other)} lead to the same images; "
+                    f"{display_path(folder)} and {display_path(other)} lead to the same images; "
                     "splits must not share a folder"
                 )
 
 
 def _both(top: Path, one: Path, other: Path) -> DataError:
     return DataError(
-        f"{shown(top)} has both {text_of(one.name)}/ and {text_of(other.name)}/, which mean the "
+        f"{display_path(top)} has both {display_text(one.name)}/ and "
+        f"{display_text(other.name)}/, which mean the "
         "same; keep one of them"
     )
 
 
 def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
-    where = shown(rows.folders[0] if rows.folders else top)
-    start = f"{text_of(rows.folders[0].name)}/" if rows.folders else ""
+    where = display_path(rows.folders[0] if rows.folders else top)
+    start = f"{display_text(rows.folders[0].name)}/" if rows.folders else ""
     pairs = zip(rows.labels, rows.parts, strict=True)
     filled = {label for label, part in pairs if part in ("labeled", "pool")}
     empty = [

@@ -15,7 +15,7 @@ from ssl_toolkit.data.readers.manifests import fill, fill_from_files, part_of
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_text, records
 from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import shown, text_of
+from ssl_toolkit.text import display_path, display_text
 
 METADATA = ("metadata.csv", "metadata.jsonl")
 """Names of files that list the images of their folder under ``file_name``."""
@@ -50,16 +50,16 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> t
     Raises:
         DataError: as `manifests.read_manifest`.
     """
-    bad = BadRows(shown(top))
+    bad = BadRows(display_path(top))
 
     def found() -> Iterator[Record]:
         for path in metadata:
-            bad.where = shown(path)
-            home = "" if path.parent == top else f"{text_of(path.parent.name)}/"
+            bad.where = display_path(path)
+            home = "" if path.parent == top else f"{display_text(path.parent.name)}/"
             for line, name, label, split in records(path, bad, "file_name", rows.notes):
                 key = home + name
                 yield line, key, label, split or (part_of(key) if "/" in key else "")
-        bad.where = shown(metadata[0] if len(metadata) == 1 else top)
+        bad.where = display_path(metadata[0] if len(metadata) == 1 else top)
 
     return fill_from_files(found(), top, bad, rows)
 
@@ -84,13 +84,13 @@ def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str
         DataError: pyarrow isn't installed, a file is damaged or lacks a column of images, or as
             `manifests.fill`.
     """
-    bad = BadRows(shown(top), "row")
+    bad = BadRows(display_path(top), "row")
 
     def found() -> Iterator[Record]:
         for path in files:
-            bad.where = shown(path)
+            bad.where = display_path(path)
             yield from _rows(path, top, bad, rows)
-        bad.where = shown(files[0] if len(files) == 1 else top)
+        bad.where = display_path(files[0] if len(files) == 1 else top)
 
     return fill(found(), os.path.abspath(top), bad, rows)
 
@@ -109,7 +109,7 @@ def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Reco
             f"{bad.where} has no column of images, a struct of bytes and path; its columns are "
             f"{', '.join(source.schema.names)}"
         )
-    where = text_of(os.path.relpath(path, top)) if path != top else text_of(path.name)
+    where = display_text(os.path.relpath(path, top)) if path != top else display_text(path.name)
     split = part_of(path.name) or part_of("" if top in (path, path.parent) else path.parent.name)
     for row, value in enumerate(source.cells(column) if column else [None] * source.count):
         if isinstance(value, str) and len(value) > LABEL_LENGTH:

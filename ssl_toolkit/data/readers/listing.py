@@ -10,7 +10,7 @@ from pathlib import Path
 from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.data.readers.file_tree import real_path, unused_notes, walk
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import shown, some, text_of
+from ssl_toolkit.text import display_path, display_text, summarize
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ def list_images(arguments: Sequence[str]) -> Listing:
         path = Path(typed)
         if not path.is_dir():
             if not os.path.lexists(path):
-                faults.append(f"{text_of(typed)}: no such image or folder")
-            listing.names.append(text_of(typed))
+                faults.append(f"{display_text(typed)}: no such image or folder")
+            listing.names.append(display_text(typed))
             listing.paths.append(path)
             continue
         finds = walk(path, "", root=real_path(path))
-        start = text_of(os.path.join(typed, ""))
+        start = display_text(os.path.join(typed, ""))
         if not finds.images:
             known = [name for name in finds.unused if kind_of_name(name)]
             told = "; ".join(["there are no images in this folder", *unused_notes(known, "")])
-            faults.append(f"{shown(path)}: {told}")
+            faults.append(f"{display_path(path)}: {told}")
         listing.names.extend(start + key.removeprefix("/") for key in finds.images)
         listing.paths.extend(finds.images.values())
         unused += [start + key.removeprefix("/") for key in finds.unused]
@@ -64,5 +64,5 @@ def list_images(arguments: Sequence[str]) -> Listing:
         raise DataError(faults)
     listing.notes.extend(unused_notes(unused, "no image's extension"))
     if links:
-        listing.notes.append(f"links not followed (they lead in a circle): {some(links)}")
+        listing.notes.append(f"links not followed (they lead in a circle): {summarize(links)}")
     return listing

@@ -17,7 +17,7 @@ from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.text import shown, some
+from ssl_toolkit.text import display_path, summarize
 
 PARTS: dict[str, Part] = {
     "": "pool",
@@ -61,7 +61,7 @@ def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, 
         DataError: the file can't be read, some rows are wrong (told by line), fewer than two
             classes carry labels, or none of the images exists.
     """
-    bad = BadRows(shown(path))
+    bad = BadRows(display_path(path))
     found = records(path, bad, "path", rows.notes)
     return fill_from_files(found, path.parent if root is None else root, bad, rows)
 
@@ -87,7 +87,7 @@ def fill_from_files(
         rows.paths = Texts(_file_name(key) for key in rows.keys)
     rows.base = base
     if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
-        first = shown(Path(base, rows.paths[0]))
+        first = display_path(Path(base, rows.paths[0]))
         raise DataError(
             f"none of the {len(rows.keys):,} images of {bad.where} exists, the first should be "
             f"{first}; name the folder that its paths start from with --root DIR"
@@ -127,13 +127,15 @@ def fill(
         key = inside(text, base) if _may_be_odd(text) else text
         part = PARTS.get(split) or PARTS.get(split.strip().lower())
         if not key:
-            bad.add(line, f"{text!r} is no path inside {shown(Path(base))}{_WAY_IN}")
+            bad.add(line, f"{text!r} is no path inside {display_path(Path(base))}{_WAY_IN}")
         elif fault := name_fault(key):
             bad.add(line, f"the path {text!r} {fault}")
         elif label not in forms and (fault := name_fault(label)):
             bad.add(line, f"the label {label!r} {fault}")
         elif links is not None and (outside := links.outside(key)):
-            bad.add(line, f"{text!r} leads by a link out of {shown(Path(base))} to {outside}")
+            bad.add(
+                line, f"{text!r} leads by a link out of {display_path(Path(base))} to {outside}"
+            )
         elif part is None:
             words = ", ".join(word for word in PARTS if word)
             bad.add(line, f"the split {split!r} is unknown; it is empty or one of {words}")
@@ -224,7 +226,10 @@ class Links:
         real = real_path(Path(self._base, name))
         if any(is_inside(real, root) for root in self._roots):
             return ""
-        return f"{shown(real)}; write where the images are, and name a folder of all with --root"
+        return (
+            f"{display_path(real)}; write where the images are, and name a folder of all with "
+            "--root"
+        )
 
 
 def _file_name(key: str) -> str:
@@ -261,7 +266,7 @@ def _classes(
     if hidden:
         notes.append(
             f"labels of unlabeled images that are no class of the labeled ones are not used, "
-            f"{hidden.total()} images: {some(list(hidden))}"
+            f"{hidden.total()} images: {summarize(list(hidden))}"
         )
     return classes
 

@@ -18,7 +18,7 @@ from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.manifests import PARTS
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import shown, some
+from ssl_toolkit.text import display_path, summarize
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def read_npz(path: Path) -> ImageTable:
     Raises:
         DataError: the file can't be read, or an array is missing or of another shape.
     """
-    where = shown(path)
+    where = display_path(path)
     try:
         with zipfile.ZipFile(path) as archive:
             stored = {n.removesuffix(".npy"): n for n in archive.namelist() if n.endswith(".npy")}
@@ -72,7 +72,11 @@ def read_npz(path: Path) -> ImageTable:
     found = {name: match for name in arrays if (match := _NAME.fullmatch(name))}
     kinds = {match[2] for match in found.values()}
     if len(kinds) != 1:
-        have = "both images and features" if kinds else f"the arrays {some(list(arrays)) or 'none'}"
+        have = (
+            "both images and features"
+            if kinds
+            else f"the arrays {summarize(list(arrays)) or 'none'}"
+        )
         raise DataError(f"{where} holds {have}; it needs {LAYOUT}")
     classes, groups, used = None, [], {*found, "classes", "splits", "keys"}
     if "classes" in arrays:
@@ -94,9 +98,9 @@ def read_npz(path: Path) -> ImageTable:
         table = replace(table, keys=keys)
     counts = {part: int((table.parts == part).sum()) for part in dict.fromkeys(PARTS.values())}
     told = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-    notes = [f"{len(classes)} classes ({some(classes)}); {kind}: {told}"]
+    notes = [f"{len(classes)} classes ({summarize(classes)}); {kind}: {told}"]
     if unused := sorted(arrays.keys() - used):
-        notes.append(f"arrays of {where} that are not used: {some(unused)}")
+        notes.append(f"arrays of {where} that are not used: {summarize(unused)}")
     return replace(table, notes=tuple(notes))
 
 
@@ -119,7 +123,9 @@ def _group(
         if classes is not None and arrays[own].dtype.kind in "iu":
             names = [classes[int(n)] if n and -1 < int(n) < len(classes) else n for n in names]
         if classes is not None and (foreign := {*names} - {*classes, ""}):
-            raise DataError(f"{where}, {own}: {some(sorted(foreign))} are not among its classes")
+            raise DataError(
+                f"{where}, {own}: {summarize(sorted(foreign))} are not among its classes"
+            )
     words = [word] * count
     if not word and "splits" in arrays:
         words = [str(text).strip().lower() for text in arrays["splits"].reshape(-1).tolist()]
@@ -152,7 +158,7 @@ def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -
     shapes = {group.values.shape[1:] for group in groups}
     if len(shapes) > 1 or len(shapes.copy().pop()) != 1 or (0,) in shapes:
         raise DataError(
-            f"{where}: features are (N, D) of one length D, got {some([*map(str, shapes)])}"
+            f"{where}: features are (N, D) of one length D, got {summarize([*map(str, shapes)])}"
         )
     values = [np.asarray(group.values, dtype=np.float32) for group in groups]
     features: NDArray[np.float32] = np.concatenate(values)

@@ -15,7 +15,7 @@ from ssl_toolkit.data.class_names import class_of, unguarded
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import some
+from ssl_toolkit.text import summarize
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 """Extensions, in lower case, that make a file a list of images."""
@@ -149,11 +149,12 @@ def _table(
             raise DataError(f"{bad.where} has the column {twice[0]} twice; keep one of them")
         if column not in names:
             raise DataError(
-                f"{bad.where} has no column {column!r}: its first line is {some(header)!r}; it "
+                f"{bad.where} has no column {column!r}: its first line is {summarize(header)!r}; "
+                "it "
                 f"names the columns, {column} and, where there are any, label and split"
             )
         if others := [name for name in names if name not in wanted]:
-            notes.append(f"columns of {bad.where} that are not used: {some(others)}")
+            notes.append(f"columns of {bad.where} that are not used: {summarize(others)}")
         width = len(names)
         at, of, to = (names.index(name) if name in names else -1 for name in wanted)
         for row in rows:

@@ -16,7 +16,7 @@ from ssl_toolkit.data.images.files import image_faults
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.data.readers.file_tree import Finds, unused_notes
 from ssl_toolkit.interfaces import ImageTable, Part
-from ssl_toolkit.text import some
+from ssl_toolkit.text import summarize
 
 
 @dataclass
@@ -107,13 +107,13 @@ class Collected:
     def _summary(self, classes: tuple[str, ...]) -> list[str]:
         counts = {part: self.parts.count(part) for part in get_args(Part)}
         told = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-        lines = [f"{len(classes)} classes ({some(classes)}); images: {told}"]
+        lines = [f"{len(classes)} classes ({summarize(classes)}); images: {told}"]
         if self.ignored:
-            lines.append(f"ignored folders: {some(self.ignored)}")
+            lines.append(f"ignored folders: {summarize(self.ignored)}")
         lines += unused_notes(self.unused, "no image's extension, or outside the class folders")
         if self.links:
             lines.append(
                 "links not followed (they lead into another split, or in a circle): "
-                f"{some(self.links)}"
+                f"{summarize(self.links)}"
             )
         return lines

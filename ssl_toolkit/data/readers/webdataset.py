@@ -24,7 +24,7 @@ from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_t
 from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.data.readers.webdataset_index import Index, Member, indexed
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import shown, some, text_of
+from ssl_toolkit.text import display_path, display_text, summarize
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
 """Members that hold a label, the one that is believed first."""
@@ -67,7 +67,7 @@ def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str
         DataError: a shard can't be read or leads outside, a label is none, or fewer than two
             classes carry labels.
     """
-    bad = BadRows(shown(top), "sample")
+    bad = BadRows(display_path(top), "sample")
     return fill(_records(shards, top, bad, rows), os.path.abspath(top), bad, rows)
 
 
@@ -75,7 +75,9 @@ def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -
     number = 0
     dotted: list[str] = []
     for shard in shards:
-        where = text_of(os.path.relpath(shard, top)) if shard != top else text_of(shard.name)
+        where = (
+            display_text(os.path.relpath(shard, top)) if shard != top else display_text(shard.name)
+        )
         split = part_of(shard.name) or part_of(
             "" if top in (shard, shard.parent) else shard.parent.name
         )
@@ -98,7 +100,9 @@ def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -
         rows.notes.append(f"images not used, {len(dotted)}: {_dots(dotted)}")
     if not number:
         why = _dots(dotted) if dotted else "; ".join(unused_notes(rows.unused, "no image's name"))
-        raise DataError(f"{shown(top)} has no images that can be read: {why or 'it is empty'}")
+        raise DataError(
+            f"{display_path(top)} has no images that can be read: {why or 'it is empty'}"
+        )
 
 
 def _has_dots(name: str) -> bool:
@@ -113,7 +117,8 @@ def _has_dots(name: str) -> bool:
 
 def _dots(names: Sequence[str]) -> str:
     return (
-        f"their names have two dots ({some(names)}), and in a shard the name of a sample ends at "
+        f"their names have two dots ({summarize(names)}), and in a shard the name of a sample "
+        "ends at "
         "the first one; rename them, such as 22.05.png to 22_05.png, and their labels alike"
     )
 
@@ -126,7 +131,7 @@ def _scan(shard: Path) -> Index:
     """
     samples: dict[str, Sample] = {}
     unused: list[str] = []
-    where = shown(shard)
+    where = display_path(shard)
     try:
         with tarfile.open(shard, "r:", tarinfo=_Header) as archive:
             while (member := archive.next()) is not None:
@@ -168,11 +173,11 @@ def is_compressed(path: Path) -> bool:
 
 def compressed(shards: Sequence[Path]) -> DataError:
     """The error for compressed shards; names the way out."""
-    told = some([shown(shard) for shard in shards])
+    told = summarize([display_path(shard) for shard in shards])
     return DataError(
         f"can't read the shard {told}: compressed. Images are read from where they lie in a "
         f"plain .tar, and are compressed themselves; unpack it (such as gunzip "
-        f"{shown(shards[0])}) into a file that ends in .tar"
+        f"{display_path(shards[0])}) into a file that ends in .tar"
     )
 
 

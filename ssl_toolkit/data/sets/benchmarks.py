@@ -12,7 +12,7 @@ import numpy as np
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
 """Environment variable with the default folder of the data sets."""
@@ -158,7 +158,8 @@ def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bo
     missing = [item for item in wanted if not (folder / item).exists()]
     if missing and not download:
         raise DataError(
-            f"{name} is not in {shown(folder)} ({', '.join(missing)} missing); give its folder "
+            f"{name} is not in {display_path(folder)} ({', '.join(missing)} missing); give its "
+            "folder "
             "with --root DIR, or fetch it with --download"
         )
     return folder
@@ -176,6 +177,7 @@ def told_faults(name: str, folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"{name} in {shown(folder)} is incomplete or damaged, or can't be fetched ({reason}); "
+            f"{name} in {display_path(folder)} is incomplete or damaged, or can't be fetched "
+            f"({reason}); "
             "remove its files there and use --download, or give another folder with --root DIR"
         ) from None

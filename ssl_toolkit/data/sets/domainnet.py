@@ -11,7 +11,7 @@ from ssl_toolkit.data.readers.table_builder import Collected
 from ssl_toolkit.data.sets.benchmarks import default_root
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 CLASSES, SIZE = 345, 84
 
@@ -48,7 +48,8 @@ class DomainNetReal(Dataset):
         if missing:
             never = "; it can't be fetched with --download" if download else ""
             raise DataError(
-                f"domainnet_real is not in {shown(folder)} ({', '.join(missing)} missing); give "
+                f"domainnet_real is not in {display_path(folder)} ({', '.join(missing)} "
+                "missing); give "
                 "the folder that holds real/, real_train.txt and real_test.txt with --root DIR"
                 f"{never}"
             )
@@ -62,14 +63,16 @@ class DomainNetReal(Dataset):
         gaps = [str(number) for number in range(len(names)) if number not in names]
         if gaps or len(set(names.values())) < len(names):
             raise DataError(
-                f"domainnet_real: the classes of {shown(folder)} are not numbered from 0, one "
+                f"domainnet_real: the classes of {display_path(folder)} are not numbered from 0, "
+                "one "
                 f"number a folder (missing: {', '.join(gaps) or 'none'})"
             )
         if len(names) != CLASSES:
             rows.notes.append(f"domainnet_real is not whole: {len(names)} of {CLASSES} classes")
         if not any(os.path.exists(file) for file in rows.paths):
             raise DataError(
-                f"none of the {len(rows.paths):,} images of {shown(lists[0])} exists, the first "
+                f"none of the {len(rows.paths):,} images of {display_path(lists[0])} exists, the "
+                "first "
                 f"should be {rows.paths[0]}; unpack real.zip there"
             )
         return rows.table(tuple(names[number] for number in range(len(names))))
@@ -78,7 +81,7 @@ class DomainNetReal(Dataset):
 def _read_list(
     path: Path, part: Part, base: str, links: Links, names: dict[int, str], rows: Collected
 ) -> None:
-    bad = BadRows(shown(path))
+    bad = BadRows(display_path(path))
     seen = set(rows.keys)
     for line, text, label, _ in records(path, bad, "path", rows.notes):
         key = inside(text, base)
@@ -87,7 +90,7 @@ def _read_list(
                 line, f"{text!r} {label!r} is no path real/<class>/<image> inside with a number"
             )
         elif outside := links.outside(key):
-            bad.add(line, f"{key!r} leads by a link out of {shown(Path(base))} to {outside}")
+            bad.add(line, f"{key!r} leads by a link out of {display_path(Path(base))} to {outside}")
         elif key in seen:
             bad.add(line, f"{key!r} stands in a list already")
         elif names.setdefault(int(label), key.split("/")[-2]) != key.split("/")[-2]:

@@ -22,7 +22,7 @@ from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.data.splits.draw import hashed_order
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.text import shown, some
+from ssl_toolkit.text import display_path, summarize
 
 CACHES = tuple(f"mini-imagenet-cache-{part}.pkl" for part in ("train", "val", "test"))
 CATEGORIES = tuple(
@@ -81,7 +81,8 @@ class MiniImageNet(Dataset):
         else:
             never = "; it can't be fetched with --download" if download else ""
             raise DataError(
-                f"mini_imagenet is not in {shown(folder)}; give its folder with --root DIR. It "
+                f"mini_imagenet is not in {display_path(folder)}; give its folder with --root "
+                "DIR. It "
                 f"holds {FORMS}{never}"
             )
         return table
@@ -95,7 +96,7 @@ def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
     groups = sorted(chain.from_iterable(parts), key=lambda group: group[0])
     names = [name for name, _ in groups]
     if len(set(names)) < len(names):
-        raise DataError(f"mini_imagenet: the files share classes ({some(sorted(names))})")
+        raise DataError(f"mini_imagenet: the files share classes ({summarize(sorted(names))})")
 
     def table(parts: list[NDArray[np.str_]]) -> ImageTable:
         arrays = [
@@ -139,7 +140,7 @@ def _cache(path: Path) -> Iterator[Group]:
     images = _images(path, content.get("image_data"))
     members = content.get("class_dict")
     if not isinstance(members, dict):
-        raise DataError(f"{shown(path)} has no dictionary 'class_dict' of the classes' rows")
+        raise DataError(f"{display_path(path)} has no dictionary 'class_dict' of the classes' rows")
     for name, rows in members.items():
         yield _name(name), _rows(path, images, rows)
 
@@ -152,7 +153,7 @@ def _category_split(path: Path) -> Iterator[Group]:
     except (TypeError, ValueError):
         labels = np.empty(0, dtype=np.int64)
     if labels.shape != (len(images),):
-        raise DataError(f"{shown(path)} has no list 'labels', a number for each image")
+        raise DataError(f"{display_path(path)} has no list 'labels', a number for each image")
     known = content.get("catname2label")
     named = known.items() if isinstance(known, dict) else ()
     names = {number: _name(name) for name, number in named}
@@ -168,7 +169,7 @@ def _images(path: Path, value: Any) -> NDArray[np.uint8]:
     """The images of a pickle, checked."""
     shape_is_right = isinstance(value, np.ndarray) and value.ndim == 4 and value.shape[-1] == 3
     if not shape_is_right or value.dtype != np.uint8:
-        raise DataError(f"{shown(path)} has no images, a uint8 array (N, height, width, 3)")
+        raise DataError(f"{display_path(path)} has no images, a uint8 array (N, height, width, 3)")
     return np.asarray(value)
 
 
@@ -182,7 +183,7 @@ def _rows(path: Path, images: NDArray[np.uint8], rows: Any) -> NDArray[np.uint8]
             return images[places[0] : places[-1] + 1]
         return images[places]
     except (TypeError, ValueError, IndexError):
-        raise DataError(f"{shown(path)}: 'class_dict' has rows that aren't there") from None
+        raise DataError(f"{display_path(path)}: 'class_dict' has rows that aren't there") from None
 
 
 def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
@@ -195,11 +196,17 @@ def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
             for row in csv.DictReader(lines):
                 name, label = row.get("filename"), row.get("label")
                 if not name or not label or Path(name).name != name:
-                    faults.append(f"{shown(path)}: the row {row} has no plain filename and label")
+                    faults.append(
+                        f"{display_path(path)}: the row {row} has no plain filename and label"
+                    )
                 elif outside := links.outside(f"images/{name}"):
-                    faults.append(f"{shown(path)}: {name!r} leads by a link out to {outside}")
+                    faults.append(
+                        f"{display_path(path)}: {name!r} leads by a link out to {outside}"
+                    )
                 elif found.setdefault(name, label) != label:
-                    faults.append(f"{shown(path)}: {name} has two labels, {found[name]}, {label}")
+                    faults.append(
+                        f"{display_path(path)}: {name} has two labels, {found[name]}, {label}"
+                    )
     if faults:
         raise DataError(faults[:20])
     classes = tuple(sorted(set(found.values())))
@@ -230,7 +237,9 @@ def _class_folders(folder: Path) -> list[Path]:
 def _walked(folder: Path, folders: list[Path]) -> tuple[Collected, tuple[str, ...]]:
     classes = tuple(sorted(path.name for path in folders))
     if len(set(classes)) < len(classes):
-        raise DataError(f"{shown(folder)}: train/, val/ and test/ share classes; they must not")
+        raise DataError(
+            f"{display_path(folder)}: train/, val/ and test/ share classes; they must not"
+        )
     rows = Collected(lazily=True)
     for path in sorted(folders, key=lambda path: path.name):
         key = path.relative_to(folder).as_posix()

@@ -22,7 +22,7 @@ from ssl_toolkit.data.sets.benchmarks import default_root, told_faults
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.text import text_of
+from ssl_toolkit.text import display_text
 
 PREFIX = "torchvision:"
 """Start of the names of these data sets."""
@@ -195,7 +195,9 @@ def _file_table(
     rows = []
     for part, own in paths.items():
         start = f"{name.lower()}/{part}/"
-        keys = (start + text_of(Path(os.path.relpath(path, folder)).as_posix()) for path in own)
+        keys = (
+            start + display_text(Path(os.path.relpath(path, folder)).as_posix()) for path in own
+        )
         rows += sorted(zip(keys, own, labels[part].tolist(), [part] * len(own), strict=True))
     images = ImageFiles(FileNames(Texts(path for _, path, _, _ in rows)))
     return ImageTable(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import some
+from ssl_toolkit.text import summarize
 
 Rows = NDArray[np.int64]
 
@@ -122,7 +122,7 @@ def draw_split(
         labeled = labeled[~np.isin(labeled, validation)]
         if without := [name for name, count in zip(names, given, strict=True) if count == 0]:
             warnings.append(
-                f"no validation image for class {some(without)}: all of its images with a "
+                f"no validation image for class {summarize(without)}: all of its images with a "
                 "label are labeled ones"
             )
 
@@ -261,7 +261,7 @@ def _class_warnings(names: Sequence[str], counts: Rows) -> list[str]:
     single = [name for name, count in zip(names, counts.tolist(), strict=True) if count == 1]
     if not single:
         return []
-    return [f"only one labeled image for {len(single)} classes: {some(single)}"]
+    return [f"only one labeled image for {len(single)} classes: {summarize(single)}"]
 
 
 def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
@@ -273,7 +273,9 @@ def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
 
 
 def _told(names: Sequence[str], counts: Iterable[int]) -> str:
-    return some([f"{name} {count}" for name, count in zip(names, counts, strict=True)], most=20)
+    return summarize(
+        [f"{name} {count}" for name, count in zip(names, counts, strict=True)], most=20
+    )
 
 
 def _share(fraction: float, size: int) -> int:

@@ -14,7 +14,7 @@ from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import some
+from ssl_toolkit.text import summarize
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Le
     counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
     if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
         raise DataError(
-            f"--drop-leaks leaves no labeled image of {some(bare)}; add images there, or "
+            f"--drop-leaks leaves no labeled image of {summarize(bare)}; add images there, or "
             "leave --drop-leaks out"
         )
     found = {part: len(rows) - len(kept[part]) for part, rows in parts.items()}

@@ -16,7 +16,7 @@ from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 FOLD = "fold:"
 """Start of the names of STL-10's own choices, ``fold:0`` to ``fold:9``."""
@@ -61,7 +61,7 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
 
 def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
     """Rows of the table, and the labels that the file gives to rows without one."""
-    bad = BadRows(shown(path))
+    bad = BadRows(display_path(path))
     found = list(_lines(path, bad))
     labeled = any(label for _, _, label, _ in found)
     rows = places_of(table.keys, [text for _, text, _, _ in found])
@@ -129,7 +129,9 @@ def _fold(table: ImageTable, given: str, root: Path | None) -> Rows:
     try:
         folds = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise DataError(f"--labels {given}: can't read {shown(path)}: {error.strerror}") from None
+        raise DataError(
+            f"--labels {given}: can't read {display_path(path)}: {error.strerror}"
+        ) from None
     number = given.removeprefix(FOLD)
     if not number.isdecimal() or int(number) >= len(folds):
         raise DataError(f"--labels {given}: folds go from {FOLD}0 to {FOLD}{len(folds) - 1}")
@@ -137,4 +139,4 @@ def _fold(table: ImageTable, given: str, root: Path | None) -> Rows:
         places = {int(place) for place in folds[int(number)].split()}
         return np.array(sorted(rows[place] for place in places), dtype=np.int64)
     except (ValueError, IndexError):
-        raise DataError(f"{shown(path)} is damaged: fold {number} names no images") from None
+        raise DataError(f"{display_path(path)} is damaged: fold {number} names no images") from None

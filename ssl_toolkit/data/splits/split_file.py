@@ -24,7 +24,7 @@ from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import shown, some
+from ssl_toolkit.text import display_path, summarize
 
 VERSION = 2
 PARTS = ("labeled", "unlabeled", "validation", "test")
@@ -62,7 +62,9 @@ class StoredSplit:
 
 def data_changed(path: Path, changes: Changes, way_out: str = NEW_RUN) -> DataError:
     """The error for images that are not those of a split file."""
-    return DataError(f"the data changed since {shown(path)} was written: {changes.told}; {way_out}")
+    return DataError(
+        f"the data changed since {display_path(path)} was written: {changes.told}; {way_out}"
+    )
 
 
 def split_hash(table: ImageTable, split: Split, content: Content | None = None) -> str:
@@ -119,12 +121,12 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
             or validation ones and in another part too; or contents that don't match the hash.
     """
     content = _parse(path)
-    where = shown(path)
+    where = display_path(path)
     told_hash, own_hash = content.pop("hash"), _hash(_read_fields(content))
     if content["classes"] != list(table.classes):
         raise DataError(
-            f"{where} was made for the classes {some(content['classes'])}; the data has "
-            f"{some(table.classes)}"
+            f"{where} was made for the classes {summarize(content['classes'])}; the data has "
+            f"{summarize(table.classes)}"
         )
     faults = []
     stored = _content(content)
@@ -134,11 +136,11 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
         places = places_of(table.keys, keys)
         if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
             told = f"{len(foreign):,} of {len(keys):,} {part} images"
-            faults.append(f"{where}: {told} that the data doesn't have: {some(foreign)}")
+            faults.append(f"{where}: {told} that the data doesn't have: {summarize(foreign)}")
         rows[part] = places[places >= 0]
         found, counts = np.unique(rows[part], return_counts=True)
         if twice := _keys(table, found[counts > 1]):
-            faults.append(f"{where}: {part} images that stand there twice: {some(twice)}")
+            faults.append(f"{where}: {part} images that stand there twice: {summarize(twice)}")
     for part, other in (
         ("validation", "labeled"),
         ("validation", "unlabeled"),
@@ -147,10 +149,10 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
         ("test", "validation"),
     ):
         if both := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
-            faults.append(f"{where}: images that are both {part} and {other}: {some(both)}")
+            faults.append(f"{where}: images that are both {part} and {other}: {summarize(both)}")
     bare = {part: rows[part][table.labels[rows[part]] < 0] for part in PARTS if part != "unlabeled"}
     faults += [
-        f"{where}: {part} images that carry no label: {some(_keys(table, found))}"
+        f"{where}: {part} images that carry no label: {summarize(_keys(table, found))}"
         for part, found in bare.items()
         if len(found)
     ]
@@ -204,7 +206,7 @@ def compare_files(path: Path, other: Path) -> str:
 
 
 def _damaged(path: Path) -> str:
-    return f"{shown(path)} doesn't match its hash: it was changed by hand or is damaged"
+    return f"{display_path(path)} doesn't match its hash: it was changed by hand or is damaged"
 
 
 Fields = dict[str, Iterable[list[str]]]
@@ -275,18 +277,20 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"can't read the split file {shown(path)}: {error.strerror}") from None
+        raise DataError(
+            f"can't read the split file {display_path(path)}: {error.strerror}"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{shown(path)} is no split file: {error}") from None
+        raise DataError(f"{display_path(path)} is no split file: {error}") from None
     fields = ("classes", *PARTS, *CONTENTS.values())
     if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
         raise DataError(
-            f"{shown(path)} has another version than {VERSION}; make it again with a new run"
+            f"{display_path(path)} has another version than {VERSION}; make it again with a new run"
         )
     whole = isinstance(content, dict) and set(content) == {"version", "hash", *fields}
     if not whole or not all(_is_texts(content[name]) for name in fields):
         names = ", ".join(("version", "hash", *fields))
-        raise DataError(f"{shown(path)} is no split file; one holds {names}")
+        raise DataError(f"{display_path(path)} is no split file; one holds {names}")
     del content["version"]
     return dict(content)
 

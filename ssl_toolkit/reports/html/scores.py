@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
 from ssl_toolkit.reports.html.charts import dot_plot, number, percent
 from ssl_toolkit.reports.summary_table import NOTHING
-from ssl_toolkit.text import shown
+from ssl_toolkit.text import display_path
 
 _SCORES = (
     ("test.accuracy", "test accuracy, %", True),
@@ -262,5 +262,5 @@ def _place(folder: Path, beside: Path) -> str:
     """The folder as seen from the report, without the rest of the machine's paths."""
     folder = folder.absolute()
     if folder.is_relative_to(beside.absolute()):
-        return shown(folder.relative_to(beside.absolute()))
-    return shown(Path(folder.name))
+        return display_path(folder.relative_to(beside.absolute()))
+    return display_path(Path(folder.name))
