@@ -164,7 +164,7 @@ def test_missing_and_empty_unlabeled_folder_are_told(tmp_path):
     assert line.endswith(f"there is no folder {tmp_path}/unlabeled")
     (tmp_path / "unlabelled").mkdir()
     line = noted(read_folder(tmp_path), "no unlabeled images")
-    assert line.endswith(f"the folder {tmp_path}/unlabeled holds none")
+    assert line.endswith(f"the folder {tmp_path}/unlabelled holds none")
 
 
 def test_layouts_that_cannot_be_read(tmp_path):
