@@ -182,8 +182,8 @@ def test_layouts_that_cannot_be_read(tmp_path):
         read_folder(tmp_path / "nowhere")
     with pytest.raises(DataError, match="is a file, not a folder"):
         read_folder(flat / "1.png")
-    with pytest.raises(DataError, match="both labeled/ and labeled/"):
-        read_folder(make(tmp_path / "both", "labeled", "labeled"))
+    with pytest.raises(DataError, match="both labeled/ and labelled/"):
+        read_folder(make(tmp_path / "both", "labeled", "labelled"))
     with pytest.raises(DataError, match="both validation/ and val/"):
         read_folder(make(tmp_path / "three", "train", "validation", "val", "test"))
 
