@@ -164,7 +164,7 @@ def test_a_large_cache_is_checked_in_places(paths, root, monkeypatch):
 BUILD = """
 import sys, time
 from pathlib import Path
-from ssl_toolkit.data import cache_files
+from ssl_toolkit.data.cache import format
 from ssl_toolkit.data.cache.build import open_cache
 format._BLOCK_BYTES = 1
 told = []

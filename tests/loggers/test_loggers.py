@@ -228,9 +228,8 @@ assert resume("s0").summary["status"] == "completed"
 def test_wandb_offline_resumes_under_one_id_and_leaves_no_process(tmp_path: Path) -> None:
     marker = f"{tmp_path.name}-{os.getpid()}"
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    here = Path(__file__).parent
-    path = os.pathsep.join(map(str, (here, here.parent / "support")))
-    env = kept | {"HOME": str(tmp_path), "MARKER": marker, "PYTHONPATH": path}
+    paths = os.pathsep.join((str(Path(__file__).parent), kept["PYTHONPATH"]))
+    env = kept | {"HOME": str(tmp_path), "MARKER": marker, "PYTHONPATH": paths}
     script = WANDB.replace('resume("s0")', 'resume(__import__("pathlib").Path("s0"))')
     result = subprocess.run(
         [sys.executable, "-c", script],

@@ -84,9 +84,8 @@ def test_in_an_evaluation_and_in_the_final_test(tmp_path: Path) -> None:
     """Both take long here, by a network that sleeps; the run is one step long."""
     code = (
         "import sys, time, torch\n"
-        "from ssl_toolkit.engine import evaluation\n"
         "from ssl_toolkit.engine import trainer\n"
-        "from ssl_toolkit.results import evaluation as final\n"
+        "from ssl_toolkit.runs import predictions as final\n"
         "def slow(*_):\n"
         "    print('slow', flush=True)\n"
         "    while True: time.sleep(0.05)\n"
