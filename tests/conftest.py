@@ -12,8 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Scripts that tests start import what tests share, too.
-SUPPORT = str(Path(__file__).parent / "support")
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SUPPORT, os.environ.get("PYTHONPATH"))))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH")))
+)
 
 import pytest
 from case_folders import case_folders  # noqa: F401
