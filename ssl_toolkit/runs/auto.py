@@ -24,6 +24,7 @@ from ssl_toolkit.runs.auto_trials import (
     Trial,
     computed,
     cross_validated,
+    tuned_and_validated,
     tuned_trial,
     validated,
 )
@@ -68,14 +69,17 @@ class Choice:
     def lines(self) -> list[str]:
         """What a user should see."""
         found = []
-        frozen = [t for t in self.trials if not t.candidate.tuned and t.images == HELD_OUT]
+        frozen = [t for t in self.trials if not t.candidate.tuned]
         if frozen:
             scores = ", ".join(f"{t.name} {100 * t.accuracy():.1f} %" for t in frozen)
             seconds = sum(t.seconds for t in frozen)
-            found.append(
-                f"auto: {self.folds}-fold cross-validation on the {len(frozen[0].hits)} labels: "
-                f"{scores} ({seconds:.0f} s)"
+            count = len(frozen[0].hits)
+            where = (
+                f"{self.folds}-fold cross-validation on the {count} labels"
+                if frozen[0].images == HELD_OUT
+                else f"{count} {frozen[0].images}"
             )
+            found.append(f"auto: {where}: {scores} ({seconds:.0f} s)")
         found += [
             f"auto: {t.name}: {100 * t.accuracy():.1f} % of {int(t.tested.sum())} {t.images} "
             f"({t.seconds:.0f} s)"
@@ -127,17 +131,17 @@ def choose(
     """The configuration with the chosen algorithm in place of ``auto``.
 
     From random weights the preferred algorithm is taken: cross-validation would train each of them
-    from the start, several times. With a pre-trained backbone the labels decide; held-out ones stay
-    in the pool without their label, test images play no part.
+    from the start, several times. With a pre-trained backbone the validation images decide if there
+    are as many as labels, else cross-validation on the labels, where held-out ones stay in the pool
+    without their label. Test images play no part.
 
-    1. The algorithms for frozen features are cross-validated. The preferred one is taken unless
-       another predicts more of the labels and an exact sign test on those where the two differ
-       finds that beyond chance: with a few labels the best score is mostly luck.
+    1. The algorithms for frozen features are compared. The preferred one is taken unless another
+       predicts more of these images and an exact sign test on those where the two differ finds
+       that beyond chance: with a few labels the best score is mostly luck.
     2. Where it predicts few (`GOOD_ENOUGH`), the features are wrong for these images. Then each
        fine-tuned candidate that there is time for is trained, and taken if it predicts more than
        frozen features do; a later one if the sign test says that it predicts more than the best so
-       far. Validation images decide if there are as many as labels; else the labels, of which one
-       fold is left out, up to `TUNED_FOLDS` times.
+       far. On labels, one fold is left out, up to `TUNED_FOLDS` times.
 
     Args:
         config: validated, its algorithm ``auto``.
@@ -159,35 +163,34 @@ def choose(
     frozen = [candidate for candidate in ranked if not candidate.tuned]
     first = (frozen or ranked)[0]
     experiment = prepare(with_candidate(config, first), progress=progress)
-    folds = list(_folds(experiment))
-    if not folds or not frozen:
+    enough = len(experiment.split.validation) >= len(experiment.split.labeled)
+    folds = [] if enough else list(_folds(experiment))
+    if not (enough or folds) or not frozen:
         reason = "the default; a class with a single label leaves nothing to cross-validate"
         return with_candidate(config, first), Choice(first, reason if frozen else "the only kind")
     limit = computed() + (BUDGET if budget is None else budget)
     experiment.trainer.start()
-    trials = [
-        cross_validated(with_candidate(config, candidate), candidate, experiment, folds)
-        for candidate in frozen
-    ]
+    trials = []
+    for candidate in frozen:
+        own = with_candidate(config, candidate)
+        if enough:
+            trials.append(validated(own, candidate, experiment))
+        else:
+            trials.append(cross_validated(own, candidate, experiment, folds))
     best, reason = _best(trials)
     skipped: list[str] = []
     tuned = _worth_training(config, experiment, ranked, best)
-    enough = len(experiment.split.validation) >= len(experiment.split.labeled)
-    if tuned and enough:
-        found = validated(with_candidate(config, best.candidate), best.candidate, experiment, limit)
-        assert found is not None
-        best = found
-        trials.append(best)
     for candidate in tuned:
         announce(
             f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the {best.images}; "
             f"trying {candidate.name} …"
         )
         own = with_candidate(config, candidate)
-        if enough:
-            trial = validated(own, candidate, experiment, limit)
-        else:
-            trial = tuned_trial(own, candidate, experiment, folds, best, limit)
+        trial = (
+            tuned_and_validated(own, candidate, experiment, limit)
+            if enough
+            else tuned_trial(own, candidate, experiment, folds, best, limit)
+        )
         if trial is None:
             skipped.append(candidate.name)
             continue

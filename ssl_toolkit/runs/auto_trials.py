@@ -153,32 +153,42 @@ def tuned_trial(
     return trial
 
 
-def validated(
+def validated(config: RunConfig, candidate: Candidate, experiment: Experiment) -> Trial:
+    """Fit a head to the features of all labels and test it on the validation images."""
+    started = computed()
+    trainer = experiment.trainer
+    images = trainer.batches.images
+    assert images.features is not None
+    plugin = registry.load("algorithms", candidate.algorithm)
+    algorithm = plugin(config.algorithm, trainer.algorithm.task)
+    features = training_features(images, trainer.classifier.blocks)
+    head = algorithm.fit(features, torch.Generator().manual_seed(0))
+    rows, labels = trainer.validation
+    with torch.no_grad():
+        probs = head(images.features.gather(rows).cpu())
+    return _on_validation(candidate, probs, labels, started)
+
+
+def tuned_and_validated(
     config: RunConfig, candidate: Candidate, experiment: Experiment, limit: float
 ) -> Trial | None:
     """Train a candidate as the run would, and test it on validation; None: no time for it."""
     started = computed()
-    if candidate.tuned:
-        trainer = prepare(config, table=experiment.table, split=experiment.split).trainer
-        if trainer.transfer is not None:  # its probe is not asked for
-            trainer.transfer = replace(trainer.transfer, probe=False)
-        trainer.stop = _watch(trainer, limit)
-        if trainer.fit():
-            return None
-        rows, labels = trainer.validation
-        size = needed(trainer.settings.eval_batch_size)
-        probs = predict(trainer.evaluated, trainer.batches.images.plain, rows, size)
-    else:
-        trainer = experiment.trainer
-        images = trainer.batches.images
-        assert images.features is not None
-        plugin = registry.load("algorithms", candidate.algorithm)
-        algorithm = plugin(config.algorithm, trainer.algorithm.task)
-        features = training_features(images, trainer.classifier.blocks)
-        head = algorithm.fit(features, torch.Generator().manual_seed(0))
-        rows, labels = trainer.validation
-        with torch.no_grad():
-            probs = head(images.features.gather(rows).cpu())
+    trainer = prepare(config, table=experiment.table, split=experiment.split).trainer
+    if trainer.transfer is not None:  # its probe is not asked for
+        trainer.transfer = replace(trainer.transfer, probe=False)
+    trainer.stop = _watch(trainer, limit)
+    if trainer.fit():
+        return None
+    rows, labels = trainer.validation
+    size = needed(trainer.settings.eval_batch_size)
+    probs = predict(trainer.evaluated, trainer.batches.images.plain, rows, size)
+    return _on_validation(candidate, probs, labels, started)
+
+
+def _on_validation(
+    candidate: Candidate, probs: torch.Tensor, labels: torch.Tensor, started: float
+) -> Trial:
     hits = (probs.argmax(dim=-1) == labels.cpu()).numpy()
     return Trial(candidate, np.ones_like(hits), hits, computed() - started, "validation images")
 

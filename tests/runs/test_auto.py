@@ -120,7 +120,7 @@ def test_what_a_fold_predicts_is_what_a_run_without_the_labels_predicts(folder: 
 
 
 def test_one_label_a_class_takes_the_default(folder: Path, prepared: list[Any]) -> None:
-    _, choice = choose(config(folder, algo="auto", labels_per_class=1))
+    _, choice = choose(config(folder, algo="auto", labels_per_class=1, val_fraction=0.0))
     assert choice.candidate.name == "graph_probe"
     assert choice.trials == ()
     assert "nothing to cross-validate" in choice.reason

@@ -284,16 +284,17 @@ def test_validation_images_decide_where_there_are_as_many_as_labels(
     monkeypatch.setattr(auto, "GOOD_ENOUGH", 2.0)
     config = own(data, algo="auto", val_fraction=0.34, steps=2)
     _, choice = auto.choose(config)
-    judged = [trial for trial in choice.trials if trial.images == "validation images"]
-    assert [trial.candidate.tuned for trial in judged] == [False, True, True, True]
-    for trial in judged:  # as the run itself would find
+    assert choice.folds == 0
+    assert [trial.candidate.tuned for trial in choice.trials] == [False] * 3 + [True] * 3
+    assert {trial.images for trial in choice.trials} == {"validation images"}
+    for trial in choice.trials:  # as the run itself would find
         trainer = prepare(auto.with_candidate(config, trial.candidate)).trainer
         trainer.fit()
         count = len(trainer.validation[0])
         assert count >= len(trainer.batches.images.labels)
         assert trial.tested.tolist() == [True] * count
         assert trainer.evaluations[-1][1] == trial.accuracy()
-    assert "held-out" not in choice.lines()[1]
+    assert choice.lines()[0].startswith(f"auto: {count} validation images: graph_probe ")
 
 
 @pytest.mark.usefixtures("weights")
