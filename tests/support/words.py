@@ -1,0 +1,105 @@
+"""Words that are not used, and where they still occur.
+
+``python tests/support/words.py > tests/project/words_to_clean.txt`` rewrites the table of texts
+that are still to be cleaned.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ssl_toolkit.commands import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "tests" / "project" / "words_to_clean.txt"
+
+ALIASES = {
+    "ssl_toolkit/config/settings.py",
+    "ssl_toolkit/data/class_names.py",
+    "ssl_toolkit/data/readers/folders.py",
+    "ssl_toolkit/data/readers/manifests.py",
+    "ssl_toolkit/data/splits/draw.py",
+    "ssl_toolkit/engine/batches.py",
+}
+"""Files that accept British folder names and keys, or derive seeds from them."""
+
+_INSTEAD = {
+    "report, raise, print, show, say": r"tell(s|ing)?|told",
+    "again, new": r"anew|afresh",
+    "start": r"beg[aiu]n|begins",
+    "will, must": r"shall",
+    "everyone who, who": r"whoever",
+    "may, possibly": r"perhaps",
+    "resume, continue": r"go on|goes on|gone on|going on|went on",
+    "no longer, nothing else": r"no more(?! than)",
+    "image": r"pictures?",
+    "is, are (in)": r"stands?(?! for| in for|-)",
+    "is (in)": r"lies?",
+    "compute, estimate": r"reckon(s|ed|ing)?",
+    "fix, repair": r"mend(s|ed|ing)?",
+    "has not been measured": r"was not run|asked were",
+    "per": (
+        r"(labels?|images?|runs?|rows?|paths?|processes|threads|views?|once|one) an? "
+        r"(class|step|second|run|line|row|batch|seed|image|epoch|core|GPU|process|device)"
+    ),
+    "American spelling": (
+        r"(un)?labelled|labelling|behaviours?|colours?|coloured|grey|favours?|centres?"
+        r"|neighbours?(hood)?|centred|modelling|judgement|artefacts?|licenced?|catalogue|(normal"
+        r"|optim|initial|serial|summar|recogn|organ|minim|maxim|synchron|general)is(e[sd]?|ing|ation)"
+    ),
+}
+_BOUNDED = {
+    instead: re.compile(rf"(?<![A-Za-z])(?:{words})(?![A-Za-z])", re.IGNORECASE)
+    for instead, words in _INSTEAD.items()
+}
+_OPENING = re.compile(r'(?<=""")(?:What|Whether)\b')
+
+
+def findings(name: str, text: str) -> list[str]:
+    """Return each unwanted word of a text, with its line and what to write in its place."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for instead, pattern in _BOUNDED.items():
+            for match in pattern.finditer(line):
+                alias = name in ALIASES and "labelled" in match[0].lower()
+                if not alias:
+                    found.append(f"{name}:{number}: {match[0]!r} (write: {instead})")
+        if name.endswith(".py") and (match := _OPENING.search(line)):
+            found.append(f"{name}:{number}: {match[0]!r} opens it (write: Return, True if)")
+    return found
+
+
+def _help_of(command: click.Command) -> Iterator[str]:
+    yield command.help or ""
+    for parameter in command.params:
+        yield getattr(parameter, "help", "") or ""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield name and text of all that is read: pages, configurations, help and source."""
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    files.remove(ROOT / "docs" / "glossary.md")  # names them, as not to be used
+    files += (ROOT / "configs").rglob("*.yaml")
+    files += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
+    for folder in ("ssl_toolkit", "plugins", "examples"):
+        files += [p for ending in ("py", "j2", "js") for p in (ROOT / folder).rglob(f"*.{ending}")]
+    files += (ROOT / "plugins").rglob("*.md")
+    for path in sorted(files):
+        yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    for name in sorted(COMMANDS):
+        module = importlib.import_module(f"ssl_toolkit.commands.{name.replace('-', '_')}")
+        yield f"ssl-toolkit {name} --help", "\n".join(_help_of(module.command))
+
+
+def unclean() -> dict[str, list[str]]:
+    """Return the findings of each text that has some."""
+    return {name: found for name, text in texts() if (found := findings(name, text))}
+
+
+if __name__ == "__main__":
+    print("\n".join(unclean()))
