@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -23,19 +21,14 @@ def compile_forwards(trainer: Trainer) -> str:
         Why nothing was compiled, in one line; empty when it was.
     """
     device = trainer.classifier.mean.device
-    options: dict[str, Any] = {}
     try:  # a missing C++ compiler, say, is found by the first call only
         torch.compile(_probe)(torch.zeros(2, device=device))
-        if device.type == "cpu":
-            from ssl_toolkit.engine.inductor import RowsFirst
-
-            options["post_grad_custom_pre_pass"] = RowsFirst()
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
         return f"--compile: torch can't compile here, going on without it ({reason})"
-    for model in {id(m): m for m in (trainer.classifier, trainer.evaluated)}.values():
-        model.compile(dynamic=False, options=options)
+    for model in {id(m): m for m in (trainer.classifier, trainer.eval_model)}.values():
+        model.compile(dynamic=False)
     return ""
 
 
