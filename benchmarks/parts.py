@@ -31,6 +31,7 @@ from torch import nn
 
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.torch_workarounds import copy_all_, lerp_all_
 
 Ways = dict[str, Callable[[], object]]
 
@@ -60,8 +61,8 @@ def average_ways(model: nn.Module) -> Ways:
 
     @torch.no_grad()
     def bare() -> None:
-        torch._foreach_lerp_(averages, lives, 0.001)
-        torch._foreach_copy_(copies, buffers)
+        lerp_all_(averages, lives, 0.001)
+        copy_all_(copies, buffers)
 
     @torch.no_grad()
     def loop() -> None:
@@ -95,7 +96,7 @@ def main() -> None:
 
     store, rows = trainer.batches.images.store, torch.arange(128)
     batches = [store.gather(part) for part in rows.split(64)]
-    model = trainer.evaluated.eval()
+    model = trainer.eval_model.eval()
 
     @torch.no_grad()
     def bare() -> None:

@@ -49,13 +49,13 @@ from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.engine import trainer as trainers
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.context import EngineContext
-from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.registry import register_dataset
+from ssl_toolkit.torch_workarounds import copy_all_, keep_freed_memory, lerp_all_
 
 LOG_EVERY = 10
 IMAGES = 1000
@@ -112,7 +112,7 @@ def counted(trainer: Trainer) -> tuple[int, int]:
     def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
         seen[torch.is_grad_enabled()] += len(given[0])
 
-    modules = {id(m): m for m in (trainer.classifier, trainer.evaluated)}.values()
+    modules = {id(m): m for m in (trainer.classifier, trainer.eval_model)}.values()
     hooks = [module.register_forward_pre_hook(count) for module in modules]
     step_of(trainer)()
     for hook in hooks:
@@ -144,8 +144,8 @@ def floor_of(trainer: Trainer, guessed: int, trained: int) -> Callable[[], None]
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            torch._foreach_lerp_(averages, lives, 0.001)
-            torch._foreach_copy_(copies, buffers)
+            lerp_all_(averages, lives, 0.001)
+            copy_all_(copies, buffers)
 
     return step
 
@@ -281,7 +281,7 @@ def on_gpu(trainer: Trainer, seconds: float, guessed: int, trained: int) -> Iter
     kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
     yield f"{len(kernels)} kernels and copies, {1e3 * host:.1f} ms of the host"
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        trainer.evaluated(torch.rand(1, 3, size, size, device=trainer.classifier.mean.device))
+        trainer.eval_model(torch.rand(1, 3, size, size, device=trainer.classifier.mean.device))
     work = counter.get_total_flops() * (guessed + 3 * trained)  # a backward is two forwards
     dtype = torch.bfloat16 if trainer.precision == "bf16" else torch.float32
     square = torch.rand(8192, 8192, device="cuda", dtype=dtype)

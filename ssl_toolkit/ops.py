@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ssl_toolkit.torch_workarounds import sample_dirichlet
+
 __all__ = [
     "align_distribution",
     "average_and_sharpen",
@@ -24,6 +26,7 @@ __all__ = [
     "l2_consistency",
     "linear_rampup",
     "mixup",
+    "sample_beta",
     "sharpen",
     "soft_cross_entropy",
 ]
@@ -260,6 +263,25 @@ def mixup(
         return share * values + (1 - share) * values[permutation]
 
     return mix(images), mix(targets)
+
+
+def sample_beta(alpha: float, count: int, generator: torch.Generator) -> Tensor:
+    """Draw from Beta(alpha, alpha), such as the shares of a `mixup`.
+
+    Args:
+        alpha: above 0.
+        count: number of draws.
+        generator: on the CPU.
+
+    Returns:
+        (count,) float32 in [0, 1], on the CPU.
+
+    Source: MixMatch, eq. 8.
+    """
+    # A Beta is the first component of a Dirichlet of two; in double precision, because small
+    # alphas underflow.
+    alphas = torch.full((count, 2), alpha, dtype=torch.float64)
+    return sample_dirichlet(alphas, generator)[:, 0].float()
 
 
 def interleave(batches: Sequence[Tensor]) -> list[Tensor]:

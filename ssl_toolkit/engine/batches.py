@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, Order, derive_seed
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureStore, FeatureViews
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter, Batch, Views
 
@@ -84,7 +84,7 @@ class BatchMaker:
         seed: the seed of the run.
         balanced: whether labeled images are drawn with the classes in equal shares.
         uses_hidden_labels: whether batches carry the hidden labels.
-        ranks: the processes that share each batch, whose sizes they divide; None for this one.
+        processes: the processes that share each batch, whose sizes they divide; None for this one.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BatchMaker:
         seed: int,
         balanced: bool = False,
         uses_hidden_labels: bool = False,
-        ranks: Ranks | None = None,
+        processes: ProcessGroup | None = None,
     ) -> None:
         self.images = images
         self.views = views
@@ -108,7 +108,7 @@ class BatchMaker:
         self._labeled_size = batch_size
         self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0
         self._uses_hidden_labels = uses_hidden_labels
-        self._ranks = ranks or Ranks()
+        self._processes = processes or ProcessGroup()
         self._labeled = (
             BalancedStream(images.labels.cpu(), seed, _stream("labeled"))
             if balanced
@@ -125,8 +125,8 @@ class BatchMaker:
         unlabeled = torch.empty(0, dtype=torch.int64)
         if self._unlabeled_size:
             unlabeled = self._unlabeled.take(number * self._unlabeled_size, self._unlabeled_size)
-        labeled = self._ranks.share(labeled).to(device, non_blocking=True)
-        unlabeled = self._ranks.share(unlabeled).to(device, non_blocking=True)
+        labeled = self._processes.local_shard(labeled).to(device, non_blocking=True)
+        unlabeled = self._processes.local_shard(unlabeled).to(device, non_blocking=True)
         if self.images.feature_views is not None:
             return self._feature_batch(self.images.feature_views, number, labeled, unlabeled)
         x = store.gather(self.images.labeled[labeled])
@@ -239,9 +239,11 @@ class BatchMaker:
             chosen = []
             for view in range(getattr(self.views, kind)):
                 generator = seeded_generator(self._seed, number, _stream(kind), view)
-                size = len(rows[source]) * self._ranks.size
+                size = len(rows[source]) * self._processes.size
                 which = torch.randint(len(stack), (size,), generator=generator)
-                chosen.append(stack[self._ranks.share(which).to(stack.device), rows[source]])
+                chosen.append(
+                    stack[self._processes.local_shard(which).to(stack.device), rows[source]]
+                )
             empty = stack.new_empty(0, len(rows[source]), stack.shape[-1])
             return torch.stack(chosen) if chosen else empty
 
@@ -265,8 +267,10 @@ class BatchMaker:
             size, _, height, width = images.shape
             for view in range(count):
                 generator = seeded_generator(self._seed, number, _stream(kind), view)
-                drawn = augmenter.draw(size * self._ranks.size, height, width, generator)
-                draws.append({key: self._ranks.share(value) for key, value in drawn.items()})
+                drawn = augmenter.draw(size * self._processes.size, height, width, generator)
+                draws.append(
+                    {key: self._processes.local_shard(value) for key, value in drawn.items()}
+                )
                 sources.append(images)
         sizes = [len(images) * count for images, count in wanted.values()]
         shape = next(iter(wanted.values()))[0].shape[1:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.splits.draw import Split
@@ -14,6 +13,7 @@ from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm, ImageTable, Views
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.torch_workarounds import BatchNorm
 
 
 def check_needs(
@@ -125,7 +125,7 @@ def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:
 
 def has_batchnorm(module: nn.Module) -> bool:
     """Whether a layer normalizes by the statistics of a batch."""
-    return any(isinstance(m, _BatchNorm) for m in module.modules())
+    return any(isinstance(m, BatchNorm) for m in module.modules())
 
 
 def _are_counts(views: Views) -> bool:

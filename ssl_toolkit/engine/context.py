@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.batches import seeded_generator
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.interfaces import Context, ForwardOutput
 from ssl_toolkit.models.classifier import Classifier, hold_statistics
 
@@ -25,7 +25,7 @@ class EngineContext(Context):
         seed: the seed of the run.
         number: the batch's number (it differs from the step under gradient accumulation).
         class_shares: (C,) as `Context.class_shares`.
-        ranks: the processes that share the batch; None for this one alone.
+        processes: the processes that share the batch; None for this one alone.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class EngineContext(Context):
         seed: int,
         number: int,
         class_shares: Tensor,
-        ranks: Ranks | None = None,
+        processes: ProcessGroup | None = None,
     ) -> None:
         self._classifier = classifier
         self._teacher = teacher
         self.step = step
         self.max_steps = max_steps
         self.class_shares = class_shares
-        self._ranks = ranks or Ranks()
+        self._processes = processes or ProcessGroup()
         self.generator = seeded_generator(seed, number, "algorithm")
 
     def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
@@ -78,15 +78,15 @@ class EngineContext(Context):
 
     def all_reduce_sum(self, value: Tensor) -> Tensor:
         """As `Context.total`."""
-        return self._ranks.total(value)
+        return self._processes.all_reduce_sum(value)
 
     def all_gather(self, value: Tensor, dim: int = 0) -> Tensor:
         """As `Context.all_gather`."""
-        return self._ranks.gather(value, dim)
+        return self._processes.all_gather(value, dim)
 
     def local_shard(self, value: Tensor, dim: int = 0) -> Tensor:
         """As `Context.share`."""
-        return self._ranks.share(value, dim)
+        return self._processes.local_shard(value, dim)
 
 
 def _check_images(images: Tensor) -> None:

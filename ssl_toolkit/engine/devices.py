@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,9 +10,6 @@ from functools import partial
 import torch
 
 from ssl_toolkit.errors import ModelError
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
-_MOST_KEPT = 2**30
 
 CHOICES = "auto, cpu, cuda, cuda:N or mps"
 
@@ -61,20 +57,6 @@ def own_device(asked: str, number: int, count: int) -> torch.device:
             "fewer, or --device cpu"
         )
     return torch.device("cuda", number)
-
-
-def keep_freed_memory(device: torch.device) -> None:
-    """Let the C library keep what is freed, for the tensors to come, up to a gigabyte each.
-
-    A step on a CPU frees what the next one asks for again. glibc by default returns it to the
-    system, which then clears each page anew: a twentieth of a small step, a third of a large one
-    (docs/performance.md). The process keeps as much as it ever needed. Other C libraries are left
-    alone, and so is a process that computes on a GPU.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if device.type == "cpu" else None
-    if mallopt is not None:
-        mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
-        mallopt(_MMAP_THRESHOLD, _MOST_KEPT)
 
 
 def describe(device: torch.device) -> str:

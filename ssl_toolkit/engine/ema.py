@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ssl_toolkit.torch_workarounds import copy_all_, lerp_all_
+
 
 class EMA:
     """Averages of a module's parameters: shadow = d · shadow + (1 - d) · parameter.
@@ -81,9 +83,9 @@ class EMA:
             for value, average in zip(values, averages, strict=True)
         ]
         if averages:
-            torch._foreach_lerp_(averages, values, 1 - decay)
+            lerp_all_(averages, values, 1 - decay)
         if copies:
-            torch._foreach_copy_(copies, sources)
+            copy_all_(copies, sources)
 
     def state_dict(self) -> dict[str, Any]:
         """The averages and the count of updates."""

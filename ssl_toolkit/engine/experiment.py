@@ -37,7 +37,7 @@ from ssl_toolkit.engine.devices import (
     make_scaler,
     own_device,
 )
-from ssl_toolkit.engine.distributed import Ranks, synchronized
+from ssl_toolkit.engine.distributed import ProcessGroup, convert_sync_batchnorm
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
@@ -114,7 +114,7 @@ def prepare(
     config: RunConfig,
     *,
     progress: Callable[[int, int], None] | None = None,
-    ranks: Ranks | None = None,
+    processes: ProcessGroup | None = None,
     table: ImageTable | None = None,
     split: Split | None = None,
 ) -> Experiment:
@@ -123,7 +123,7 @@ def prepare(
     Args:
         config: validated, resolved or not.
         progress: called while images are read, with how many of how many.
-        ranks: the processes that train together, each of which prepares the same; None for one.
+        processes: the processes that train together, each of which prepares the same; None for one.
         table: the data, read before; None to read it.
         split: of `table`, in place of the one that the settings name.
 
@@ -132,18 +132,18 @@ def prepare(
     """
     config, defaults = resolve_config(config)
     with plugin_faults(config.settings, PluginError):
-        return _prepare(config, defaults, progress, ranks or Ranks(), table, split)
+        return _prepare(config, defaults, progress, processes or ProcessGroup(), table, split)
 
 
 def _prepare(
     config: RunConfig,
     defaults: DatasetDefaults,
     progress: Callable[[int, int], None] | None,
-    ranks: Ranks,
+    processes: ProcessGroup,
     table: ImageTable | None,
     split: Split | None,
 ) -> Experiment:
-    device = own_device(config.settings.device, ranks.local_rank, ranks.local_size)
+    device = own_device(config.settings.device, processes.local_rank, processes.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     settings = config.settings
@@ -179,8 +179,8 @@ def _prepare(
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
         algorithm = construct("algorithm", settings.algo, algorithm_class, config.algorithm, task)
     notes += check_needs(algorithm, algorithm_class, classifier, table, split, settings)
-    if ranks.size > 1:
-        check_parts(settings, classifier, ranks.size)
+    if processes.size > 1:
+        check_parts(settings, classifier, processes.size)
 
     images, rows = training_images(table, split, settings, device, progress)
     if stored is not None:  # now that what can't be read was told
@@ -211,7 +211,7 @@ def _prepare(
             classifier.head = nn.Linear(classifier.backbone.feature_dim, len(table.classes))
     fitted = isinstance(algorithm, FeatureAlgorithm)
     if settings.model.sync_batchnorm:
-        classifier = synchronized(classifier, device)
+        classifier = convert_sync_batchnorm(classifier, device)
     freeze(classifier, settings.model.freeze)
     classifier.to(device)
     algorithm.to(device)
@@ -236,7 +236,7 @@ def _prepare(
             seed=settings.seed,
             balanced=settings.sampler == "balanced",
             uses_hidden_labels=algorithm_class.uses_hidden_labels,
-            ranks=ranks,
+            processes=processes,
         ),
         optimizer=build_optimizer(
             classifier, algorithm.parameters(), settings.optimizer, needed(settings.lr)
@@ -247,9 +247,9 @@ def _prepare(
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
         recorder=StepRecorder(
-            task.label_counts, ranks, _class_counts(table, split.validation).tolist()
+            task.label_counts, processes, _class_counts(table, split.validation).tolist()
         ),
-        ranks=ranks,
+        processes=processes,
         test=test[0],
         transfer=transfer_for(
             algorithm,

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from ssl_toolkit.data.cache.build import feature_root
 from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.data.feed.sampling import derive_seed
-from ssl_toolkit.engine.devices import keep_freed_memory
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.torch_workarounds import keep_freed_memory
 
 Progress = Callable[[int, int], None]
 Change = Callable[[Tensor, int, int], Tensor]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from ssl_toolkit import ops
 from ssl_toolkit.config.settings import OptimizerSettings, ScheduleSettings
 from ssl_toolkit.models.classifier import Classifier, parameter_groups
+from ssl_toolkit.torch_workarounds import norms, without_compiler
 
 
 def build_optimizer(
@@ -41,19 +40,6 @@ def build_optimizer(
     nesterov = settings.nesterov and settings.momentum > 0
     momentum = settings.momentum
     return without_compiler(SGD)(groups, momentum=momentum, nesterov=nesterov, fused=True)
-
-
-@cache
-def without_compiler(rule: type[Optimizer]) -> Callable[..., Optimizer]:
-    """The same optimizer, which does not import torch's compiler.
-
-    torch wraps these methods for the case that an optimizer is compiled itself, which is not done
-    here; the wrappers import the compiler, a third of what a short run costs to start.
-    """
-    wrapped = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
-    methods = {name: inspect.unwrap(getattr(rule, name)) for name in wrapped}
-    methods["step"] = torch.no_grad()(inspect.unwrap(rule.step))
-    return type(rule.__name__, (rule,), methods)
 
 
 def set_learning_rate(
@@ -93,7 +79,7 @@ def all_finite(module: nn.Module) -> bool:
         if tensor.is_floating_point() and tensor.numel()
     ]
     # Not the Euclidean norm: the sum of squares of finite numbers can overflow.
-    largest = torch._foreach_norm(tensors, float("inf"))
+    largest = norms(tensors, float("inf"))
     return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
 
@@ -119,7 +105,7 @@ def gradient_norm(optimizer: Optimizer) -> Tensor:
     It is infinite or nan where a part is, infinite from about 1e19 on, and 0 without gradients.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    found = [p.grad for p in parameters if p.grad is not None]
-    norms = torch._foreach_norm(found) if found else [parameters[0].new_zeros(())]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    parts = norms(gradients) if gradients else [parameters[0].new_zeros(())]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([part.float() for part in parts]))
     return norm

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.data.feed.image_store import ImageStore
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.models.classifier import Classifier
 
@@ -28,7 +28,7 @@ def predict(
     store: ImageStore | FeatureStore,
     rows: Tensor,
     batch_size: int,
-    ranks: Ranks | None = None,
+    processes: ProcessGroup | None = None,
 ) -> Tensor:
     """Probabilities of stored images, without augmentation, in float32.
 
@@ -37,17 +37,19 @@ def predict(
         store: the images, or their features.
         rows: (N,) int64 rows of the store.
         batch_size: images in a forward; changes speed and memory, not the result.
-        ranks: processes that share the images out, each of which gets all answers; None for none.
+        processes: share the images; each gets the predictions of all. None for this one alone.
 
     Returns:
         (N, C) float32 on the CPU; rows sum to 1.
     """
-    if ranks is not None and ranks.size > 1 and len(rows):
+    if processes is not None and processes.size > 1 and len(rows):
         # All parts are of one size: the last row fills the last ones, and is cut off again.
-        count = -(-len(rows) // ranks.size)
-        places = torch.arange(ranks.rank * count, (ranks.rank + 1) * count, device=rows.device)
+        count = -(-len(rows) // processes.size)
+        places = torch.arange(
+            processes.rank * count, (processes.rank + 1) * count, device=rows.device
+        )
         part = rows[places.clamp(max=len(rows) - 1)]
-        return ranks.gather(predict(classifier, store, part, batch_size))[: len(rows)]
+        return processes.all_gather(predict(classifier, store, part, batch_size))[: len(rows)]
     training = classifier.training
     classifier.eval()
     try:

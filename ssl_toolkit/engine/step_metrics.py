@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.shares import labels_tell
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import StepOutput
@@ -24,17 +24,17 @@ class StepRecorder:
     Args:
         label_counts: labeled images of each class, C numbers; none to leave out how pseudo labels
             are spread over the classes.
-        ranks: the processes that share each batch; None for this one.
+        processes: the processes that share each batch; None for this one.
         validation_counts: validation images of each class, none where there are none.
     """
 
     def __init__(
         self,
         label_counts: Sequence[int] = (),
-        ranks: Ranks | None = None,
+        processes: ProcessGroup | None = None,
         validation_counts: Sequence[int] = (),
     ) -> None:
-        self._ranks = ranks or Ranks()
+        self._processes = processes or ProcessGroup()
         self._class_counts = [0.0] * len(label_counts)
         known = [label_counts] if label_counts and labels_tell(label_counts) else []
         known += [validation_counts] if sum(validation_counts) else []
@@ -170,12 +170,14 @@ class StepRecorder:
 
     def _over_ranks(self, names: list[str], values: Tensor) -> Tensor:
         """Counts in all, means over equal parts of the batch; of metrics where they are finite."""
-        if self._ranks.size == 1:
+        if self._processes.size == 1:
             return values
         metric = torch.tensor([name.startswith("metric ") for name in names], device=values.device)
         count = torch.tensor([name.startswith(_COUNTS) for name in names], device=values.device)
         taken = values.isfinite() | ~metric
-        total, parts = self._ranks.total(torch.stack([values.where(taken, 0), taken.float()]))
+        total, parts = self._processes.all_reduce_sum(
+            torch.stack([values.where(taken, 0), taken.float()])
+        )
         mean: Tensor = total / parts.where(~count, 1)
         return mean
 

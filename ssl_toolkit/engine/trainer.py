@@ -19,19 +19,19 @@ from ssl_toolkit.engine.batches import BatchMaker, seeded_generator
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
-from ssl_toolkit.engine.devices import keep_freed_memory
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.objective import Objective
 from ssl_toolkit.engine.optimization import all_finite, gradient_norm, not_finite, set_learning_rate
 from ssl_toolkit.engine.prediction import Best, predict
 from ssl_toolkit.engine.shares import class_shares
 from ssl_toolkit.engine.step_checks import check_gradients
 from ssl_toolkit.engine.step_metrics import StepRecorder
+from ssl_toolkit.engine.step_module import StepModule
 from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.torch_workarounds import keep_freed_memory
 
 Row = dict[str, float | int]
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Trainer:
         stepped: called after each step with its seconds, those of an evaluation included.
         stop: asked after each step for a reason to stop early, "" for none.
         announce: called with what the probe reaches, before the first step.
-        ranks: the processes that train together; all of them call the same methods.
+        processes: the processes that train together; all of them call the same methods.
     """
 
     settings: Settings
@@ -79,7 +79,7 @@ class Trainer:
     stepped: Callable[[float], None] = lambda seconds: None
     stop: Callable[[], str] = lambda: ""
     announce: Callable[[ProbeResult], None] = lambda probe: None
-    ranks: Ranks = field(default_factory=Ranks)
+    processes: ProcessGroup = field(default_factory=ProcessGroup)
     transfer: Transfer | None = None
     """What is done with the features of the first weights; None where nothing is."""
     test: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -102,12 +102,12 @@ class Trainer:
     """What the linear probe of the first weights reaches."""
 
     def __post_init__(self) -> None:
-        self._objective: nn.Module = Objective(self.classifier, self.algorithm)
+        self._step_module: nn.Module = StepModule(self.classifier, self.algorithm)
         self._expect_shares()
 
     @property
-    def evaluated(self) -> Classifier:
-        """The weights that are evaluated and that teach: the average, else the live ones."""
+    def eval_model(self) -> Classifier:
+        """The model to evaluate and to teach with: the averaged one if any, else the live one."""
         return self.classifier if self.ema is None else self.ema.module  # type: ignore[return-value]
 
     @property
@@ -129,14 +129,14 @@ class Trainer:
             if not self.step:
                 self._fit_head(self.algorithm)
             return ""
-        if reason := self.ranks.agreed(self.stop()) if self.transfer is not None else "":
+        if reason := self.processes.any_reason(self.stop()) if self.transfer is not None else "":
             return reason
         s = self.settings
         steps, accumulation_steps = needed(s.steps), s.optimizer.accumulation_steps
         started = flushed = time.perf_counter()
         before, counted = self.seconds, self.images
-        if self.ranks.size > 1:
-            self._objective = self.ranks.parallel(Objective(self.classifier, self.algorithm))
+        if self.processes.size > 1:
+            self._step_module = self.processes.parallel(StepModule(self.classifier, self.algorithm))
         keep_freed_memory(self.classifier.mean.device)
         self.classifier.train()
         while self.step < steps:
@@ -163,7 +163,7 @@ class Trainer:
                 for observe in self.observers:
                     observe(row | {"seconds": self.seconds})
             self.stepped(time.perf_counter() - began)
-            reason = self.ranks.agreed(self.stop()) if self.step < steps else ""
+            reason = self.processes.any_reason(self.stop()) if self.step < steps else ""
             if reason or self.step % needed(s.save_every) == 0 or self.step == steps:
                 self.seconds = before + time.perf_counter() - started
                 self._save()
@@ -180,7 +180,7 @@ class Trainer:
             self.classifier, self.batches, self.validation[0], self.test, first=not self.step
         )
         if found is not None:
-            self.probe = found.averaged(self.ranks)
+            self.probe = found.averaged(self.processes)
             self.announce(self.probe)
         if self.ema is not None and not self.step:
             self.ema.restart(self.classifier)
@@ -243,21 +243,21 @@ class Trainer:
                 views, draws, labels = self.batches.probe(augmenter, number)
                 augmenter.feedback(draws, self._live_probabilities(views), labels)
         batch = self.batches.draw(number)
-        if self.ranks.size > 1:  # draws of dropout and the like differ as the images do
-            seed_torch(derive_seed(self.settings.seed, "global", self.ranks.rank, number))
+        if self.processes.size > 1:  # draws of dropout and the like differ as the images do
+            seed_torch(derive_seed(self.settings.seed, "global", self.processes.rank, number))
         last = (number + 1) % accumulation_steps == 0
-        with nullcontext() if last else self._gradients_kept():
+        with nullcontext() if last else self._unsynchronized():
             with self.autocast():
-                total, output = self._objective(batch, self._context(number))
+                total, output = self._step_module(batch, self._context(number))
             first = number % accumulation_steps == 0  # later ones add to its gradient
             check_gradients(total, self.classifier.parameters() if first else ())
             self.scaler.scale(total / accumulation_steps).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
-        self.images += self.ranks.size * (len(batch.labels) + len(batch.unlabeled_indices))
+        self.images += self.processes.size * (len(batch.labels) + len(batch.unlabeled_indices))
 
-    def _gradients_kept(self) -> AbstractContextManager[object]:
+    def _unsynchronized(self) -> AbstractContextManager[object]:
         """Processes exchange the sum of a step's gradients with its last batch, not each."""
-        kept = self._objective.no_sync if self.ranks.size > 1 else nullcontext
+        kept = self._step_module.no_sync if self.processes.size > 1 else nullcontext
         return kept()  # type: ignore[operator]
 
     def _update(self) -> None:
@@ -271,7 +271,7 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.ranks.average_statistics(self._objective)
+        self.processes.average_statistics(self._step_module)
         if self.ema is not None:
             self.ema.update(self.classifier)
 
@@ -294,14 +294,14 @@ class Trainer:
             rows, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
         size = needed(self.settings.eval_batch_size)
-        probs = predict(self.evaluated, self.batches.images.plain, rows, size, self.ranks)
+        probs = predict(self.eval_model, self.batches.images.plain, rows, size, self.processes)
         right = probs.argmax(dim=-1) == labels.cpu()
         truth = probs[torch.arange(len(probs)), labels.cpu()].double()
         accuracy = right.sum().item() / len(right)
         if split == "validation":
             self.evaluations.append((self.step, accuracy))
             if self.best is None or accuracy > self.best.accuracy:
-                state = self.evaluated.state_dict()
+                state = self.eval_model.state_dict()
                 weights = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
                 self.best = Best(self.step, accuracy, weights)
         loss = -truth.clamp_min(torch.finfo(torch.float32).tiny).log().mean().item()
@@ -341,13 +341,13 @@ class Trainer:
     def _context(self, number: int) -> EngineContext:
         return EngineContext(
             self.classifier,
-            self.evaluated,
+            self.eval_model,
             step=self.step,
             max_steps=needed(self.settings.steps),
             seed=self.settings.seed,
             number=number,
             class_shares=self._class_shares,
-            ranks=self.ranks,
+            processes=self.processes,
         )
 
     def state_dict(self) -> dict[str, Any]:

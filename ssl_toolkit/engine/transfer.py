@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.engine.batches import BatchMaker, TrainingImages, seeded_generator
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureExtractor, FeatureStore, FeatureViews
 from ssl_toolkit.engine.shares import estimate_shares
 from ssl_toolkit.interfaces import Augmenter, FeatureAlgorithm, TrainingFeatures, Views
@@ -39,11 +39,11 @@ class ProbeResult:
     shares: Tensor | None = None
     """(C,) float32 class shares of the pool by its predictions there; None where none was seen."""
 
-    def averaged(self, ranks: Ranks) -> ProbeResult:
+    def averaged(self, processes: ProcessGroup) -> ProbeResult:
         """With the shares of all processes, whose last digits differ between kinds of hardware."""
         if self.shares is None:
             return self
-        return replace(self, shares=ranks.total(self.shares) / ranks.size)
+        return replace(self, shares=processes.all_reduce_sum(self.shares) / processes.size)
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain types, for a checkpoint."""

@@ -63,7 +63,7 @@ def predict_own_data(
     experiment = prepare(config, progress=progress)
     check_classes(experiment.classes, summary["classes"], path, config.settings.data)
     state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)
-    experiment.trainer.evaluated.load_state_dict(reported_weights(state))
+    experiment.trainer.eval_model.load_state_dict(reported_weights(state))
     return predict_parts(experiment), experiment.classes
 
 

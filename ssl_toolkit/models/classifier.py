@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics, ForwardOutput
 from ssl_toolkit.models.heads import head_for
+from ssl_toolkit.torch_workarounds import BatchNorm
 
 
 class Classifier(nn.Module):
@@ -107,7 +107,7 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
         momentum: in (0, 1], torch's convention: running <- (1 - momentum) running + momentum batch.
     """
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, BatchNorm):
             layer.momentum = momentum
 
 
@@ -122,7 +122,7 @@ def hold_statistics(module: nn.Module) -> Iterator[None]:
     held = [
         layer
         for layer in module.modules()
-        if isinstance(layer, _BatchNorm) and layer.training and layer.track_running_stats
+        if isinstance(layer, BatchNorm) and layer.training and layer.track_running_stats
     ]
     for layer in held:
         layer.track_running_stats = False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.torch_workarounds import BatchNorm
 
 
 def freeze(classifier: Classifier, what: str) -> None:
@@ -27,7 +27,7 @@ def freeze(classifier: Classifier, what: str) -> None:
     elif what == "backbone":
         frozen = [backbone]
     elif what == "bn":
-        frozen = [layer for layer in backbone.modules() if isinstance(layer, _BatchNorm)]
+        frozen = [layer for layer in backbone.modules() if isinstance(layer, BatchNorm)]
         if not frozen:
             raise ConfigError(
                 "model.freeze: 'bn': the backbone has no BatchNorm layer; use none, backbone or "
@@ -43,7 +43,7 @@ def freeze(classifier: Classifier, what: str) -> None:
 
 def has_batchnorm(backbone: nn.Module) -> bool:
     """Whether a backbone has BatchNorm layers."""
-    return any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+    return any(isinstance(layer, BatchNorm) for layer in backbone.modules())
 
 
 def _until(backbone: nn.Module, name: str) -> list[nn.Module]:

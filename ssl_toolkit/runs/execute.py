@@ -112,7 +112,7 @@ def _finish(
     try:
         try:
             settings = experiment.config.settings
-            with plugin_faults(settings, TrainingError), trainer.ranks.together():
+            with plugin_faults(settings, TrainingError), trainer.processes.collective_section():
                 reason = _train(experiment, folder, console, interrupts, log)
                 predictions = None if reason else predict_best(experiment)
             if predictions is not None:
@@ -209,7 +209,7 @@ def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
     """
     trainer = experiment.trainer
     if trainer.best is not None:
-        trainer.evaluated.load_state_dict(trainer.best.weights)
+        trainer.eval_model.load_state_dict(trainer.best.weights)
     return predict_parts(experiment, alone=alone)
 
 
@@ -220,7 +220,7 @@ def _conclude(
     settings = experiment.config.settings
     summary = _scored(experiment, folder, "completed", predictions)
     exported = export_model(
-        trainer.evaluated,
+        trainer.eval_model,
         folder.model,
         backbone_name=needed(settings.backbone),
         classes=experiment.classes,

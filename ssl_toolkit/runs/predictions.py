@@ -29,11 +29,13 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
     """
     trainer = experiment.trainer
     size = needed(trainer.settings.eval_batch_size)
-    ranks = None if alone else trainer.ranks
+    processes = None if alone else trainer.processes
     parts = {"validation": trainer.validation, "test": experiment.test}
     return {
         part: (
-            predict(trainer.evaluated, trainer.batches.images.plain, rows, size, ranks).numpy(),
+            predict(
+                trainer.eval_model, trainer.batches.images.plain, rows, size, processes
+            ).numpy(),
             labels.cpu().numpy(),
         )
         for part, (rows, labels) in parts.items()
@@ -47,7 +49,7 @@ def prediction_seconds(experiment: Experiment) -> float:
     most = min(needed(trainer.settings.eval_batch_size), len(images.store))
     rows = torch.arange(most, device=images.labels.device)
     return seconds_each(
-        lambda count: predict(trainer.evaluated, images.plain, rows[:count], count),
+        lambda count: predict(trainer.eval_model, images.plain, rows[:count], count),
         experiment.device,
         most,
     )

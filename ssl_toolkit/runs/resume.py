@@ -14,7 +14,7 @@ from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe
-from ssl_toolkit.engine.distributed import Ranks, joined, under_launcher
+from ssl_toolkit.engine.distributed import ProcessGroup, init_process_group, under_launcher
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
@@ -71,9 +71,10 @@ def resume(
     console = console or Console(quiet=True)
     path, data = at_home(path), None if data is None else at_home(data)
     if under_launcher():
-        with joined() as ranks:
+        with init_process_group() as processes:
             return shared(
-                ranks, lambda: lead_on(path, ranks, data, steps, time_limit, console=console)
+                processes,
+                lambda: lead_on(path, processes, data, steps, time_limit, console=console),
             )
     folder = RunFolder(path)
     if outcome := _over(folder, data, steps, console):
@@ -83,12 +84,12 @@ def resume(
         order = {"resume": str(path), "data": None if data is None else str(data)}
         asked = {"steps": steps, "time_limit": time_limit}
         return launch(order | asked | console.kind(), count, str(path))
-    return lead_on(path, Ranks(), data, steps, time_limit, console=console)
+    return lead_on(path, ProcessGroup(), data, steps, time_limit, console=console)
 
 
 def lead_on(
     path: Path,
-    ranks: Ranks,
+    processes: ProcessGroup,
     data: Path | None = None,
     steps: int | None = None,
     time_limit: float | None = None,
@@ -105,7 +106,7 @@ def lead_on(
             if outcome := _over(folder, data, steps, console):
                 return outcome
             drop_partial(path)
-            return _go_on(folder, ranks, data, steps, time_limit, console, interrupts)
+            return _go_on(folder, processes, data, steps, time_limit, console, interrupts)
 
 
 def _over(
@@ -124,7 +125,7 @@ def _over(
 
 def _go_on(
     folder: RunFolder,
-    ranks: Ranks,
+    processes: ProcessGroup,
     data: Path | None,
     steps: int | None,
     time_limit: float | None,
@@ -134,13 +135,15 @@ def _go_on(
     summary, config = folder.read_summary(), folder.read_config()
     state, used, warning = _newest(folder, summary)
     asked = {} if steps is None else {"steps": steps}
-    if ranks.size != config.settings.devices:
-        asked["devices"] = ranks.size
+    if processes.size != config.settings.devices:
+        asked["devices"] = processes.size
     config, changes = _checked(folder, config, state, asked)
     reopened = folder.reopen(data)
     reopened = replace(reopened, settings=reopened.settings.model_copy(update=asked))
     # The folder keeps the configuration of its start, whatever the data was opened with.
-    experiment = replace(prepare_all(reopened, ranks, console), config=_limited(config, time_limit))
+    experiment = replace(
+        prepare_all(reopened, processes, console), config=_limited(config, time_limit)
+    )
     check_classes(experiment.classes, summary["classes"], folder.path, data or config.settings.data)
     if state is not None:
         _take_up(experiment.trainer, state, used)
@@ -161,7 +164,7 @@ def _go_on(
     console.say(f"going on after step {told}", important=True)
     folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
     folder.write_summary(summary_of(experiment, "running"))
-    ranks.say({"state": state})
+    processes.broadcast({"state": state})
     return finish(experiment, folder, console, interrupts)
 
 

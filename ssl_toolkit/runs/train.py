@@ -16,7 +16,12 @@ from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.readers.in_memory import Images, LabeledImages, Labels, write_data
 from ssl_toolkit.data.splits.split_file import save_split
-from ssl_toolkit.engine.distributed import Ranks, joined, restarted, under_launcher
+from ssl_toolkit.engine.distributed import (
+    ProcessGroup,
+    init_process_group,
+    restarted,
+    under_launcher,
+)
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
@@ -88,11 +93,11 @@ def train(
     if config.settings.devices > 1 and not under_launcher():
         order = {"config": config.tree(), "overwrite": overwrite, "proceed": proceed}
         return launch(order | console.kind(), config.settings.devices, config.settings.output)
-    with joined() as ranks:
-        config = _shared_out(config, ranks.size)
+    with init_process_group() as processes:
+        config = _shared_out(config, processes.size)
         return shared(
-            ranks,
-            lambda: _lead(config, ranks, overwrite, proceed or restarted(), console),
+            processes,
+            lambda: _lead(config, processes, overwrite, proceed or restarted(), console),
         )
 
 
@@ -136,10 +141,10 @@ def _with_data(layer: Layer, images: Images, *given: Any) -> Layer:
 
 
 def _lead(
-    config: RunConfig, ranks: Ranks, overwrite: bool, proceed: bool, console: Console
+    config: RunConfig, processes: ProcessGroup, overwrite: bool, proceed: bool, console: Console
 ) -> RunResult:
     if proceed and begun(config):
-        return lead_on(Path(needed(config.settings.output)), ranks, console=console)
+        return lead_on(Path(needed(config.settings.output)), processes, console=console)
     for name in config.settings.loggers:
         registry.require_packages("loggers", name)
     with (
@@ -147,10 +152,10 @@ def _lead(
         Output(config.settings, overwrite=overwrite, restart=proceed) as output,
     ):
         config, choices = resolve_minutes(config, console)
-        experiment = prepare_all(config, ranks, console)
+        experiment = prepare_all(config, processes, console)
         folder = output.make(experiment.config.settings)
         _begin(experiment, folder, console, choices)
-        ranks.say({"state": None})
+        processes.broadcast({"state": None})
         return finish(experiment, folder, console, interrupts)
 
 

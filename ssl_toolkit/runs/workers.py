@@ -9,7 +9,7 @@ from pathlib import Path
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.compiling import compile_forwards
-from ssl_toolkit.engine.distributed import Message, Ranks
+from ssl_toolkit.engine.distributed import Message, ProcessGroup
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.errors import TrainingError
@@ -18,23 +18,23 @@ from ssl_toolkit.runs.execute import predict_best
 from ssl_toolkit.runs.summary import RunResult
 
 
-def shared(ranks: Ranks, lead: Callable[[], RunResult]) -> RunResult:
+def shared(processes: ProcessGroup, lead: Callable[[], RunResult]) -> RunResult:
     """The outcome of a run that the first process carries out, and all others with it.
 
     Args:
-        ranks: the processes, all of which call this.
+        processes: the processes, all of which call this.
         lead: carries the run out in the first one, by `prepare_all` and `finish`.
 
     Raises:
         ToolkitError: of the first process, in all of them.
     """
-    if not ranks.leads:
-        with ranks.watched():
-            return _follow(ranks)
-    with ranks.leading():
+    if not processes.is_main:
+        with processes.peer_failures():
+            return _follow(processes)
+    with processes.main_process_section():
         outcome = lead()
-        if ranks.waits:
-            ranks.say(
+        if processes.peers_waiting:
+            processes.broadcast(
                 {
                     "folder": str(outcome.folder),
                     "summary": json.dumps(outcome.summary),
@@ -44,21 +44,23 @@ def shared(ranks: Ranks, lead: Callable[[], RunResult]) -> RunResult:
         return outcome
 
 
-def prepare_all(config: RunConfig, ranks: Ranks, console: Console) -> Experiment:
+def prepare_all(config: RunConfig, processes: ProcessGroup, console: Console) -> Experiment:
     """`prepare` in all processes; called by the first one."""
-    ranks.say({"config": config.tree()})
-    return ranks.all_do(lambda: prepare(config, progress=console.reading, ranks=ranks))
+    processes.broadcast({"config": config.tree()})
+    return processes.run_on_all(
+        lambda: prepare(config, progress=console.reading, processes=processes)
+    )
 
 
-def _follow(ranks: Ranks) -> RunResult:
+def _follow(processes: ProcessGroup) -> RunResult:
     with handled() as interrupts:
-        message = ranks.hear()
+        message = processes.receive()
         if "folder" in message:  # nothing was left to do
             return _outcome(message)
         config = validate([Layer("configuration of the first process", message["config"])])
-        experiment = ranks.all_do(lambda: prepare(config, ranks=ranks))
+        experiment = processes.run_on_all(lambda: prepare(config, processes=processes))
         trainer = experiment.trainer
-        if state := ranks.hear()["state"]:
+        if state := processes.receive()["state"]:
             trainer.load_state_dict(state)
         if config.settings.compile:
             compile_forwards(trainer)
@@ -67,10 +69,10 @@ def _follow(ranks: Ranks) -> RunResult:
         if trainer.settings.compile:
             compile_forwards(trainer)
         faults = plugin_faults(config.settings, TrainingError)
-        with faults, interrupts.patient(), ranks.together():
+        with faults, interrupts.patient(), processes.collective_section():
             if not trainer.fit():
                 predict_best(experiment)
-        return _outcome(ranks.hear())
+        return _outcome(processes.receive())
 
 
 def _outcome(message: Message) -> RunResult:

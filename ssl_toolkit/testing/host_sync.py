@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ssl_toolkit.testing.rules import BrokenRuleError
+from ssl_toolkit.torch_workarounds import TorchDispatchMode, tree_leaves
 
 READS = {
     Tensor.tolist: "tolist()",

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.engine.objective import objective
 from ssl_toolkit.engine.step_checks import is_name, is_weight
+from ssl_toolkit.engine.step_module import total_loss
 from ssl_toolkit.interfaces import StepOutput, Views
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject
@@ -149,7 +149,7 @@ def labels_matter(subject: Subject) -> None:
     trial = Trial(subject)
     batch = trial.batch()
     other = replace(batch, labels=(batch.labels + 1) % trial.task.num_classes)
-    first, second = (objective(Trial(subject).output(batch=b)) for b in (batch, other))
+    first, second = (total_loss(Trial(subject).output(batch=b)) for b in (batch, other))
     require(not torch.equal(first, second), f"the objective is {first.item():g} for both")
 
 
@@ -169,7 +169,7 @@ def unlabeled_images_matter(subject: Subject) -> None:
         unlabeled_weak=second.unlabeled_weak,
         unlabeled_strong=second.unlabeled_strong,
     )
-    values = [objective(Trial(subject).output(batch=b)) for b in (batch, other)]
+    values = [total_loss(Trial(subject).output(batch=b)) for b in (batch, other)]
     require(not torch.equal(*values), f"the objective is {values[0].item():g} for both")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import Trial, listed
@@ -99,7 +99,9 @@ def _take_part(subject: Subject, rank: int, store: str, answer: Connection) -> N
             world_size=2,
             timeout=timedelta(seconds=PATIENCE / 2),
         )
-        trial = Trial(subject, sharpness=100, ranks=Ranks(rank, 2, rank, 2), blank=rank == 1)
+        trial = Trial(
+            subject, sharpness=100, processes=ProcessGroup(rank, 2, rank, 2), blank=rank == 1
+        )
         trial.fit(2)
         state: State = {
             name: tensor.double().flatten().tolist()

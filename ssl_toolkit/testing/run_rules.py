@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.engine.objective import objective
+from ssl_toolkit.engine.step_module import total_loss
 from ssl_toolkit.interfaces import StepOutput
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
@@ -269,7 +269,7 @@ def _same_step(trial: Trial, twin: Any, what: str) -> None:
     for algorithm in (trial.algorithm, twin):
         trial.algorithm = algorithm
         seed_globally(SEED, trial.device)
-        values.append(objective(trial.output()).item())
+        values.append(total_loss(trial.output()).item())
     require(values[0] == values[1], f"{what} has the objective {values[1]:g}, not {values[0]:g}")
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_flatten
 
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
@@ -21,14 +20,14 @@ from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.batches import BatchMaker, TrainingImages
 from ssl_toolkit.engine.context import EngineContext
 from ssl_toolkit.engine.devices import make_autocast, make_scaler
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.objective import objective
 from ssl_toolkit.engine.optimization import build_optimizer
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.engine.step_metrics import StepRecorder
+from ssl_toolkit.engine.step_module import total_loss
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interfaces import (
     Algorithm,
@@ -41,6 +40,7 @@ from ssl_toolkit.interfaces import (
 )
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
 from ssl_toolkit.testing.subject import Subject
+from ssl_toolkit.torch_workarounds import tree_flatten
 
 SEED = 3
 STEPS = 50
@@ -91,7 +91,7 @@ class Trial:
         batch_size: B.
         size: height and width of the images.
         sharpness: factor of the weights of the head, of model and teacher; 0 for uniform answers.
-        ranks: the processes that share the run; None for this one.
+        processes: the processes that share the run; None for this one.
         blank: whether all views are black and all answers to them uniform, whatever the sharpness;
             a scan sees the same images as ever.
     """
@@ -105,7 +105,7 @@ class Trial:
         batch_size: int = 4,
         size: tuple[int, int] = (8, 8),
         sharpness: float = SHARP,
-        ranks: Ranks | None = None,
+        processes: ProcessGroup | None = None,
         blank: bool = False,
     ) -> None:
         device = self.device = subject.device
@@ -116,7 +116,7 @@ class Trial:
             head: Any = self.classifier.head
             head.weight.mul_(sharpness)
             head.bias.zero_()
-            if ranks is None:
+            if processes is None:
                 _measure_statistics(self.classifier, images.store.gather(images.labeled))
         self.ema = EMA(self.classifier, 0.9)
         self.task = TaskInfo(
@@ -140,7 +140,7 @@ class Trial:
             batch_size=batch_size,
             seed=SEED,
             uses_hidden_labels=subject.plugin.uses_hidden_labels,
-            ranks=ranks,
+            processes=processes,
         )
         self.rows: list[dict[str, float | int]] = []
         """Of metrics, one a trained step."""
@@ -159,8 +159,8 @@ class Trial:
             autocast=make_autocast("fp32", device),
             scaler=make_scaler("fp32", device),
             observers=[self.rows.append],
-            recorder=StepRecorder(self.task.label_counts, ranks),
-            ranks=ranks or Ranks(),
+            recorder=StepRecorder(self.task.label_counts, processes),
+            processes=processes or ProcessGroup(),
         )
         self._scanned = False
 
@@ -215,7 +215,7 @@ class Trial:
 
     def backward(self, output: StepOutput) -> Tensor:
         """The objective, after its gradient was added to the parameters."""
-        total = objective(output)
+        total = total_loss(output)
         total.backward()  # type: ignore[no-untyped-call]
         return total.detach()
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from ssl_toolkit import registry
 from ssl_toolkit.data.feed.image_store import build_store
 from ssl_toolkit.data.readers.folders import read_folder
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.models.classifier import Classifier
@@ -63,7 +63,7 @@ def test_19_a_batch_of_one_picture(cases: Path, tmp_path: Path) -> None:
 # --- 22: evaluation that two processes share ----------------------------------------------------
 
 
-class OneOfTwo(Ranks):
+class OneOfTwo(ProcessGroup):
     """One of two processes that go one after the other: the second one knows both parts."""
 
     def __init__(self, rank: int, parts: dict[int, Tensor]) -> None:

@@ -168,7 +168,7 @@ def test_processes_of_a_run_agree_on_the_shares(folder: Path) -> None:
             return value + torch.tensor([0.5, 0.3, 0.2])  # what the other process found
 
     alone, shared = (experiment(folder, algo="fixmatch").trainer for _ in range(2))
-    shared.ranks = Two()
+    shared.processes = Two()
     alone.start()
     shared.start()
     mean = (alone.probe.shares + torch.tensor([0.5, 0.3, 0.2])) / 2

@@ -457,7 +457,7 @@ def test_without_ema_the_live_model_teaches_and_stays_in_train_mode(tmp_path: Pa
     config = configure(algo="simple", ema="off", simple={"strong_views": 1})
     trainer = prepare(config).trainer
     assert trainer.ema is None
-    assert trainer.evaluated is trainer.classifier
+    assert trainer.eval_model is trainer.classifier
     trainer.classifier.train()
     trainer._forward_backward(0, 1)
     assert trainer.classifier.training

@@ -208,11 +208,11 @@ def test_a_frozen_backbone_is_unchanged_to_the_last_bit(folder: Path) -> None:
         before = {k: v.clone() for k, v in trainer.classifier.backbone.state_dict().items()}
         assert {group["name"] for group in trainer.optimizer.param_groups} == {"classifier"}
         trainer.fit()
-        for model in (trainer.classifier, trainer.evaluated):
+        for model in (trainer.classifier, trainer.eval_model):
             after = model.backbone.state_dict()
             assert all(torch.equal(value, after[key]) for key, value in before.items()), algo
         head = trainer.classifier.head
-        assert not torch.equal(head.predictor.weight, trainer.evaluated.head.predictor.weight)
+        assert not torch.equal(head.predictor.weight, trainer.eval_model.head.predictor.weight)
 
 
 def test_precision_and_accumulation_of_a_head(folder: Path) -> None:

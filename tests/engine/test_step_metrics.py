@@ -8,7 +8,7 @@ import pytest
 import torch
 from ssl_toolkit_simple import pair_masks, pair_statistics
 
-from ssl_toolkit.engine.distributed import Ranks
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.interfaces import Loss, PseudoLabels, StepOutput
 
@@ -102,20 +102,20 @@ def test_values_that_come_later_or_are_not_finite_are_averaged_where_they_are() 
     assert "train.part" not in recorder.flush()
 
 
-class Two(Ranks):
+class Two(ProcessGroup):
     """Two processes, of which the other one has what it is told to have."""
 
     def __init__(self) -> None:
         super().__init__(0, 2)
         self.other = torch.zeros(())
 
-    def total(self, value: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, value: torch.Tensor) -> torch.Tensor:
         return value + self.other
 
 
 def test_a_metric_that_one_process_lacks_is_the_mean_of_the_others() -> None:
-    ranks = Two()
-    recorder = StepRecorder([], ranks)
+    processes = Two()
+    recorder = StepRecorder([], processes)
     metrics = {"both": torch.tensor(2.0), "one": torch.tensor(float("nan")), "none": math.nan}
     recorder.add(
         1,
@@ -127,7 +127,7 @@ def test_a_metric_that_one_process_lacks_is_the_mean_of_the_others() -> None:
         HIDDEN,
     )
     # train.loss, train.loss.supervised, train.weighted.supervised, both, one, none
-    ranks.other = torch.tensor([[5.0, 5, 5, 4, 7, 0], [1, 1, 1, 1, 1, 0]])
+    processes.other = torch.tensor([[5.0, 5, 5, 4, 7, 0], [1, 1, 1, 1, 1, 0]])
     told = recorder.flush()
     assert told == {
         "train.loss": 4,

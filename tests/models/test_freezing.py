@@ -9,7 +9,6 @@ import torch
 from in_process import refusal
 from pretrained_runs import experiment, flags, make_images
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.errors import ConfigError
@@ -17,6 +16,7 @@ from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 from ssl_toolkit.models.wide_resnet import WideResNet
+from ssl_toolkit.torch_workarounds import BatchNorm
 
 
 def made(name: str) -> Classifier:
@@ -60,7 +60,7 @@ def test_all_up_to_a_part_is_frozen(backbone: str, what: str, first: str, last: 
 def test_frozen_batchnorm_keeps_its_statistics_in_train_mode() -> None:
     classifier = made("test_resnet")
     freeze(classifier, "bn")
-    layers = [m for m in classifier.modules() if isinstance(m, _BatchNorm)]
+    layers = [m for m in classifier.modules() if isinstance(m, BatchNorm)]
     assert layers
     before = [layer.running_mean.clone() for layer in layers]
     classifier.train()

@@ -8,13 +8,13 @@ import pytest
 import torch
 from ssl_toolkit_fixmatch import FixMatch, fixmatch_loss
 from ssl_toolkit_mixmatch import MixMatch, MixMatchEnhanced
-from ssl_toolkit_mixmatch.mixture import _beta
 from ssl_toolkit_simple import SimPLE
 from ssl_toolkit_supervised import FullySupervised
 from torch.nn import functional as F
 from toy_context import CLASSES, FakeContext, build, make_batch, objective, run
 
 from ssl_toolkit import Algorithm
+from ssl_toolkit.ops import sample_beta
 
 # --- SimPLE -------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ def test_mixmatch_matches_a_plain_loop(mixup_per: str) -> None:
         *output.pseudo_labels.probs,
     ]
     generator = torch.Generator().manual_seed(3)
-    draws = _beta(0.75, 12 if mixup_per == "sample" else 1, generator).tolist()
+    draws = sample_beta(0.75, 12 if mixup_per == "sample" else 1, generator).tolist()
     partners = torch.randperm(12, generator=generator).tolist()
     supervised = unsupervised = torch.tensor(0.0)
     for i, (j, lam) in enumerate(zip(partners, draws * (12 // len(draws)), strict=True)):
@@ -152,7 +152,7 @@ def test_mixmatch_matches_a_plain_loop(mixup_per: str) -> None:
 @pytest.mark.parametrize("alpha", [0.1, 0.75, 16.0])
 def test_shares_of_a_mixture_follow_their_beta_distribution(alpha: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    draws = _beta(alpha, 200_000, generator).double()
+    draws = sample_beta(alpha, 200_000, generator).double()
     assert draws.min() >= 0
     assert draws.max() <= 1
     assert draws.mean().item() == pytest.approx(0.5, abs=4e-3)
@@ -165,7 +165,7 @@ def test_shares_of_a_mixture_follow_their_beta_distribution(alpha: float) -> Non
 
 
 def test_smallest_alpha_gives_no_nan() -> None:
-    assert _beta(0.01, 100_000, torch.Generator().manual_seed(0)).isfinite().all()
+    assert sample_beta(0.01, 100_000, torch.Generator().manual_seed(0)).isfinite().all()
 
 
 # --- FixMatch -----------------------------------------------------------------------------------

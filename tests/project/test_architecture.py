@@ -44,6 +44,7 @@ RANKS = {
     "processes": 2,
     "config": 2,
     "registry": 2,
+    "torch_workarounds": 2,
     "ops": 3,
     "interfaces": 3,
     "scaffold": 3,

@@ -15,6 +15,7 @@ from ssl_toolkit.ops import (
     l2_consistency,
     linear_rampup,
     mixup,
+    sample_beta,
     soft_cross_entropy,
 )
 
@@ -94,7 +95,7 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
     # Processes that share the batch mix all of it, then each goes on with its part.
     images = _joined(batch.labeled_weak[0], views, ctx)
     targets = _joined(labels, guess.expand(len(views), *guess.shape), ctx)
-    draws = _beta(c.alpha, len(images) if c.mixup_per == "sample" else 1, ctx.generator)
+    draws = sample_beta(c.alpha, len(images) if c.mixup_per == "sample" else 1, ctx.generator)
     permutation = torch.randperm(len(images), generator=ctx.generator)
     lam, partners = (t.to(images.device, non_blocking=True) for t in (draws, permutation))
     mixed = mixup(images, targets, lam, partners)  # eqs. 8-11
@@ -149,11 +150,3 @@ def _forward(c: MixingOptions, images: Tensor, batch_size: int, ctx: Context) ->
         return ctx.model(images)
     mixed = interleave(torch.split(images, batch_size))
     return torch.cat(interleave([ctx.model(part) for part in mixed]))
-
-
-def _beta(alpha: float, count: int, generator: torch.Generator) -> Tensor:
-    """(count,) float32 draws from Beta(alpha, alpha), on the CPU."""
-    # torch.distributions takes no generator. A Beta is the first part of a Dirichlet of two; in
-    # double precision, because small alphas underflow.
-    alphas = torch.full((count, 2), alpha, dtype=torch.float64)
-    return torch._sample_dirichlet(alphas, generator)[:, 0].float()

@@ -1,4 +1,4 @@
-"""What a step minimizes."""
+"""The forward pass of a training step, and the total loss it minimizes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ssl_toolkit.interfaces import Algorithm, Batch, StepOutput
 from ssl_toolkit.models.classifier import Classifier
 
 
-class Objective(nn.Module):
-    """A step as one forward, which is what DistributedDataParallel wraps."""
+class StepModule(nn.Module):
+    """One step as a module, for DistributedDataParallel to wrap."""
 
     def __init__(self, classifier: Classifier, algorithm: Algorithm) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class Objective(nn.Module):
         self.algorithm = algorithm
 
     def forward(self, batch: Batch, context: EngineContext) -> tuple[Tensor, StepOutput]:
-        """The objective, and what the algorithm returned."""
+        """Return the total loss and the output of the algorithm."""
         output = self.algorithm.step(batch, context)
         check_output(output, batch, self.classifier.num_classes)
-        return objective(output), output
+        return total_loss(output), output
 
 
-def objective(output: StepOutput) -> Tensor:
-    """The sum of weight times value over the losses, in float32 or wider."""
+def total_loss(output: StepOutput) -> Tensor:
+    """Return the sum of weight times value over the losses, in float32 or wider."""
     return torch.stack([loss.weight * loss.value for loss in output.losses.values()]).sum()
