@@ -164,7 +164,7 @@ def test_processes_of_a_run_agree_on_the_shares(folder: Path) -> None:
     class Two:
         size = 2
 
-        def total(self, value: Tensor) -> Tensor:
+        def all_reduce_sum(self, value: Tensor) -> Tensor:
             return value + torch.tensor([0.5, 0.3, 0.2])  # what the other process found
 
     alone, shared = (experiment(folder, algo="fixmatch").trainer for _ in range(2))
