@@ -70,7 +70,7 @@ class OneOfTwo(ProcessGroup):
         super().__init__(rank, 2)
         self.parts = parts
 
-    def gather(self, value: Tensor, dim: int = 0) -> Tensor:
+    def all_gather(self, value: Tensor, dim: int = 0) -> Tensor:
         self.parts[self.rank] = value
         return torch.cat([self.parts.get(rank, value) for rank in range(2)], dim)
 
