@@ -127,7 +127,7 @@ def command(
     tell_clashes(config.settings.model_dump())
     if dry_run:
         from ssl_toolkit.config import yaml
-        from ssl_toolkit.engine.experiment import resolve_config
+        from ssl_toolkit.engine.defaults import resolve_config
 
         echo_data(yaml.dump(resolve_config(config)[0].tree()))
         if config.settings.minutes is not None:

@@ -8,7 +8,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal
+
+from typing_extensions import TypeVar
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
@@ -19,6 +21,7 @@ from ssl_toolkit.config.settings import (
     FINE_TUNING_RATE,
     HEAD_TRAINING,
     SHARED_REFERENCE,
+    ResolvedSettings,
     Settings,
 )
 from ssl_toolkit.errors import ConfigError, PluginError
@@ -62,11 +65,14 @@ class Layer:
     tree: Tree
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """A validated configuration."""
+Chosen = TypeVar("Chosen", bound=Settings, covariant=True, default=Settings)
 
-    settings: Settings
+
+@dataclass(frozen=True)
+class RunConfig(Generic[Chosen]):
+    """A validated configuration; a `ResolvedConfig` once no setting is open."""
+
+    settings: Chosen
     algorithm: Options
     weak: Options
     strong: Options
@@ -87,6 +93,32 @@ class RunConfig:
     def fingerprint(self) -> str:
         """Hash of what a comparison holds equal: all but the algorithm's section and the seed."""
         return fingerprint_of(self.tree())
+
+
+ResolvedConfig = RunConfig[ResolvedSettings]
+
+
+def filled(config: RunConfig, values: Tree, origin: str = "") -> ResolvedConfig:
+    """The configuration with values for the settings that it leaves open.
+
+    Args:
+        config: validated.
+        values: of settings by name; they win over those of `config`.
+        origin: names the configuration in the error.
+
+    Raises:
+        ConfigError: a setting that training needs is still open.
+    """
+    settings = dict(config.settings) | values
+    if open_ := [name for name in ResolvedSettings.__annotations__ if settings[name] is None]:
+        raise ConfigError(f"{origin}: {open_[0]}: must not be null in a resolved configuration")
+    keys = config.settings.model_fields_set | values.keys()
+    return RunConfig(
+        ResolvedSettings.model_construct(keys, **settings),
+        config.algorithm,
+        config.weak,
+        config.strong,
+    )
 
 
 def fingerprint_of(tree: Mapping[str, Any]) -> str:

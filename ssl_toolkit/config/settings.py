@@ -275,6 +275,22 @@ class Settings(Options):
     model: ModelSettings = ModelSettings()
 
 
+class ResolvedSettings(Settings):
+    """Settings whose open values are filled by data set, backbone and length of the run."""
+
+    backbone: str
+    image_size: int
+    val_fraction: float
+    test_fraction: float
+    steps: int
+    batch_size: int
+    eval_batch_size: int
+    lr: float
+    eval_every: int
+    log_every: int
+    save_every: int
+
+
 SHARED_REFERENCE: dict[str, Any] = {
     "optimizer": {"clip_norm": 5.0, "weight_decay_on": "all"},
     "schedule": {"cycles": 1023 / 2048},

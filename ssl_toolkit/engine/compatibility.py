@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.splits.draw import Split
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm, ImageTable, Views
 from ssl_toolkit.models.classifier import Classifier
@@ -22,7 +21,7 @@ def check_needs(
     classifier: Classifier,
     table: ImageTable,
     split: Split,
-    settings: Settings,
+    settings: ResolvedSettings,
 ) -> list[str]:
     """Refuse what can't work.
 
@@ -99,13 +98,13 @@ def check_input(features: NDArray[np.float32] | None, backbone: str | None) -> N
         raise ConfigError(f"--backbone {backbone} takes {told[0]}, and the data holds {told[1]}")
 
 
-def check_parts(settings: Settings, classifier: Classifier, size: int) -> None:
+def check_parts(settings: ResolvedSettings, classifier: Classifier, size: int) -> None:
     """Refuse a run that several processes can't share in equal parts.
 
     Raises:
         ConfigError: names the key.
     """
-    batch_size = needed(settings.batch_size)
+    batch_size = settings.batch_size
     if batch_size % size:
         raise ConfigError(
             f"--batch-size {batch_size}: {size} processes share it in equal parts; use "

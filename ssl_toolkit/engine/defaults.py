@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.load import (
@@ -71,7 +72,7 @@ def _features_defaults(settings: Settings) -> DatasetDefaults:
     return DatasetDefaults(image_size=1, backbone=feature_backbone(length))
 
 
-def typical_side(settings: Settings) -> int | None:
+def _typical_side(settings: Settings) -> int | None:
     """Median shorter side of the user's images in pixels, where the image size depends on it.
 
     Reads the headers of some images, evenly chosen; None where they can't be read either.
@@ -86,14 +87,21 @@ def typical_side(settings: Settings) -> int | None:
     return int(np.median(sides)) if sides else None
 
 
-def resolve(settings: Settings, defaults: DatasetDefaults, side: int | None = None) -> Settings:
-    """Fill every setting that was left open.
+def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
+    """Fill every setting that was left open; reads the headers of some images at most.
 
-    Args:
-        settings: validated settings.
-        defaults: what the data set suggests.
-        side: `typical_side`.
+    Returns:
+        The resolved configuration, and the suggestions of its data set.
+
+    Raises:
+        UserError: the data set is unknown or broken, or settings contradict each other.
     """
+    defaults = dataset_defaults(config.settings)
+    side = _typical_side(config.settings)
+    return filled(config, _open_values(config.settings, defaults, side)), defaults
+
+
+def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None) -> dict[str, Any]:
     steps = settings.steps or STEPS
     backbone = settings.backbone or defaults.backbone
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
@@ -132,7 +140,7 @@ def resolve(settings: Settings, defaults: DatasetDefaults, side: int | None = No
     if settings.model.channels_last == "auto":
         model["channels_last"] = True
     update["model"] = settings.model.model_copy(update=model)
-    return settings.model_copy(update=update)
+    return update
 
 
 def _image_size(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import EMASettings, Settings
+from ssl_toolkit.config.settings import EMASettings, ResolvedSettings
 from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.feed.sampling import derive_seed
@@ -30,7 +30,7 @@ from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_ha
 from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.compatibility import check_needs, check_parts
-from ssl_toolkit.engine.defaults import dataset_defaults, resolve, typical_side
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import (
     choose_precision,
     make_autocast,
@@ -42,7 +42,7 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.step_metrics import StepRecorder
-from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.training_data import places, statistics, training_images
 from ssl_toolkit.engine.transfer import transfer_for
 from ssl_toolkit.errors import DataError, PluginError
@@ -59,15 +59,13 @@ from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.heads import FeatureHead
 from ssl_toolkit.models.probe import unfitted_head
-from ssl_toolkit.text import display_path
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A run that is ready to start."""
 
-    config: RunConfig
-    """Resolved: nothing that training needs is left open."""
+    config: ResolvedConfig
     table: ImageTable
     split: Split
     leaks: Leaks
@@ -103,13 +101,6 @@ class Experiment:
         return self.table.classes
 
 
-def resolve_config(config: RunConfig) -> tuple[RunConfig, DatasetDefaults]:
-    """The configuration with everything filled that was left open; reads at most some headers."""
-    defaults = dataset_defaults(config.settings)
-    side = typical_side(config.settings)
-    return replace(config, settings=resolve(config.settings, defaults, side)), defaults
-
-
 def prepare(
     config: RunConfig,
     *,
@@ -130,13 +121,13 @@ def prepare(
     Raises:
         UserError: anything that the user can put right; nothing was trained or written.
     """
-    config, defaults = resolve_config(config)
-    with plugin_faults(config.settings, PluginError):
-        return _prepare(config, defaults, progress, processes or ProcessGroup(), table, split)
+    resolved, defaults = resolve_config(config)
+    with plugin_faults(resolved.settings, PluginError):
+        return _prepare(resolved, defaults, progress, processes or ProcessGroup(), table, split)
 
 
 def _prepare(
-    config: RunConfig,
+    config: ResolvedConfig,
     defaults: DatasetDefaults,
     progress: Callable[[int, int], None] | None,
     processes: ProcessGroup,
@@ -148,7 +139,7 @@ def _prepare(
         torch.cuda.set_device(device)
     settings = config.settings
     precision, warning = choose_precision(settings.precision, device)
-    told = unfinished_warm_up(settings.schedule, needed(settings.lr), needed(settings.steps))
+    told = unfinished_warm_up(settings.schedule, settings.lr, settings.steps)
     warnings = [text for text in (warning, told) if text]
 
     if table is None:
@@ -162,7 +153,7 @@ def _prepare(
         split = keep_all_but_unlabeled(
             table,
             split,
-            needed(settings.image_size),
+            settings.image_size,
             refuse=settings.on_bad_image == "error",
             progress=progress,
         )
@@ -232,14 +223,14 @@ def _prepare(
             algorithm.views(),
             weak,
             strong,
-            batch_size=needed(settings.batch_size),
+            batch_size=settings.batch_size,
             seed=settings.seed,
             balanced=settings.sampler == "balanced",
             uses_hidden_labels=algorithm_class.uses_hidden_labels,
             processes=processes,
         ),
         optimizer=build_optimizer(
-            classifier, algorithm.parameters(), settings.optimizer, needed(settings.lr)
+            classifier, algorithm.parameters(), settings.optimizer, settings.lr
         ),
         ema=None if fitted else _average(classifier, settings.ema),
         validation=places(rows, split.validation, table, device),
@@ -259,7 +250,7 @@ def _prepare(
             freeze=settings.model.freeze,
             head=head_init,
             count=0 if needs_images else settings.model.feature_views,
-            batch_size=needed(settings.eval_batch_size),
+            batch_size=settings.eval_batch_size,
             seed=settings.seed,
             progress=progress,
         ),
@@ -269,38 +260,43 @@ def _prepare(
     )
 
 
-def split_of(table: ImageTable, settings: Settings) -> tuple[ImageTable, Split, StoredSplit | None]:
+def split_of(
+    table: ImageTable, settings: ResolvedSettings
+) -> tuple[ImageTable, Split, StoredSplit | None]:
     """The split that the settings name or draw, its table, and the file that it is from.
 
     Raises:
         DataError: the file, the labels and the data contradict each other.
     """
     table, chosen = chosen_labels(table, settings)
-    stored = None if settings.split is None else load_split(Path(settings.split), table)
+    stored = None if settings.split is None else load_split(Path(settings.split or ""), table)
     split = _drawn(table, settings, chosen) if stored is None else stored.split
     if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
         raise DataError(
-            "--labels names other labeled images than "
-            f"{display_path(Path(needed(settings.split)))} "
+            f"--labels names other labeled images than --split {settings.split} "
             f"({len(others):,} are not in it); leave one of them out"
         )
     return table, split, stored
 
 
-def _drawn(table: ImageTable, settings: Settings, chosen: NDArray[np.int64] | None) -> Split:
+def _drawn(
+    table: ImageTable, settings: ResolvedSettings, chosen: NDArray[np.int64] | None
+) -> Split:
     return draw_split(
         table,
         seed=settings.seed,
         labels_per_class=settings.labels_per_class,
         num_labels=settings.num_labels,
-        val_fraction=needed(settings.val_fraction),
-        test_fraction=needed(settings.test_fraction),
+        val_fraction=settings.val_fraction,
+        test_fraction=settings.test_fraction,
         labeled_in_pool=settings.labeled_in_pool,
         chosen=chosen,
     )
 
 
-def _without_leaks(table: ImageTable, split: Split, settings: Settings) -> tuple[Split, Leaks]:
+def _without_leaks(
+    table: ImageTable, split: Split, settings: ResolvedSettings
+) -> tuple[Split, Leaks]:
     """The split, without leaks if they shall be dropped; and what was found.
 
     The images of a named data set are only looked at if they shall: its split is that of its
@@ -318,10 +314,10 @@ def _without_leaks(table: ImageTable, split: Split, settings: Settings) -> tuple
 _UNKNOWN = (math.nan,) * 3
 
 
-def _classifier(settings: Settings, table: ImageTable) -> tuple[Classifier, list[str]]:
+def _classifier(settings: ResolvedSettings, table: ImageTable) -> tuple[Classifier, list[str]]:
     momentum = settings.model.batchnorm_momentum
     return build_classifier(
-        needed(settings.backbone),
+        settings.backbone,
         len(table.classes),
         image_size=settings.image_size,
         dataset_mean=_UNKNOWN,
@@ -336,14 +332,16 @@ def _classifier(settings: Settings, table: ImageTable) -> tuple[Classifier, list
     )
 
 
-def _task(classifier: Classifier, table: ImageTable, split: Split, settings: Settings) -> TaskInfo:
+def _task(
+    classifier: Classifier, table: ImageTable, split: Split, settings: ResolvedSettings
+) -> TaskInfo:
     counts = _class_counts(table, split.labeled)
     return TaskInfo(
         num_classes=len(table.classes),
         feature_dim=classifier.backbone.feature_dim,
         label_counts=tuple(int(count) for count in counts),
         unlabeled_count=len(split.unlabeled),
-        max_steps=needed(settings.steps),
+        max_steps=settings.steps,
     )
 
 

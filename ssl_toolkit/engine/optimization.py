@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from ssl_toolkit import ops
 from ssl_toolkit.config.settings import OptimizerSettings, ScheduleSettings
-from ssl_toolkit.models.classifier import Classifier, parameter_groups
+from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.torch_workarounds import norms, without_compiler
 
 
@@ -40,6 +41,50 @@ def build_optimizer(
     nesterov = settings.nesterov and settings.momentum > 0
     momentum = settings.momentum
     return without_compiler(SGD)(groups, momentum=momentum, nesterov=nesterov, fused=True)
+
+
+def parameter_groups(
+    classifier: Classifier,
+    lr: float,
+    backbone_lr: float | None = None,
+    weight_decay: float = 0.0,
+    decay_on: Literal["all", "kernels"] = "all",
+) -> list[dict[str, Any]]:
+    """Parameter groups for a torch optimizer: features and classifier, with and without decay.
+
+    Parameters that need no gradient are left out, and so are empty groups.
+
+    Args:
+        classifier: whose parameters to group.
+        lr: learning rate of the head, and of the backbone where `backbone_lr` is None.
+        backbone_lr: learning rate of the backbone (SimPLE's transfer runs use one of their own).
+        weight_decay: for the parameters that decay.
+        decay_on: "all" parameters, as SimPLE's published code, or "kernels" only: those with two
+            dimensions or more, which leaves out biases and normalization (MixMatch, FixMatch).
+
+    Returns:
+        Dicts with ``name`` ("features", "classifier"; "….undecayed" for the ones without decay),
+        ``params``, ``lr`` and ``weight_decay``.
+    """
+    in_head = {id(parameter) for parameter in classifier.head.parameters()}
+    groups: dict[str, dict[str, Any]] = {}
+    for parameter in classifier.parameters():
+        if not parameter.requires_grad:
+            continue
+        head = id(parameter) in in_head
+        decays = decay_on == "all" or parameter.ndim >= 2
+        name = ("classifier" if head else "features") + ("" if decays else ".undecayed")
+        group = groups.setdefault(
+            name,
+            {
+                "name": name,
+                "params": [],
+                "lr": lr if head or backbone_lr is None else backbone_lr,
+                "weight_decay": weight_decay if decays else 0.0,
+            },
+        )
+        group["params"].append(parameter)
+    return list(groups.values())
 
 
 def set_learning_rate(

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.batches import BatchMaker, seeded_generator
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
@@ -34,7 +34,6 @@ from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.torch_workarounds import keep_freed_memory
 
 Row = dict[str, float | int]
-T = TypeVar("T")
 
 SMALLEST_SCALE = 2.0**-20  # fp16: the scaler halves it at each overflow; here that never helped
 
@@ -44,7 +43,7 @@ class Trainer:
     """Everything that training changes, and the loop that changes it.
 
     Args:
-        settings: resolved settings (no None where the loop needs a value).
+        settings: of the run.
         classifier: the live model.
         algorithm: the objective.
         augmenters: those of the weak and strong views; they may keep state.
@@ -63,7 +62,7 @@ class Trainer:
         processes: the processes that train together; all of them call the same methods.
     """
 
-    settings: Settings
+    settings: ResolvedSettings
     classifier: Classifier
     algorithm: Algorithm
     augmenters: Sequence[Augmenter]
@@ -113,7 +112,7 @@ class Trainer:
     @property
     def steps(self) -> int:
         """Steps of the whole run; fitting a head counts as one."""
-        return 1 if isinstance(self.algorithm, FeatureAlgorithm) else needed(self.settings.steps)
+        return 1 if isinstance(self.algorithm, FeatureAlgorithm) else self.settings.steps
 
     def fit(self) -> str:
         """Train until the last step.
@@ -132,7 +131,7 @@ class Trainer:
         if reason := self.processes.any_reason(self.stop()) if self.transfer is not None else "":
             return reason
         s = self.settings
-        steps, accumulation_steps = needed(s.steps), s.optimizer.accumulation_steps
+        steps, accumulation_steps = s.steps, s.optimizer.accumulation_steps
         started = flushed = time.perf_counter()
         before, counted = self.seconds, self.images
         if self.processes.size > 1:
@@ -150,8 +149,8 @@ class Trainer:
             self._update()
             self.step += 1
 
-            evaluate = self.step % needed(s.eval_every) == 0 or self.step == steps
-            if evaluate or self.step % needed(s.log_every) == 0:
+            evaluate = self.step % s.eval_every == 0 or self.step == steps
+            if evaluate or self.step % s.log_every == 0:
                 row = {"step": self.step, **self.recorder.flush(), "lr": self._learning_rate()}
                 elapsed = time.perf_counter() - flushed
                 row["images_per_second"] = (self.images - counted) / elapsed
@@ -164,7 +163,7 @@ class Trainer:
                     observe(row | {"seconds": self.seconds})
             self.stepped(time.perf_counter() - began)
             reason = self.processes.any_reason(self.stop()) if self.step < steps else ""
-            if reason or self.step % needed(s.save_every) == 0 or self.step == steps:
+            if reason or self.step % s.save_every == 0 or self.step == steps:
                 self.seconds = before + time.perf_counter() - started
                 self._save()
             if reason:
@@ -281,8 +280,8 @@ class Trainer:
             return
         with torch.no_grad(), self.autocast():
             self.algorithm.scan(
-                self.batches.labeled_images(needed(self.settings.eval_batch_size)),
-                self.batches.unlabeled_images(needed(self.settings.eval_batch_size)),
+                self.batches.labeled_images(self.settings.eval_batch_size),
+                self.batches.unlabeled_images(self.settings.eval_batch_size),
                 self._context(self.step * self.settings.optimizer.accumulation_steps),
             )
 
@@ -293,7 +292,7 @@ class Trainer:
         if not len(rows):
             rows, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
-        size = needed(self.settings.eval_batch_size)
+        size = self.settings.eval_batch_size
         probs = predict(self.eval_model, self.batches.images.plain, rows, size, self.processes)
         right = probs.argmax(dim=-1) == labels.cpu()
         truth = probs[torch.arange(len(probs)), labels.cpu()].double()
@@ -343,7 +342,7 @@ class Trainer:
             self.classifier,
             self.eval_model,
             step=self.step,
-            max_steps=needed(self.settings.steps),
+            max_steps=self.settings.steps,
             seed=self.settings.seed,
             number=number,
             class_shares=self._class_shares,
@@ -389,9 +388,3 @@ class Trainer:
         self.probe = ProbeResult(**state["probe"]) if state.get("probe") else None
         self.recorder.restore(state["unlogged"])
         restore_random_states(state["random"])
-
-
-def needed(value: T | None) -> T:
-    """A setting that is filled once the configuration is resolved."""
-    assert value is not None
-    return value

@@ -10,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
 from ssl_toolkit.data.feed.streaming import StreamedImages, reading_order
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.batches import TrainingImages
 from ssl_toolkit.engine.features import FeatureStore
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 _COUNTED = 2000
@@ -27,7 +26,7 @@ _COUNTED = 2000
 def training_images(
     table: ImageTable,
     split: Split,
-    settings: Settings,
+    settings: ResolvedSettings,
     device: torch.device,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[TrainingImages, NDArray[np.int64]]:
@@ -44,7 +43,7 @@ def training_images(
         progress: called while images are decoded.
     """
     parts = [split.labeled, split.unlabeled, split.validation, split.test]
-    size, buffer = needed(settings.image_size), settings.stream_buffer
+    size, buffer = settings.image_size, settings.stream_buffer
     if buffer is not None:
         parts = [split.labeled, split.validation, split.test]
     rows = np.unique(np.concatenate(parts)).astype(np.int64)

@@ -21,7 +21,6 @@ from ssl_toolkit.config.loading import check_options, plain_tree
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import DEFAULT_DATASET
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import check_writable, write_json
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
@@ -101,7 +100,7 @@ def compare(
         jobs = _jobs(plan)
         console.say(f"comparison folder: {folder}", important=True)
         steps = {_job_name(*key): config.settings.steps for key, config in plan.configs.items()}
-        watch = Watch(jobs, [needed(steps[job.name]) for job in jobs], console)
+        watch = Watch(jobs, [steps[job.name] for job in jobs], console)
         with interrupts.patient(STOPPING), watch:
             failed = _carry_out(jobs, launcher, plan, console)
         gathered = gather_folder(folder)

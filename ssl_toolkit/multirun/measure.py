@@ -21,7 +21,6 @@ from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.plugin_faults import plugin_faults
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Job, Launcher
@@ -45,7 +44,7 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
     seconds = 60 * parse_budget(plan.comparison.settings.budget)[1]
     rows = {row.name: row for row in plan.unmeasured}
     known = ((name, config) for (name, _), config in plan.configs.items() if name not in rows)
-    steps = {name: needed(config.settings.steps) for name, config in known}
+    steps = {name: config.settings.steps for name, config in known}
     for name, costs in _costs(plan, launcher):
         steps[name] = steps_within(seconds, costs, rows[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")

@@ -22,14 +22,14 @@ from ssl_toolkit.config.comparison import (
     allowed_keys,
     parse_budget,
 )
-from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.compatibility import check_parts
 from ssl_toolkit.engine.costs import Costs
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import own_device
-from ssl_toolkit.engine.experiment import prepare, resolve_config
-from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
@@ -50,8 +50,8 @@ class Plan:
     folder: Path
     """Absolute."""
     comparison: ComparisonConfig
-    configs: Mapping[tuple[str, int], RunConfig]
-    """By row name and seed, resolved."""
+    configs: Mapping[tuple[str, int], ResolvedConfig]
+    """By row name and seed."""
     threads: int
     """CPU threads of each run, the same for all: sums depend on how they are cut."""
     unmeasured: tuple[PlannedRow, ...] = ()
@@ -83,7 +83,7 @@ class Plan:
             configs |= {(row.name, seed): _seeded(resolved, seed) for seed in settings.seeds}
         return replace(self, configs=configs, unmeasured=tuple(unmeasured))
 
-    def first(self, row: PlannedRow) -> RunConfig:
+    def first(self, row: PlannedRow) -> ResolvedConfig:
         """The configuration of a row's first seed."""
         return self.configs[row.name, self.comparison.settings.seeds[0]]
 
@@ -216,10 +216,10 @@ class _Rehearsed(NamedTuple):
 
 
 def _rehearse(
-    config: RunConfig, launcher: Launcher, console: Console, row: str, folder: Path
+    config: ResolvedConfig, launcher: Launcher, console: Console, row: str, folder: Path
 ) -> _Rehearsed:
     """Prepare a run on the CPU and let go of it."""
-    config = stand_in(config)
+    config = resolve_config(stand_in(config))[0]
     settings = config.settings
     if not isinstance(launcher, Here) and ":" in settings.device:
         raise ConfigError(
@@ -241,8 +241,8 @@ def _rehearse(
         console.warn(f"{row}, seed {settings.seed}: {warning}")
     views = trainer.batches.views
     ratio = views.unlabeled_ratio if views.needs_unlabeled else 0
-    images = needed(settings.batch_size) * (1 + ratio) * settings.optimizer.accumulation_steps
-    draws = trainer.batches.digests(needed(settings.image_size))
+    images = settings.batch_size * (1 + ratio) * settings.optimizer.accumulation_steps
+    draws = trainer.batches.digests(settings.image_size)
     drawn = ComparedRun(
         row, settings.seed, folder, "missing", config=config.tree(), record={"draws": draws}
     )
@@ -257,7 +257,7 @@ def _check_equal(resolved: Mapping[str, RunConfig], allowed: set[str]) -> None:
         )
 
 
-def _seeded(config: RunConfig, seed: int) -> RunConfig:
+def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
     return replace(
         config, settings=config.settings.model_copy(update={"seed": seed, "output": None})
     )
@@ -270,7 +270,7 @@ def _planned_steps(plan: Plan, earlier: Mapping[str, Any]) -> dict[str, int]:
         for seed in plan.comparison.settings.seeds:
             member = plan.member(row, seed)
             if row.name not in steps and member.summary.exists():
-                steps[row.name] = needed(member.read_config().settings.steps)
+                steps[row.name] = member.read_config().settings.steps
     return steps
 
 
@@ -278,7 +278,7 @@ def steps_within(seconds: float, costs: Costs, row: PlannedRow) -> int:
     """The steps of a row that some seconds allow."""
 
     def eval_every(steps: int) -> int:
-        return needed(resolve_config(_with_steps(row.config, steps))[0].settings.eval_every)
+        return resolve_config(_with_steps(row.config, steps))[0].settings.eval_every
 
     return costs.steps_within(seconds, eval_every)
 

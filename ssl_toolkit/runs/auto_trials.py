@@ -17,7 +17,7 @@ from ssl_toolkit.config.loading import RunConfig, Tree
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.engine.prediction import predict
-from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.transfer import training_features
 from ssl_toolkit.interfaces import FeatureAlgorithm, TrainingFeatures
 
@@ -143,7 +143,7 @@ def tuned_trial(
         if trainer.fit():
             return None
         places = trainer.batches.images.unlabeled[-len(held_out) :]
-        size = needed(trainer.settings.eval_batch_size)
+        size = trainer.settings.eval_batch_size
         probs = predict(trainer.eval_model, trainer.batches.images.plain, places, size)
         right = probs.argmax(dim=-1).numpy() == labels[split.labeled[held_out]]
         tested[held_out], trial.hits[held_out] = True, right
@@ -181,7 +181,7 @@ def tuned_and_validated(
     if trainer.fit():
         return None
     rows, labels = trainer.validation
-    size = needed(trainer.settings.eval_batch_size)
+    size = trainer.settings.eval_batch_size
     probs = predict(trainer.eval_model, trainer.batches.images.plain, rows, size)
     return _on_validation(candidate, probs, labels, started)
 

@@ -11,7 +11,6 @@ from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.split_file import data_changed, load_split
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 
@@ -53,7 +52,7 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
         if settings.stream_buffer is not None:
             held = [stored.split.labeled, stored.split.validation, stored.split.test]
             table.read.keep(np.concatenate(held))
-        table.read.open_known(needed(settings.image_size))
+        table.read.open_known(settings.image_size)
     stored.check(table)
 
 

@@ -16,7 +16,6 @@ from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.plugin_faults import plugin_faults
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.errors import DataError, TrainingError, UserError
 from ssl_toolkit.files import sync, write_atomically, write_text
@@ -222,9 +221,9 @@ def _conclude(
     exported = export_model(
         trainer.eval_model,
         folder.model,
-        backbone_name=needed(settings.backbone),
+        backbone_name=settings.backbone,
         classes=experiment.classes,
-        image_size=needed(settings.image_size),
+        image_size=settings.image_size,
         fit=settings.fit,
     )
     write_table(folder.metrics, folder.table)

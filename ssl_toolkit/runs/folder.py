@@ -10,7 +10,7 @@ from typing import Any
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import flatten
-from ssl_toolkit.config.loading import Layer, RunConfig, validate
+from ssl_toolkit.config.loading import Layer, ResolvedConfig, RunConfig, filled, validate
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import append_line, write_json, write_text
 from ssl_toolkit.text import display_path, summarize
@@ -133,15 +133,16 @@ class RunFolder:
             raise ModelError(f"{self.record}: missing or damaged: {error}") from error
         return made
 
-    def read_config(self) -> RunConfig:
+    def read_config(self) -> ResolvedConfig:
         """The configuration of the run's start.
 
         Raises:
             UserError: the file is missing or damaged, or a plugin that it names isn't there.
         """
-        return validate([Layer(str(self.config), yaml.read(self.config))])
+        config = validate([Layer(str(self.config), yaml.read(self.config))])
+        return filled(config, {}, str(self.config))
 
-    def reopen(self, data: Path | None = None) -> RunConfig:
+    def reopen(self, data: Path | None = None) -> ResolvedConfig:
         """The configuration with the run's own split, and without weights that a checkpoint holds.
 
         Args:

@@ -8,7 +8,6 @@ import torch
 
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.experiment import Experiment
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.runs.predictions import prediction_seconds
 
 MEASURED = 3
@@ -53,7 +52,7 @@ class Pace:
         if not steps:
             return
         images = len(self._experiment.test[0])
-        every = needed(trainer.settings.eval_every)
+        every = trainer.settings.eval_every
         if every > MEASURED:  # else the steps that were measured hold some
             images += len(trainer.validation[0]) * (steps // every)
         left = steps * step_seconds

@@ -14,7 +14,6 @@ from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import confusion_matrix, scores
 from ssl_toolkit.engine.prediction import predict
-from ssl_toolkit.engine.trainer import needed
 
 Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 """By part of the data: (N, C) probabilities and (N,) labels."""
@@ -28,7 +27,7 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
         alone: whether this process does it without the others of the run.
     """
     trainer = experiment.trainer
-    size = needed(trainer.settings.eval_batch_size)
+    size = trainer.settings.eval_batch_size
     processes = None if alone else trainer.processes
     parts = {"validation": trainer.validation, "test": experiment.test}
     return {
@@ -46,7 +45,7 @@ def prediction_seconds(experiment: Experiment) -> float:
     """Estimate how long predicting an image takes in this process, from a few of them."""
     trainer = experiment.trainer
     images = trainer.batches.images
-    most = min(needed(trainer.settings.eval_batch_size), len(images.store))
+    most = min(trainer.settings.eval_batch_size, len(images.store))
     rows = torch.arange(most, device=images.labels.device)
     return seconds_each(
         lambda count: predict(trainer.eval_model, images.plain, rows[:count], count),

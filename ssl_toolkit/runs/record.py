@@ -13,7 +13,6 @@ from torch import nn
 from ssl_toolkit import registry
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
-from ssl_toolkit.engine.trainer import needed
 
 PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
 
@@ -74,7 +73,7 @@ def record(experiment: Experiment) -> dict[str, Any]:
         "fingerprint": experiment.config.fingerprint(),
         "split": experiment.split_hash,
         "initial_weights": _weights_hash(experiment.trainer.classifier),
-        "draws": experiment.trainer.batches.digests(needed(settings.image_size)),
+        "draws": experiment.trainer.batches.digests(settings.image_size),
         "notes": list(experiment.notes),
         "warnings": list(experiment.warnings),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import flatten
-from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe
@@ -168,7 +168,7 @@ def _go_on(
     return finish(experiment, folder, console, interrupts)
 
 
-def _limited(config: RunConfig, minutes: float | None) -> RunConfig:
+def _limited(config: ResolvedConfig, minutes: float | None) -> ResolvedConfig:
     """The configuration for this time, with another time limit if one was given."""
     if minutes is None:
         return config
@@ -193,8 +193,8 @@ def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, P
 
 
 def _checked(
-    folder: RunFolder, config: RunConfig, state: State | None, asked: dict[str, int]
-) -> tuple[RunConfig, list[dict[str, Any]]]:
+    folder: RunFolder, config: ResolvedConfig, state: State | None, asked: dict[str, int]
+) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
     """The configuration to go on with, and the changes that were asked for.
 
     Args:
@@ -260,7 +260,7 @@ def _unnumbered(device: str) -> str:
     return re.sub(r"^cuda:\d+", "cuda", device)
 
 
-def _record(folder: RunFolder, config: RunConfig, changes: list[dict[str, Any]]) -> None:
+def _record(folder: RunFolder, config: ResolvedConfig, changes: list[dict[str, Any]]) -> None:
     """Write changes down; killed in between, the same command does it again."""
     made = folder.read_record()
     write_text(folder.config, yaml.dump(config.tree()))

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.features import FeatureExtractor, FeatureStore, FeatureViews
-from ssl_toolkit.engine.trainer import Trainer, needed
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import UserError
 from ssl_toolkit.interfaces import FeatureAlgorithm, ImageTable
 
@@ -100,7 +100,9 @@ def rows_of(split: Split) -> Rows:
     return np.unique(np.concatenate(parts))
 
 
-def measure_speeds(config: RunConfig, table: ImageTable, split: Split, *, ready: bool) -> Speeds:
+def measure_speeds(
+    config: ResolvedConfig, table: ImageTable, split: Split, *, ready: bool
+) -> Speeds:
     """Measure a run.
 
     Args:
@@ -119,7 +121,7 @@ def measure_speeds(config: RunConfig, table: ImageTable, split: Split, *, ready:
     fitted = isinstance(trainer.algorithm, FeatureAlgorithm)
     read = plain = view = 0.0
     if not ready:
-        read = _reading(table, rows_of(split), needed(config.settings.image_size))
+        read = _reading(table, rows_of(split), config.settings.image_size)
         plain, view = _feature_seconds(trainer, probe=config.settings.pretrained)
     costs, predict = None, 0.0
     if not fitted:
@@ -140,7 +142,7 @@ def measure_speeds(config: RunConfig, table: ImageTable, split: Split, *, ready:
 def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
     """For an image: its features, and those of the views of it that steps draw from."""
     transfer, batches = trainer.transfer, trainer.batches
-    size = needed(trainer.settings.eval_batch_size)
+    size = trainer.settings.eval_batch_size
     extractor = FeatureExtractor(trainer.classifier, size, cached=False)
     store = batches.images.store
     rows = torch.arange(len(store), device=batches.images.labels.device)
@@ -171,11 +173,11 @@ def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     return 0.0
 
 
-def _trainer(config: RunConfig, counts: Counts, table: ImageTable) -> Trainer:
+def _trainer(config: ResolvedConfig, counts: Counts, table: ImageTable) -> Trainer:
     """A trainer like that of the run, on noise."""
     settings = config.settings
     classes = len(table.classes)
-    pool = needed(settings.eval_batch_size)
+    pool = settings.eval_batch_size
     labeled = max(classes, min(counts.labeled, pool))
     ends = np.cumsum([0, labeled, min(counts.unlabeled, pool), min(counts.validation, pool)])
     labels, unlabeled, validation = (np.arange(a, b) for a, b in pairwise(ends))
@@ -212,7 +214,7 @@ def _trainer(config: RunConfig, counts: Counts, table: ImageTable) -> Trainer:
 
 def _use_features(trainer: Trainer) -> None:
     """Let batches come from features that mean nothing."""
-    images, views = trainer.batches.images, needed(trainer.transfer).views
+    images, views = trainer.batches.images, trainer.batches.views
     rows = torch.unique(torch.cat([images.labeled, images.unlabeled]))
     size = trainer.classifier.backbone.feature_dim
     device = rows.device

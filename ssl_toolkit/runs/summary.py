@@ -12,7 +12,6 @@ import numpy as np
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import convergence_step
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.runs.health import alarms, is_evaluation
 
@@ -87,7 +86,7 @@ def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> dict[str,
     counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
     evaluations = [row for row in rows if is_evaluation(row)]
     health: dict[str, Any] = {
-        "alarms": alarms(evaluations, steps=needed(experiment.config.settings.steps)),
+        "alarms": alarms(evaluations, steps=experiment.config.settings.steps),
         "labeled": dict(zip(experiment.classes, counts, strict=True)),
     }
     if any(experiment.trainer.pseudo_labels):

@@ -11,9 +11,8 @@ from typing import Any
 from ssl_toolkit.config.loading import AUTO, RunConfig
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
-from ssl_toolkit.engine.defaults import STEPS
-from ssl_toolkit.engine.experiment import resolve_config, split_of
-from ssl_toolkit.engine.trainer import needed
+from ssl_toolkit.engine.defaults import STEPS, resolve_config
+from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.auto import resolve_auto, stand_in
 from ssl_toolkit.runs.folder import RunFolder, check_same
@@ -258,7 +257,7 @@ class Fitting:
         wanted = _steps_asked(config)
         if fit.steps is not None and fit.steps >= (wanted or LEAST_STEPS):
             return
-        given = needed(config.settings.minutes)
+        given = config.settings.minutes or 0.0
         least = given + max(fit.expected_seconds - left, 6) / 60 / self._share
         what = f"{wanted:,} steps" if wanted and fit.steps is not None else "training"
         raise ConfigError(
@@ -286,11 +285,11 @@ def _steps_asked(config: RunConfig) -> int | None:
 
 def _eval_every(config: RunConfig, steps: int) -> int:
     settings = config.settings.model_copy(update={"steps": max(1, steps)})
-    return needed(resolve_config(replace(config, settings=settings))[0].settings.eval_every)
+    return resolve_config(replace(config, settings=settings))[0].settings.eval_every
 
 
 def _own_size(config: RunConfig) -> int:
-    return needed(resolve_config(config)[0].settings.image_size)
+    return resolve_config(config)[0].settings.image_size
 
 
 def _sizes(config: RunConfig) -> list[int]:

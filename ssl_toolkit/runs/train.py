@@ -23,7 +23,6 @@ from ssl_toolkit.engine.distributed import (
     under_launcher,
 )
 from ssl_toolkit.engine.experiment import Experiment
-from ssl_toolkit.engine.trainer import needed
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interrupts import handled
@@ -144,7 +143,7 @@ def _lead(
     config: RunConfig, processes: ProcessGroup, overwrite: bool, proceed: bool, console: Console
 ) -> RunResult:
     if proceed and begun(config):
-        return lead_on(Path(needed(config.settings.output)), processes, console=console)
+        return lead_on(Path(str(config.settings.output)), processes, console=console)
     for name in config.settings.loggers:
         registry.require_packages("loggers", name)
     with (

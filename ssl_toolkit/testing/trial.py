@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import EMASettings, OptimizerSettings, Settings
+from ssl_toolkit.config.settings import EMASettings, OptimizerSettings, ResolvedSettings
 from ssl_toolkit.data.feed.image_store import ImageStore
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.batches import BatchMaker, TrainingImages
@@ -243,8 +243,12 @@ def seed_globally(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def _settings(batch_size: int) -> Settings:
-    return Settings(
+def _settings(batch_size: int) -> ResolvedSettings:
+    return ResolvedSettings(
+        backbone="trial",
+        image_size=1,
+        val_fraction=0,
+        test_fraction=0,
         steps=STEPS,
         batch_size=batch_size,
         eval_batch_size=64,

@@ -12,8 +12,10 @@ from in_process import call, refusal
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
-from ssl_toolkit.config.settings import OTHER_NAMES, Settings
+from ssl_toolkit.config.settings import OTHER_NAMES, ResolvedSettings, Settings
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.runs.folder import RunFolder
 
 Write = Callable[[str], Path]
 
@@ -292,3 +294,16 @@ def test_the_fingerprint_is_that_of_what_a_comparison_holds_equal() -> None:
     for other in ({"lr": "0.1"}, {"steps": "5"}, {"backbone": "x"}, {"ema": "off"},
                   {"augment": {"flip": "no"}}, {"labels_per_class": "3"}):  # fmt: skip
         assert check(algo="fixmatch", **other).fingerprint() != base, other
+
+
+def test_a_resolved_configuration_leaves_nothing_open(tmp_path: Path) -> None:
+    settings = resolve_config(check(algo="fixmatch"))[0].settings
+    required = ResolvedSettings.__annotations__
+    assert all(getattr(settings, key) is not None for key in required)
+    assert list(ResolvedSettings.model_fields) == list(Settings.model_fields)
+
+    folder = RunFolder(tmp_path)
+    tree = resolve_config(check(algo="fixmatch"))[0].tree()
+    folder.config.write_text(yaml.dump(tree | {"lr": None}))
+    with pytest.raises(ConfigError, match=r"config\.yaml: lr: must not be null in a resolved"):
+        folder.read_config()

@@ -13,7 +13,7 @@ from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import allowed_keys, load_comparison
 from ssl_toolkit.config.loading import RunConfig, load_config
 from ssl_toolkit.config.locations import configs_dir, find_config
-from ssl_toolkit.engine.experiment import resolve_config
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError
 
 ALL = sorted(configs_dir().rglob("*.yaml"))

@@ -16,7 +16,8 @@ from PIL import Image
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
-from ssl_toolkit.engine.experiment import prepare, resolve_config
+from ssl_toolkit.engine.defaults import resolve_config
+from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.models import published
 from ssl_toolkit.models.factory import size_for
 from ssl_toolkit.models.heads import FeatureHead

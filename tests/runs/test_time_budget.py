@@ -22,7 +22,8 @@ from ssl_toolkit.console import Console
 from ssl_toolkit.data.cache.build import feature_root
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.costs import Costs
-from ssl_toolkit.engine.experiment import resolve_config, split_of
+from ssl_toolkit.engine.defaults import resolve_config
+from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.multirun.measure import measure
 from ssl_toolkit.runs import auto, time_budget
