@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces import Launcher as Launcher
     from ssl_toolkit.interfaces import Logger as Logger
     from ssl_toolkit.interfaces import Loss as Loss
+    from ssl_toolkit.interfaces import Metric as Metric
     from ssl_toolkit.interfaces import PseudoLabels as PseudoLabels
     from ssl_toolkit.interfaces import RunInfo as RunInfo
     from ssl_toolkit.interfaces import StepOutput as StepOutput
@@ -107,6 +108,7 @@ _HOMES = {
         "RunInfo",
         "Logger",
         "Loss",
+        "Metric",
         "ForwardOutput",
         "StepOutput",
         "TaskInfo",

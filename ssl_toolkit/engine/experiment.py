@@ -238,7 +238,10 @@ def _prepare(
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
         recorder=StepRecorder(
-            task.label_counts, processes, _class_counts(table, split.validation).tolist()
+            task.label_counts,
+            processes,
+            _class_counts(table, split.validation).tolist(),
+            type(algorithm).metrics,
         ),
         processes=processes,
         test=test[0],

@@ -11,19 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ssl_toolkit.engine.logged_metrics import ENGINE_METRICS, TRAIN, false_pairs
 from ssl_toolkit.interfaces import Batch, Loss, StepOutput
-
-ENGINE_METRICS = frozenset(
-    {
-        "loss",
-        "coverage",
-        "pseudo_label_accuracy",
-        "largest_class_share",
-        "pseudo_label_shift",
-        "pseudo_label_shift_estimated",
-    }
-)
-"""Names of metrics that the engine computes itself."""
 
 
 class WrongOutputError(Exception):
@@ -85,7 +74,8 @@ def check_gradients(total: Tensor, untouched: Iterable[nn.Parameter]) -> None:
 
 def is_engine_metric(name: str, output: StepOutput) -> bool:
     """Whether the engine logs a column of its own under the name of a metric."""
-    return name in ENGINE_METRICS or any(name == f"pair_{pair}_false" for pair in output.pairs)
+    key = f"{TRAIN}{name}"
+    return key in ENGINE_METRICS or any(key == false_pairs(pair).name for pair in output.pairs)
 
 
 @cache

@@ -1,31 +1,43 @@
-"""What a step leaves behind for the log: gathered on the device, fetched in one transfer."""
+"""The metrics of steps: collected on the device, fetched in one transfer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.shares import labels_tell
 from ssl_toolkit.errors import TrainingError
-from ssl_toolkit.interfaces import StepOutput
+from ssl_toolkit.interfaces import Metric, StepOutput
+
+
+class _Column(NamedTuple):
+    """One number of a batch: a metric, or a count that becomes one."""
+
+    name: str
+    reduction: Literal["mean", "sum"] = "mean"
+    optional: bool = False
+    """True if a value that is not finite counts as absent; else it ends the run."""
 
 
 class StepRecorder:
-    """Collects one vector a batch; no host transfer until `flush`.
+    """Collects one vector per batch; no host transfer until `flush`.
 
-    Batches may have different losses, metrics and guesses: each mean is over the batches that have
-    the value. A metric that is not finite in a batch counts as absent there.
+    Batches may have different losses, metrics and pseudo labels: each mean is over the batches that
+    have the value. A metric that is not finite in a batch counts as absent there.
 
     Args:
-        label_counts: labeled images of each class, C numbers; none to leave out how pseudo labels
-            are spread over the classes.
+        label_counts: labeled images of each class, C numbers; empty to leave out how the pseudo
+            labels are spread over the classes.
         processes: the processes that share each batch; None for this one.
-        validation_counts: validation images of each class, none where there are none.
+        validation_counts: validation images of each class, empty without a validation split.
+        metrics: declarations of the algorithm.
     """
 
     def __init__(
@@ -33,15 +45,17 @@ class StepRecorder:
         label_counts: Sequence[int] = (),
         processes: ProcessGroup | None = None,
         validation_counts: Sequence[int] = (),
+        metrics: Iterable[Metric] = (),
     ) -> None:
         self._processes = processes or ProcessGroup()
+        self._metrics = {metric.name: metric for metric in metrics}
         self._class_counts = [0.0] * len(label_counts)
         known = [label_counts] if label_counts and labels_tell(label_counts) else []
         known += [validation_counts] if sum(validation_counts) else []
         self._known = [[count / sum(counts) for count in counts] for counts in known]
         self.estimate: Sequence[float] = ()
-        """C class shares of the pool by a probe, none without one."""
-        self._rows: list[tuple[int, tuple[str, ...], Tensor]] = []
+        """C class shares of the pool by a probe, empty without one."""
+        self._rows: list[tuple[int, tuple[_Column, ...], Tensor]] = []
         self._fetched: list[dict[str, float]] = []
         self._gradients: list[tuple[int, Tensor]] = []
 
@@ -49,40 +63,42 @@ class StepRecorder:
         """Record a batch.
 
         Args:
-            step: the optimizer step it belongs to, counted from 1.
+            step: the optimizer step of the batch, counted from 1.
             total: the objective.
-            output: what the algorithm returned.
+            output: the return value of the algorithm.
             hidden: (U,) true classes of the unlabeled images, -1 where unknown.
         """
-        values: dict[str, Tensor | float] = {"train.loss": total}
+        values: dict[_Column, Tensor | float] = {_Column(logged.LOSS.name): total}
         for name, loss in output.losses.items():
-            values[f"train.loss.{name}"] = loss.value
-            values[f"train.weighted.{name}"] = loss.value * loss.weight
+            values[_Column(logged.loss_term(name).name)] = loss.value
+            values[_Column(logged.weighted_term(name).name)] = loss.value * loss.weight
         for name, metric in output.metrics.items():
-            values[f"metric {name}"] = metric
-        guess = output.pseudo_labels
-        if guess is not None and len(guess.mask):
-            used = guess.mask.float()
-            guessed = guess.probs.argmax(dim=-1)
+            reduction = self._metrics.get(name, Metric(name)).reduction
+            values[_Column(f"{logged.TRAIN}{name}", reduction, optional=True)] = metric
+        pseudo_labels = output.pseudo_labels
+        if pseudo_labels is not None and len(pseudo_labels.mask):
+            used = pseudo_labels.mask.float()
+            predicted = pseudo_labels.probs.argmax(dim=-1)
             known = used * (hidden >= 0)
-            right = known * (guessed == hidden)
-            values |= {"used": used.mean(), "known": known.sum(), "right": right.sum()}
+            correct = known * (predicted == hidden)
+            values[_Column(logged.COVERAGE.name)] = used.mean()
+            values |= {_KNOWN: known.sum(), _CORRECT: correct.sum()}
             values |= _pair_counts(output.pairs, hidden)
         row = [torch.as_tensor(v, device=total.device).detach().float() for v in values.values()]
         vector = torch.stack(row)
-        names = tuple(values)
-        if guess is not None and len(guess.mask):
-            classes = used.new_zeros(guess.probs.shape[-1]).index_add_(0, guessed, used)
+        columns = tuple(values)
+        if pseudo_labels is not None and len(pseudo_labels.mask):
+            classes = used.new_zeros(pseudo_labels.probs.shape[-1]).index_add_(0, predicted, used)
             vector = torch.cat([vector, classes])
-            names += _class_names(len(classes))
-        self._rows.append((step, names, vector))
+            columns += _class_columns(len(classes))
+        self._rows.append((step, columns, vector))
 
     def add_gradient(self, step: int, norm: Tensor) -> None:
         """Record the norm of a step's gradient, after its batches."""
         self._gradients.append((step, norm))
 
     def flush(self) -> dict[str, float]:
-        """The means since the last flush, by name; empty when nothing was recorded.
+        """Return the means since the last flush by name; empty if nothing was recorded.
 
         Raises:
             TrainingError: a loss was not finite; names the term and the step.
@@ -93,40 +109,34 @@ class StepRecorder:
         for row in rows:
             for name, value in row.items():
                 columns.setdefault(name, []).append(value)
-        known, right = columns.pop("known", []), columns.pop("right", [])
-        told: dict[str, float] = {}
+        known, correct = columns.pop(_KNOWN.name, []), columns.pop(_CORRECT.name, [])
+        shares: dict[str, float] = {}
         if sum(known) > 0:
-            told["train.pseudo_label_accuracy"] = sum(right) / sum(known)
-        told |= self._take_classes(columns) | _false_shares(columns)
-        means = {
-            name.replace("metric ", "train.", 1): sum(values) / len(values)
-            for name, values in columns.items()
-        }
-        if "used" in means:
-            means["train.coverage"] = means.pop("used")
-        return means | told
+            shares[logged.PSEUDO_LABEL_ACCURACY.name] = sum(correct) / sum(known)
+        shares |= self._take_classes(columns) | _false_shares(columns)
+        return {name: sum(values) / len(values) for name, values in columns.items()} | shares
 
     def take_class_counts(self) -> list[int]:
-        """Used pseudo labels of each class over all that was flushed since the last call."""
+        """Return the used pseudo labels of each class, over all flushes since the last call."""
         counts = [round(count) for count in self._class_counts]
         self._class_counts = [0.0] * len(counts)
         return counts
 
     def _take_classes(self, columns: dict[str, list[float]]) -> dict[str, float]:
-        """How the used pseudo labels are spread over the classes; removes their columns."""
-        names = [name for name in columns if name.startswith("class ")]
+        """Return how the used pseudo labels are spread over the classes; pops their columns."""
+        names = [name for name in columns if name.startswith(_CLASS)]
         counts = [sum(columns.pop(name)) for name in names]
         if not self._class_counts or not sum(counts):
             return {}
         for c, count in enumerate(counts):
             self._class_counts[c] += count
         shares = [count / sum(counts) for count in counts]
-        told = {"train.largest_class_share": max(shares)}
+        spread = {logged.LARGEST_CLASS_SHARE.name: max(shares)}
         if self._known:
-            told["train.pseudo_label_shift"] = min(_distance(shares, own) for own in self._known)
+            spread[logged.SHIFT.name] = min(_distance(shares, known) for known in self._known)
         elif self.estimate:
-            told["train.pseudo_label_shift_estimated"] = _distance(shares, self.estimate)
-        return told
+            spread[logged.ESTIMATED_SHIFT.name] = _distance(shares, self.estimate)
+        return spread
 
     def check(self) -> None:
         """Fetch what is on the device.
@@ -137,11 +147,11 @@ class StepRecorder:
         self._fetch()
 
     def state(self) -> dict[str, object]:
-        """What is not flushed yet, for a checkpoint (fetches it)."""
+        """Return what is not flushed yet, for a checkpoint; fetches it."""
         return {"rows": self._fetch(), "class_counts": self._class_counts}
 
     def restore(self, state: dict[str, object]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` returned."""
         self._rows = []
         self._fetched = [*state["rows"]]  # type: ignore[misc]
         self._class_counts = list(state["class_counts"])  # type: ignore[call-overload]
@@ -150,16 +160,17 @@ class StepRecorder:
         rows, self._rows = self._rows, []
         if not rows:
             return self._fetched
-        names = [name for _, own, _ in rows for name in own]
-        values = self._over_ranks(names, torch.cat([vector for _, _, vector in rows]))
+        columns = [column for _, own, _ in rows for column in own]
+        values = self._over_ranks(columns, torch.cat([vector for _, _, vector in rows]))
         numbers = iter(values.tolist())
         bad = self._bad_gradients()
         for step, own, _ in rows:
-            row = dict(zip(own, numbers, strict=False))  # the numbers of the rows to come are left
+            # `numbers` goes on to the next rows, so the lengths differ.
+            row = dict(zip(own, numbers, strict=False))
             if bad and bad[0] < step:
                 break
             _refuse_non_finite(step, row)
-            finite = {name: value for name, value in row.items() if math.isfinite(value)}
+            finite = {c.name: value for c, value in row.items() if math.isfinite(value)}
             self._fetched.append(finite)
         if bad:
             raise TrainingError(
@@ -168,28 +179,31 @@ class StepRecorder:
             )
         return self._fetched
 
-    def _over_ranks(self, names: list[str], values: Tensor) -> Tensor:
-        """Counts in all, means over equal parts of the batch; of metrics where they are finite."""
+    def _over_ranks(self, columns: list[_Column], values: Tensor) -> Tensor:
+        """Reduce each column over the processes; optional ones where they are finite."""
         if self._processes.size == 1:
             return values
-        metric = torch.tensor([name.startswith("metric ") for name in names], device=values.device)
-        count = torch.tensor([name.startswith(_COUNTS) for name in names], device=values.device)
-        taken = values.isfinite() | ~metric
+        device = values.device
+        optional = torch.tensor([column.optional for column in columns], device=device)
+        summed = torch.tensor([column.reduction == "sum" for column in columns], device=device)
+        taken = values.isfinite() | ~optional
         total, parts = self._processes.all_reduce_sum(
             torch.stack([values.where(taken, 0), taken.float()])
         )
-        mean: Tensor = total / parts.where(~count, 1)
-        return mean
+        # A value that no process has is 0 / 0, thus absent.
+        reduced: Tensor = total / parts.where(~summed | (parts == 0), 1)
+        return reduced
 
     def _bad_gradients(self) -> list[int]:
-        """The steps with a gradient that is not finite."""
+        """Return the steps with a gradient that is not finite."""
         seen, self._gradients = self._gradients, []
         finite = torch.stack([norm for _, norm in seen]).isfinite().tolist() if seen else []
         return [step for (step, _), good in zip(seen, finite, strict=True) if not good]
 
 
-_COUNTS = ("known", "right", "class ", "pairs ", "false ")
-"""Columns that are summed over the processes; the others are means."""
+_KNOWN, _CORRECT = _Column("known", "sum"), _Column("correct", "sum")
+_CLASS, _PAIRS, _FALSE = "class ", "pairs ", "false "
+"""Prefixes of the names of counts, which become shares when they are flushed."""
 
 
 def _distance(shares: Sequence[float], others: Sequence[float]) -> float:
@@ -198,37 +212,37 @@ def _distance(shares: Sequence[float], others: Sequence[float]) -> float:
 
 
 @cache
-def _class_names(count: int) -> tuple[str, ...]:
-    return tuple(f"class {c}" for c in range(count))
+def _class_columns(count: int) -> tuple[_Column, ...]:
+    return tuple(_Column(f"{_CLASS}{c}", "sum") for c in range(count))
 
 
-def _refuse_non_finite(step: int, row: dict[str, float]) -> None:
-    bad = [n for n, v in row.items() if not (math.isfinite(v) or n.startswith("metric "))]
+def _refuse_non_finite(step: int, row: Mapping[_Column, float]) -> None:
+    bad = [c.name for c, value in row.items() if not (c.optional or math.isfinite(value))]
     if bad:
-        terms = [name.removeprefix("train.loss.") for name in bad if "loss." in name]
+        terms = [n.removeprefix(logged.LOSS_TERM) for n in bad if n.startswith(logged.LOSS_TERM)]
         raise TrainingError(
             f"loss {' and '.join(terms) or bad[0]!r} is not finite at step {step}; the last "
             "finite checkpoint is kept; try a lower --lr or --set optimizer.clip_norm=5"
         )
 
 
-def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
-    """For each criterion: pairs of images of known classes that pass it, and the false ones."""
+def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[_Column, Tensor]:
+    """Count, per criterion, the pairs of known classes that pass it, and the false ones."""
     known = (hidden >= 0)[:, None] & (hidden >= 0)[None, :]
     false = known & (hidden[:, None] != hidden[None, :])
     counts = {}
     for name, mask in pairs.items():
-        counts[f"pairs {name}"] = (mask & known).sum()
-        counts[f"false {name}"] = (mask & false).sum()
+        counts[_Column(f"{_PAIRS}{name}", "sum")] = (mask & known).sum()
+        counts[_Column(f"{_FALSE}{name}", "sum")] = (mask & false).sum()
     return counts
 
 
 def _false_shares(columns: dict[str, list[float]]) -> dict[str, float]:
-    """The share of false pairs among those that pass; removes the columns of `_pair_counts`."""
+    """Return the share of false pairs among those that pass; pops the columns of the counts."""
     shares = {}
-    for key in [key for key in columns if key.startswith("pairs ")]:
-        name = key.removeprefix("pairs ")
-        passed, false = sum(columns.pop(key)), sum(columns.pop(f"false {name}"))
+    for key in [key for key in columns if key.startswith(_PAIRS)]:
+        name = key.removeprefix(_PAIRS)
+        passed, false = sum(columns.pop(key)), sum(columns.pop(f"{_FALSE}{name}"))
         if passed > 0:
-            shares[f"train.pair_{name}_false"] = false / passed
+            shares[logged.false_pairs(name).name] = false / passed
     return shares

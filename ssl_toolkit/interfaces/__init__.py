@@ -26,6 +26,7 @@ from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
 from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, Part
 from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
 from ssl_toolkit.interfaces.loggers import Logger, RunInfo
+from ssl_toolkit.interfaces.metrics import Metric
 
 __all__ = [
     "Algorithm",
@@ -45,6 +46,7 @@ __all__ = [
     "Launcher",
     "Logger",
     "Loss",
+    "Metric",
     "Part",
     "PseudoLabels",
     "RunInfo",

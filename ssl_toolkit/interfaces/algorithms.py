@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.interfaces.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class StepOutput:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """More 0-dim tensors to log, by names like those of losses, none of them one that the engine
     logs itself (``coverage``); no gradient, no host transfer. One that is not finite, such as a
-    share of nothing, counts as absent in that step."""
+    share of nothing, counts as absent in that step. `Algorithm.metrics` declares them."""
 
 
 class Algorithm(nn.Module, ABC):
@@ -268,6 +269,10 @@ class Algorithm(nn.Module, ABC):
     """The same without pre-trained weights."""
     auto_options: ClassVar[Mapping[str, Any]] = {}
     """Options of its own that ``--algo auto`` sets where it trains a pre-trained backbone."""
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Titles, definitions and reductions of what `StepOutput.metrics` returns, for the report; an
+    undeclared metric is a mean under its name. A declaration named ``loss.<term>`` or
+    ``pair_<criterion>_false`` is the title of what the engine logs of a loss or of `pairs`."""
     mixes_images: ClassVar[bool] = False
     """Whether `step` computes new images from its views (MixUp, CutMix, perturbations), so that
     the features of a frozen backbone, computed before, cannot stand in for them."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from ssl_toolkit.engine import logged_metrics as logged
+
 Row = Mapping[str, float]
 
 LONG = 0.2
@@ -39,13 +41,15 @@ FALL, PLUNGE = 0.1, 0.25
 """Accuracy lost against the best: so much in two evaluations in a row, or in one, is a collapse."""
 
 _ACCURACIES = {
-    "validation.accuracy": "validation accuracy",
-    "train.labeled.accuracy": "accuracy on the labeled training images",
+    logged.VALIDATION_ACCURACY.name: "validation accuracy",
+    logged.LABELED_ACCURACY.name: "accuracy on the labeled training images",
 }
-_SHIFT = "train.pseudo_label_shift"
-_ESTIMATED_SHIFT = f"{_SHIFT}_estimated"
-_WEIGHTED = "train.weighted."
-_SUPERVISED = f"{_WEIGHTED}supervised"
+_COVERAGE = logged.COVERAGE.name
+_SHARE = logged.LARGEST_CLASS_SHARE.name
+_SHIFT = logged.SHIFT.name
+_ESTIMATED_SHIFT = logged.ESTIMATED_SHIFT.name
+_WEIGHTED = logged.WEIGHTED_TERM
+_SUPERVISED = logged.weighted_term("supervised").name
 
 
 def is_evaluation(row: Row) -> bool:
@@ -109,7 +113,7 @@ Condition = tuple[Callable[[Row], bool], Callable[[Sequence[Row]], str]]
 
 def _conditions(rows: Sequence[Row]) -> list[Condition]:
     found: list[Condition] = [
-        (lambda row: row.get("train.coverage", 1.0) < COVERAGE, _nothing_passes),
+        (lambda row: row.get(_COVERAGE, 1.0) < COVERAGE, _nothing_passes),
     ]
     names = dict.fromkeys(
         key.removeprefix(_WEIGHTED)
@@ -123,7 +127,7 @@ def _conditions(rows: Sequence[Row]) -> list[Condition]:
 
 
 def _nothing_passes(rows: Sequence[Row]) -> str:
-    most = max(row["train.coverage"] for row in rows)
+    most = max(row[_COVERAGE] for row in rows)
     return (
         f"{_span(rows)} at most {most:.2%} of the unlabeled images passed the threshold, so "
         "they taught nothing; try a lower confidence_threshold, more labels or more steps"
@@ -131,15 +135,15 @@ def _nothing_passes(rows: Sequence[Row]) -> str:
 
 
 def _one_class_reigns(row: Row) -> bool:
-    return row.get("train.coverage", 1.0) >= FEW and _unlike_pool(row, SHARE, SHIFT)
+    return row.get(_COVERAGE, 1.0) >= FEW and _unlike_pool(row, SHARE, SHIFT)
 
 
 def _one_class_rushes(row: Row) -> bool:
-    return row.get("train.coverage", 1.0) >= RUSH and _unlike_pool(row, RUSH_SHARE, RUSH_SHIFT)
+    return row.get(_COVERAGE, 1.0) >= RUSH and _unlike_pool(row, RUSH_SHARE, RUSH_SHIFT)
 
 
 def _labels_shift(row: Row) -> bool:
-    return row.get("train.coverage", 1.0) >= RUSH and _unlike_pool(row, 0.0, RUSH_SHIFT)
+    return row.get(_COVERAGE, 1.0) >= RUSH and _unlike_pool(row, 0.0, RUSH_SHIFT)
 
 
 def _unlike_pool(row: Row, most: float, shift: float) -> bool:
@@ -150,7 +154,7 @@ def _unlike_pool(row: Row, most: float, shift: float) -> bool:
         most: share of the pseudo labels that one class must have more than.
         shift: distance from known class shares that they must have more than.
     """
-    share = row.get("train.largest_class_share", 0.0)
+    share = row.get(_SHARE, 0.0)
     if (known := row.get(_SHIFT)) is not None:
         return share > most and known > shift
     estimated = row.get(_ESTIMATED_SHIFT, 0.0)
@@ -158,7 +162,7 @@ def _unlike_pool(row: Row, most: float, shift: float) -> bool:
 
 
 def _tell_reign(rows: Sequence[Row]) -> str:
-    least = min(row["train.largest_class_share"] for row in rows)
+    least = min(row[_SHARE] for row in rows)
     told = f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more"
     for key, what in (
         (_SHIFT, "those of the pool"),
@@ -214,9 +218,9 @@ def _vanishes(name: str) -> Condition:
 
     def holds(row: Row) -> bool:
         given = row.get(key)
-        if given is None or row.get("train.coverage", 1.0) < COVERAGE:
+        if given is None or row.get(_COVERAGE, 1.0) < COVERAGE:
             return False
-        switched_off = given == 0 and row.get(f"train.loss.{name}", 0.0) != 0
+        switched_off = given == 0 and row.get(logged.loss_term(name).name, 0.0) != 0
         supervised = row.get(_SUPERVISED, 0.0)
         return not switched_off and supervised > 0 and given <= SMALL * supervised
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.step_checks import is_engine_metric, is_name
+from ssl_toolkit.interfaces import Metric
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
@@ -76,6 +77,11 @@ def metrics_are_scalars(subject: Subject) -> None:
 )
 def metrics_are_named(subject: Subject) -> None:
     """Metrics and pairs have names like losses, and none that the engine uses itself."""
+    declared = subject.plugin.metrics
+    good = isinstance(declared, tuple) and all(isinstance(metric, Metric) for metric in declared)
+    require(good, f"metrics is {declared!r}, not a tuple of Metric")
+    names = [metric.name for metric in declared]
+    require(len(names) == len(set(names)), f"metrics declares a name twice: {listed(names)}")
     for step in (MIDDLE, LATE):
         output = Trial(subject).output(step)
         wrong = [name for name in (*output.metrics, *output.pairs) if not is_name(name)]

@@ -159,7 +159,9 @@ class Trial:
             autocast=make_autocast("fp32", device),
             scaler=make_scaler("fp32", device),
             observers=[self.rows.append],
-            recorder=StepRecorder(self.task.label_counts, processes),
+            recorder=StepRecorder(
+                self.task.label_counts, processes, metrics=self.algorithm.metrics
+            ),
             processes=processes or ProcessGroup(),
         )
         self._scanned = False

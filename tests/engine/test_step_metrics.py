@@ -10,7 +10,7 @@ from ssl_toolkit_simple import pair_masks, pair_statistics
 
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.step_metrics import StepRecorder
-from ssl_toolkit.interfaces import Loss, PseudoLabels, StepOutput
+from ssl_toolkit.interfaces import Loss, Metric, PseudoLabels, StepOutput
 
 PROBS = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
 USED = torch.tensor([True, True, True, False])
@@ -136,6 +136,23 @@ def test_a_metric_that_one_process_lacks_is_the_mean_of_the_others() -> None:
         "train.both": 3,
         "train.one": 7,
     }
+
+
+def test_a_metric_that_is_declared_as_a_sum_adds_up_over_processes() -> None:
+    processes = Two()
+    recorder = StepRecorder([], processes, metrics=[Metric("seen", reduction="sum")])
+    output = StepOutput(
+        {"supervised": Loss(torch.tensor(3.0))},
+        metrics={"seen": torch.tensor(8.0), "share": torch.tensor(0.5)},
+    )
+    processes.other = torch.tensor([[3.0, 3, 3, 4, 0.25], [1, 1, 1, 1, 1]])
+    recorder.add(1, torch.tensor(3.0), output, HIDDEN)
+    means = recorder.flush()
+    assert (means["train.seen"], means["train.share"]) == (12, 0.375)
+    lacking = StepOutput(output.losses, metrics={"seen": torch.tensor(math.nan)})
+    processes.other = torch.tensor([[3.0, 3, 3, 0], [1, 1, 1, 0]])
+    recorder.add(2, torch.tensor(3.0), lacking, HIDDEN)
+    assert "train.seen" not in recorder.flush(), "no process has it, which is not a sum of 0"
 
 
 def test_pair_masks_are_what_the_statistics_count() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -231,6 +232,26 @@ def test_a_row_that_lacks_a_metric_is_named_beside_the_chart(tmp_path: Path) -> 
         run_folder(tmp_path / "old" / str(seed), seed, old=True)
         compared = with_member(compared, 2, seed, folder=tmp_path / "old" / str(seed))
     assert "; not logged by fixmatch" in written(compared, tmp_path).text
+
+
+def test_metrics_are_charted_under_the_titles_that_algorithms_declare(tmp_path: Path) -> None:
+    compared = comparison(tmp_path / "runs", names=["simple", "not_installed"], seeds=1)
+    for row in compared.rows:
+        log = row.members[0].folder / "metrics.jsonl"
+        rows = log.read_text("utf-8").splitlines()
+        more = [{**json.loads(line), "train.undeclared": 0.25} for line in rows]
+        log.write_text("".join(f"{json.dumps(row)}\n" for row in more), encoding="utf-8")
+    text = written(compared, tmp_path).text
+    charts = text[text.index("Metrics of the algorithms") :]
+    for title in (
+        "Pairs above the confidence threshold share of all pairs",
+        "False pairs above both thresholds share of those pairs whose hidden labels differ",
+        "Numbers: undeclared train.undeclared",
+    ):
+        assert title in charts
+    alone = comparison(tmp_path / "alone", names=["not_installed"], seeds=1)
+    assert "Pairs above" not in written(alone, tmp_path).text
+    assert "pair_both_false" in written(alone, tmp_path).text
 
 
 def test_alarms_are_told_with_their_runs(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from ssl_toolkit.ops import (
     soft_cross_entropy,
 )
 from ssl_toolkit_simple.pair_loss import Distance, pair_loss, pair_masks, pair_statistics
+from ssl_toolkit_simple.pair_metrics import PAIR_METRICS
 
 
 class SimPLE(Algorithm):
@@ -39,6 +40,7 @@ class SimPLE(Algorithm):
 
     auto_rank: ClassVar[int] = 50
     auto_rank_from_scratch: ClassVar[int] = 100
+    metrics = PAIR_METRICS
 
     class Config(Options):
         """Options of SimPLE."""

@@ -1,14 +1,19 @@
-"""The report's curves: what each chart shows, and what the runs' logs say in words."""
+"""The report's curves, one chart per metric, and the alarms of the runs' logs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
+from ssl_toolkit import registry
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison
+from ssl_toolkit.engine import logged_metrics as logged
+from ssl_toolkit.errors import PluginError
+from ssl_toolkit.interfaces import Metric
 from ssl_toolkit.reports.html.charts import Line, line_chart, number
 from ssl_toolkit.reports.html.scores import Table, is_single
 from ssl_toolkit.reports.html.series import (
@@ -25,58 +30,17 @@ from ssl_toolkit.runs.health import alarms
 
 _STEPS_IN_TABLE = 20
 
-_LEARNING = {
-    "validation.accuracy": ("Validation accuracy", "of the averaged weights where there are such"),
-    "validation.loss": ("Validation loss", "cross entropy in nats"),
-    "train.labeled.accuracy": (
-        "Accuracy on the labeled training images",
-        "logged where there is no validation",
-    ),
-    "train.loss": ("Training loss", "the weighted sum of the terms"),
-}
-_RARE = ("train.labeled.accuracy", "train.pseudo_label_shift_estimated")
-"""What is not missed where it is absent."""
-
-_PSEUDO_LABELS = {
-    "train.coverage": (
-        "Coverage by pseudo labels",
-        "share of the unlabeled images that passed the threshold and were used",
-    ),
-    "train.pseudo_label_accuracy": (
-        "Accuracy of the used pseudo labels",
-        "against the hidden labels, where there are such",
-    ),
-}
-_HEALTH = {
-    "train.largest_class_share": (
-        "Share of the most frequent pseudo label",
-        "among the used ones; near 1, one class takes them all",
-    ),
-    "train.pseudo_label_shift": (
-        "Shift of the pseudo labels",
-        "total variation distance between the class shares of the used pseudo labels and those of "
-        "the pool, where labels or validation images tell them; 0 is the same distribution",
-    ),
-    "train.pseudo_label_shift_estimated": (
-        "Shift of the pseudo labels, by an estimate",
-        "the same from the shares that the probe estimates, where nothing tells them",
-    ),
-    "train.pair_confidence": ("Pairs above the confidence threshold", "share of all pairs"),
-    "train.pair_similarity": ("Pairs above the similarity threshold", "share of all pairs"),
-    "train.pair_both": ("Pairs above both thresholds", "share of all pairs"),
-    "train.pair_confidence_false": (
-        "False pairs above the confidence threshold",
-        "share of those pairs whose hidden labels differ",
-    ),
-    "train.pair_similarity_false": (
-        "False pairs above the similarity threshold",
-        "share of those pairs whose hidden labels differ",
-    ),
-    "train.pair_both_false": (
-        "False pairs above both thresholds",
-        "share of those pairs whose hidden labels differ",
-    ),
-}
+_LEARNING = (
+    logged.VALIDATION_ACCURACY,
+    logged.VALIDATION_LOSS,
+    logged.LABELED_ACCURACY,
+    logged.LABELED_LOSS,
+    logged.LOSS,
+)
+_PSEUDO_LABELS = (logged.COVERAGE, logged.PSEUDO_LABEL_ACCURACY)
+_HEALTH = (logged.LARGEST_CLASS_SHARE, logged.SHIFT, logged.ESTIMATED_SHIFT)
+_RARE = (logged.LABELED_ACCURACY, logged.LABELED_LOSS, logged.ESTIMATED_SHIFT)
+"""Metrics that most runs lack, so that their absence is not mentioned."""
 
 
 @dataclass(frozen=True)
@@ -142,18 +106,52 @@ def read_logs(comparison: Comparison) -> Logs:
 
 
 def learning_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list[str]]:
-    """Accuracy, losses and pseudo labels over steps; and what no run logged."""
-    terms = sorted({k for own in logs.curves for k in own if k.startswith("train.loss.")})
+    """Chart accuracy, losses and pseudo labels over steps; also return what no run logged."""
+    terms = [key for key in _logged(logs) if key.startswith(logged.LOSS_TERM)]
+    own = _declared(comparison)
     losses = {
-        key: (f"Loss term “{key.removeprefix('train.loss.')}”", "before its weight")
-        for key in terms
+        key: own.get(key, logged.loss_term(key.removeprefix(logged.LOSS_TERM))) for key in terms
     }
-    return _charts(comparison, logs, _LEARNING | losses | _PSEUDO_LABELS)
+    first, last = _by_name(_LEARNING), _by_name(_PSEUDO_LABELS)
+    return _charts(comparison, logs, first | losses | last, "learning")
 
 
 def health_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list[str]]:
-    """What shows a collapse of the training; and what no run logged."""
-    return _charts(comparison, logs, _HEALTH)
+    """Chart what shows a collapse of the training; also return what no run logged."""
+    return _charts(comparison, logs, _by_name(_HEALTH), "health")
+
+
+def algorithm_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list[str]]:
+    """Chart the metrics that algorithms declare or log; also return what no run logged."""
+    loss_terms = (logged.LOSS_TERM, logged.WEIGHTED_TERM)
+    own = {
+        key: metric
+        for key, metric in _declared(comparison).items()
+        if not key.startswith(loss_terms)
+    }
+    others = {
+        key: Metric(key, key.removeprefix(logged.TRAIN))
+        for key in _logged(logs)
+        if key not in logged.ENGINE_METRICS and not key.startswith(loss_terms)
+    }
+    return _charts(comparison, logs, own | {k: m for k, m in others.items() if k not in own}, "own")
+
+
+def _by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
+    return {metric.name: metric for metric in metrics}
+
+
+def _logged(logs: Logs) -> list[str]:
+    return sorted({key for curves in logs.curves for key in curves})
+
+
+def _declared(comparison: Comparison) -> dict[str, Metric]:
+    """Return what the algorithms declare by key; nothing of one that is not installed."""
+    classes = []
+    for name in dict.fromkeys(row.algorithm for row in comparison.rows):
+        with suppress(PluginError):
+            classes.append(registry.load("algorithms", name))
+    return logged.declared(classes)
 
 
 def _steps(member: ComparedRun, rows: Sequence[Values]) -> int:
@@ -162,26 +160,26 @@ def _steps(member: ComparedRun, rows: Sequence[Values]) -> int:
 
 
 def _charts(
-    comparison: Comparison, logs: Logs, wanted: Mapping[str, tuple[str, str]]
+    comparison: Comparison, logs: Logs, wanted: Mapping[str, Metric], section: str
 ) -> tuple[list[Chart], list[str]]:
     charts, absent = [], []
-    for key, (title, what) in wanted.items():
+    for index, (key, metric) in enumerate(wanted.items()):
+        title = metric.title or metric.name
         lines = [
             Line(row.name, place, logs.curves[place][key])
             for place, row in enumerate(comparison.rows)
             if key in logs.curves[place]
         ]
         if not lines:
-            if key not in _RARE:
+            if metric not in _RARE:
                 absent.append(title)
             continue
-        identity = f"chart-{list(wanted).index(key)}-{'h' if wanted is _HEALTH else 'l'}"
         charts.append(
             Chart(
                 title,
-                what,
+                metric.help,
                 key,
-                line_chart(identity, title, lines),
+                line_chart(f"chart-{section}-{index}", title, lines),
                 _numbers(lines, spread=not is_single(comparison)),
                 len(np.unique(np.concatenate([line.curve.steps for line in lines]))),
                 _which([row.name for row in comparison.rows], [line.name for line in lines]),

@@ -65,6 +65,7 @@ def render(comparison: Comparison, beside: Path) -> str:
     logs = over_steps.read_logs(comparison)
     learning, not_logged = over_steps.learning_charts(comparison, logs)
     health, no_health = over_steps.health_charts(comparison, logs)
+    own, no_own = over_steps.algorithm_charts(comparison, logs)
     single = of_runs.is_single(comparison)
     return environment.get_template("report.html.j2").render(
         comparison=comparison,
@@ -79,7 +80,8 @@ def render(comparison: Comparison, beside: Path) -> str:
         learning=learning,
         not_logged=not_logged,
         health=health,
-        no_health=no_health,
+        no_health=no_health + no_own,
+        algorithm_charts=own,
         most_named=MOST_NAMED,
         pseudo_labels=by_class.pseudo_label_table(comparison),
         **_classes(comparison),
