@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.text import Text
@@ -15,15 +15,13 @@ from ssl_toolkit.files import append_line
 from ssl_toolkit.stdio import Tolerant
 from ssl_toolkit.text import duration
 
-Row = dict[str, Any]
-
 
 class Console:
     """Prints the course of a run and keeps what was printed in its log.
 
     Args:
         quiet: print warnings and the final table only; the log gets everything.
-        verbose: print every row of metrics, not only the evaluations.
+        verbose: print every row of metrics with all its values, not only the evaluations.
         silent: print nothing at all.
     """
 
@@ -85,13 +83,14 @@ class Console:
         """The console underneath."""
         return self._rich
 
-    def live(self) -> bool:
-        """Whether a live line is wanted."""
-        return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
+    @property
+    def verbose(self) -> bool:
+        """True if every row of metrics is printed, with all its values."""
+        return self._verbose
 
-    def shows(self, row: Row) -> bool:
-        """Whether a row of metrics is worth a line."""
-        return self._verbose or any(key.endswith(".accuracy") for key in row)
+    def live(self) -> bool:
+        """Return True if the terminal shows lines that change."""
+        return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
 
     def log(self, line: str) -> None:
         """Append a line to the log alone."""

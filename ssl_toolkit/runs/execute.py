@@ -15,7 +15,13 @@ from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.logged_metrics import (
+    LABELED_ACCURACY,
+    PSEUDO_LABEL_ACCURACY,
+    VALIDATION_ACCURACY,
+)
 from ssl_toolkit.engine.plugin_faults import plugin_faults
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.errors import DataError, TrainingError, UserError
 from ssl_toolkit.files import sync, write_atomically, write_text
@@ -171,7 +177,9 @@ def _train(
     started = time.monotonic()
     if trainer.settings.compile and (told := compile_forwards(trainer)):
         console.warn(told)
-    course = TrainingProgress(console, trainer.steps, metric_rows(folder.metrics))
+    course = TrainingProgress(
+        console, trainer.steps, metric_rows(folder.metrics), _expected_metrics(trainer)
+    )
     stops = trainer.settings.on_collapse == "stop"
     given = limit or folder.read_record().get("minutes") or trainer.settings.group
     pace = Pace(experiment, console, warns=not given and not trainer.step)
@@ -191,6 +199,13 @@ def _train(
         if not kept_checkpoints(folder.last):
             trainer.save()  # finds a full disk now, and from now on there is something to resume
         return trainer.fit()
+
+
+def _expected_metrics(trainer: Trainer) -> set[str]:
+    """Return the metrics that some rows of the run have, though its first may lack them."""
+    accuracy = VALIDATION_ACCURACY if len(trainer.validation[0]) else LABELED_ACCURACY
+    hidden = bool((trainer.batches.images.hidden >= 0).any())
+    return {accuracy.name} | ({PSEUDO_LABEL_ACCURACY.name} if hidden else set())
 
 
 def _probe_line(experiment: Experiment, probe: ProbeResult) -> str:

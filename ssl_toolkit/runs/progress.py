@@ -1,18 +1,20 @@
-"""Show the course of training, and its results."""
+"""Show the progress of training, and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from ssl_toolkit.console import Console
+from ssl_toolkit.engine.logged_metrics import VALIDATION_ACCURACY
 from ssl_toolkit.errors import visible
 from ssl_toolkit.runs.health import alarms, collapse, is_evaluation
+from ssl_toolkit.runs.progress_rows import WIDTH, ProgressRows
 from ssl_toolkit.text import duration
 
 Row = dict[str, Any]
@@ -25,29 +27,40 @@ WORST_CLASSES = 10
 
 
 class TrainingProgress:
-    """The course of training: a context manager whose `row` takes rows of metrics.
+    """Show the progress of training: a context manager whose `row` takes rows of metrics.
+
+    A row per evaluation is printed under one header; on a terminal a progress bar with the same
+    fields follows every row of metrics.
 
     Args:
-        console: shows it.
+        console: prints it.
         steps: of the whole run.
-        before: rows that a resumed run has already; their alarms are not reported again.
+        before: rows of a resumed run before this process; their alarms are not repeated.
+        expected: names of metrics that the run has, as for `ProgressRows`.
     """
 
-    def __init__(self, console: Console, steps: int, before: Iterable[Row] = ()) -> None:
+    def __init__(
+        self,
+        console: Console,
+        steps: int,
+        before: Iterable[Row] = (),
+        expected: Collection[str] = (),
+    ) -> None:
         self._console = console
         self._steps = steps
         self._evaluations = [row for row in before if is_evaluation(row)]
         self._alarms = alarms(self._evaluations, steps=steps)
         self._before = collapse(self._evaluations, steps=steps)
         self.collapsed = False
-        """Whether training has collapsed since then; never again for a run resumed after it."""
-        self._best: tuple[float, int] | None = None
+        """True if training has collapsed since; never again for a run resumed after a collapse."""
+        accuracies = [row.get(VALIDATION_ACCURACY.name) for row in self._evaluations]
+        self._best = max((value for value in accuracies if value is not None), default=None)
+        self._rows = ProgressRows(steps, expected)
+        self._bar = BarColumn(bar_width=20)
         self._progress = (
             Progress(
-                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.description}", markup=False),
-                TimeRemainingColumn(compact=True),
+                TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+                self._bar,
                 console=console.rich,
                 transient=True,
                 refresh_per_second=4,
@@ -59,7 +72,7 @@ class TrainingProgress:
     def __enter__(self) -> Self:
         if self._progress is not None:
             self._progress.start()
-            self._task = self._progress.add_task("", total=self._steps)
+            self._task = self._progress.add_task(f"0 of {self._steps} steps", total=self._steps)
         return self
 
     def __exit__(
@@ -73,22 +86,28 @@ class TrainingProgress:
 
     def row(self, row: Row) -> None:
         """Show one row of metrics."""
-        accuracy = row.get("validation.accuracy")
-        if accuracy is not None and (self._best is None or accuracy > self._best[0]):
-            self._best = (accuracy, row["step"])
+        accuracy = row.get(VALIDATION_ACCURACY.name)
+        if accuracy is not None:
+            self._best = accuracy if self._best is None else max(accuracy, self._best)
+        printed = self._console.verbose or is_evaluation(row)
+        if printed or self._progress is not None:
+            if header := self._rows.header(row):
+                self._console.say(header)
+            left = row["seconds"] / row["step"] * (self._steps - row["step"])
+            line = self._rows.line(row, self._best, left)
+        if printed:
+            self._console.say(line)
+        if self._console.verbose:
+            for text in self._rows.others(row):
+                self._console.say(text)
         if self._progress is not None:
-            self._progress.update(
-                self._task, completed=row["step"], description=visible(_brief(row, self._best))
-            )
-        if self._console.shows(row):
-            self._console.say(
-                f"step {row['step']}/{self._steps}  {_brief(row, self._best)}  {self._left(row)}"
-            )
+            self._bar.bar_width = max(4, min(20, WIDTH - len(line) - 2))
+            self._progress.update(self._task, completed=row["step"], description=line)
         if is_evaluation(row):
             self._alarm(row)
 
     def _alarm(self, row: Row) -> None:
-        """Tell what this evaluation shows to go wrong, once."""
+        """Warn, once, of what this evaluation shows to go wrong."""
         self._evaluations.append(row)
         found = alarms(self._evaluations, steps=self._steps)
         for text in found:
@@ -96,30 +115,6 @@ class TrainingProgress:
                 self._console.warn(text)
         self._alarms = found
         self.collapsed = collapse(self._evaluations, steps=self._steps) != self._before
-
-    def _left(self, row: Row) -> str:
-        step, seconds = row["step"], row["seconds"]
-        rest = seconds / step * (self._steps - step)
-        return f"{duration(seconds)}, {duration(rest)} left"
-
-
-def _brief(row: Row, best: tuple[float, int] | None) -> str:
-    parts = [f"loss {row['train.loss']:.4f}"] if "train.loss" in row else []
-    parts += [
-        f"{name.removeprefix('train.loss.')} {value:.4f}"
-        for name, value in row.items()
-        if name.startswith("train.loss.")
-    ]
-    named = {
-        "train.coverage": "coverage",
-        "train.pseudo_label_accuracy": "pseudo-label accuracy",
-        "validation.accuracy": "validation accuracy",
-        "train.labeled.accuracy": "accuracy on the labeled training images",
-    }
-    parts += [f"{text} {row[key]:.4f}" for key, text in named.items() if key in row]
-    if best is not None:
-        parts.append(f"best {best[0]:.4f} at {best[1]}")
-    return "  ".join(parts)
 
 
 def show_results(console: Console, summary: dict[str, Any]) -> None:

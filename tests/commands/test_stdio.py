@@ -98,7 +98,7 @@ def test_a_run_outlives_its_output(broken: TextIO, tmp_path: Path) -> None:
         json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["status"] == "completed"
     )
     log = (tmp_path / "run" / "log.txt").read_text("utf-8")
-    assert [f"step {step}/6" in log for step in range(1, 7)] == [True] * 6
+    assert [f"\n{step:4}  " in log for step in range(1, 7)] == [True] * 6
     assert "\ntest accuracy: " in log
 
 
@@ -110,7 +110,7 @@ def test_a_process_of_a_run_does_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ssl_toolkit.runs.worker_main", "order.json"]
     done = bash(f"{shlex.join(command)} | head -1", cwd=tmp_path, env=os.environ | {"RANK": "0"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "run folder: run\n", "")
-    assert "step 6/6" in (tmp_path / "run" / "log.txt").read_text("utf-8")
+    assert "\n   6  " in (tmp_path / "run" / "log.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize("how", [">&-", "2>&-", "| true"])

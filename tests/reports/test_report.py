@@ -237,7 +237,7 @@ def test_a_row_that_lacks_a_metric_is_named_beside_the_chart(tmp_path: Path) -> 
 def test_metrics_are_charted_under_the_titles_that_algorithms_declare(tmp_path: Path) -> None:
     compared = comparison(tmp_path / "runs", names=["simple", "not_installed"], seeds=1)
     for row in compared.rows:
-        log = row.members[0].folder / "metrics.jsonl"
+        log = row.runs[0].folder / "metrics.jsonl"
         rows = log.read_text("utf-8").splitlines()
         more = [{**json.loads(line), "train.undeclared": 0.25} for line in rows]
         log.write_text("".join(f"{json.dumps(row)}\n" for row in more), encoding="utf-8")
