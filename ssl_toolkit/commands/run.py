@@ -8,12 +8,17 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.screen import echo, echo_data
+from ssl_toolkit.config import default_plugins
 
 FLAGS: tuple[tuple[str, str, str], ...] = (
-    ("--algo", "NAME", "Algorithm (default: simple)."),
+    ("--algo", "NAME", f"Algorithm (default: {default_plugins.ALGORITHM})."),
     ("--backbone", "NAME", "Registered backbone or any timm model."),
     ("--weights", "FILE", "Weights to start from: safetensors, or .pt of plain tensors."),
-    ("--dataset", "NAME", "Data set by name (default: digits, which is embedded)."),
+    (
+        "--dataset",
+        "NAME",
+        f"Data set by name (default: {default_plugins.DATASET}, included).",
+    ),
     (
         "--data",
         "PATH",

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import shared_keys
+from ssl_toolkit.config.default_plugins import PROBE
 from ssl_toolkit.config.faults import FLAGS, Faults
 from ssl_toolkit.config.loading import (
     Layer,
@@ -91,8 +92,8 @@ class ComparisonSettings(Options):
     )
     baseline: str | None = option(
         None,
-        help="row that the others are held against; default: supervised, else the linear probe of "
-        "a pre-trained backbone, else the first",
+        help="row that the others are held against; default: the first baseline, such as "
+        "supervised training, else the linear probe of a pre-trained backbone, else the first",
     )
     probe: bool = option(
         True, help="add the linear probe as a row where all rows start from pre-trained weights"
@@ -112,7 +113,6 @@ class ComparisonSettings(Options):
     output: Place | None = option(None, help="folder of the comparison")
 
 
-PROBE = "linear_probe"
 """What every method with a pre-trained backbone has to beat."""
 
 BUDGET_KEYS = (
@@ -156,7 +156,12 @@ class ComparisonConfig:
         by_algorithm = {row.config.section: row.name for row in reversed(self.rows)}
         first = self.rows[0].name
         probe = by_algorithm.get(PROBE, first) if pretrained else first
-        return by_algorithm.get("supervised", probe)
+        baselines = (row.name for row in self.rows if _is_baseline(row))
+        return next(baselines, probe)
+
+
+def _is_baseline(row: PlannedRow) -> bool:
+    return bool(registry.load("algorithms", row.config.settings.algo).is_baseline)
 
 
 def load_comparison(

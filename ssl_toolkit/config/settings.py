@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
+from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.options import Options, option
 
 Auto = Literal["auto"]
@@ -119,8 +120,8 @@ class ModelSettings(Options):
 
     batchnorm_momentum: Momentum | Auto | None = option(
         "auto",
-        help="weight of a batch in BatchNorm's running statistics; auto: clamp(100/steps, 0.001, "
-        "0.1) for wrn_*, the backbone's own otherwise",
+        help="weight of a batch in BatchNorm's running statistics; auto: the "
+        "backbone's rule, clamp(100/steps, 0.001, 0.1) for our wide ResNets",
         source=f"0.001 in {PAPER}",
     )
     channels_last: bool | Auto = option(
@@ -191,7 +192,7 @@ class Settings(Options):
     configuration in the run's folder holds what it became.
     """
 
-    algo: str = option("simple", min_length=1, help="algorithm")
+    algo: str = option(default_plugins.ALGORITHM, min_length=1, help="algorithm")
     profile: Literal["paper", "reference"] = option(
         "paper", help="paper: its formulas; reference: what its authors' code does"
     )

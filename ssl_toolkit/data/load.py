@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ssl_toolkit import registry
+from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.cache.verify import verify
@@ -18,12 +19,10 @@ from ssl_toolkit.data.readers.fit import lay_out
 from ssl_toolkit.data.sets.benchmarks import default_root
 from ssl_toolkit.data.sets.torchvision import PREFIX, TorchvisionSet
 from ssl_toolkit.data.splits.draw import Rows
-from ssl_toolkit.data.splits.labels_file import choose_labeled
+from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable
 from ssl_toolkit.text import summarize
-
-DEFAULT_DATASET = "digits"
 
 
 def load_table(
@@ -57,7 +56,7 @@ def load_table(
             fit=settings.fit,
         )
     else:
-        dataset = _dataset(settings.dataset or DEFAULT_DATASET)
+        dataset = named_dataset(settings.dataset)
         root = None if settings.root is None else Path(settings.root)
         table = lay_out(_named(dataset.load(root, download=settings.download)), settings.fit)
         if settings.image_size is not None and not streamed and not lazily:
@@ -85,18 +84,23 @@ def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Ro
     if settings.labels is None:
         return table, None
     folder = default_root() if settings.root is None else Path(settings.root)
-    if settings.data is not None and settings.root is None:
+    if settings.data is None:
+        rows = named_dataset(settings.dataset).labeled_rows(settings.labels, table, folder)
+        if rows is not None:
+            return choose_rows(table, rows), rows
+    elif settings.root is None:
         data = Path(settings.data)
         folder = data if data.is_dir() else data.parent
     return choose_labeled(table, settings.labels, folder)
 
 
-def _dataset(name: str) -> Dataset:
-    """The data set of a registered name, or of torchvision's.
+def named_dataset(name: str | None) -> Dataset:
+    """Return the data set of a registered name, or of torchvision's; None for the default one.
 
     Raises:
-        PluginError: it is unknown or broken.
+        PluginError: It is unknown or broken.
     """
+    name = name or default_plugins.DATASET
     if name.startswith(PREFIX):
         return TorchvisionSet(name)
     made: Dataset = registry.load("datasets", name)()

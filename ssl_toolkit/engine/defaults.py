@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit import registry
+from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache.image_files import ImageFiles
-from ssl_toolkit.data.load import (
-    DEFAULT_DATASET,
-    _dataset,
-    load_table,
-)
+from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.data.readers.npz import feature_length
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import holds_features
-from ssl_toolkit.interfaces import DatasetDefaults
+from ssl_toolkit.interfaces import Backbone, DatasetDefaults
 from ssl_toolkit.models.factory import own_image_size, size_for
 from ssl_toolkit.models.feature_input import feature_backbone
 
@@ -50,7 +47,7 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
                 f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
             )
         return _features_defaults(settings) if holds_features(settings.data) else DatasetDefaults()
-    return _dataset(settings.dataset or DEFAULT_DATASET).defaults
+    return named_dataset(settings.dataset).defaults
 
 
 def _features_defaults(settings: Settings) -> DatasetDefaults:
@@ -103,7 +100,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
 
 def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None) -> dict[str, Any]:
     steps = settings.steps or STEPS
-    backbone = settings.backbone or defaults.backbone
+    backbone = settings.backbone or defaults.backbone or default_plugins.BACKBONE
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
     labels_given = any(
         value is not None
@@ -111,7 +108,7 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
     )
     image_size = settings.image_size or _image_size(settings, backbone, defaults, side)
     update: dict[str, Any] = {
-        "dataset": None if settings.data else settings.dataset or DEFAULT_DATASET,
+        "dataset": None if settings.data else settings.dataset or default_plugins.DATASET,
         "backbone": backbone,
         "image_size": image_size,
         "steps": steps,
@@ -135,8 +132,9 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         update["ema"] = settings.ema.model_copy(update={"decay": decay})
     model: dict[str, Any] = {}
     if settings.model.batchnorm_momentum == "auto":
-        wide = backbone.rpartition(":")[2].startswith("wrn_")
-        model["batchnorm_momentum"] = min(0.1, max(0.001, 100 / steps)) if wide else None
+        own = registry.has("backbones", backbone)
+        plugin = registry.load("backbones", backbone) if own else Backbone
+        model["batchnorm_momentum"] = plugin.batchnorm_momentum(steps)
     if settings.model.channels_last == "auto":
         model["channels_last"] = True
     update["model"] = settings.model.model_copy(update=model)

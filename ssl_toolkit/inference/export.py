@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+from ssl_toolkit import registry
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import check_writable, naming, write_atomically
 from ssl_toolkit.models.export import load_exported
@@ -119,5 +120,5 @@ def _how_to_open(target: Path, form: Form, config: dict[str, Any]) -> str:
     if "architecture" not in config:
         return f"ssl_toolkit.load_model({where!r}); timm has no such backbone or head"
     call = f'timm.create_model("local-dir:{where}", pretrained=True)'
-    own = str(config["architecture"]).startswith("wrn_")
+    own = registry.has("backbones", str(config["architecture"]))
     return call + " after `import ssl_toolkit.models.timm_registration`" if own else call

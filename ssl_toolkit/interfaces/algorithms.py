@@ -262,6 +262,8 @@ class Algorithm(nn.Module, ABC):
     Config: ClassVar[type[Options]] = Options
     uses_hidden_labels: ClassVar[bool] = False
     """Whether the algorithm is given the hidden labels of unlabeled images (an upper bound)."""
+    is_baseline: ClassVar[bool] = False
+    """True if a comparison holds the other algorithms against this one by default."""
     auto_rank: ClassVar[int] = 0
     """Preference of ``--algo auto`` among the algorithms that it tries with a pre-trained backbone,
     the highest first, those for frozen features before those that train it; 0: it is not tried."""

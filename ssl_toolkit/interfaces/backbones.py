@@ -59,6 +59,19 @@ class Backbone(nn.Module, ABC):
         """Whether published weights of this name serve images of other sizes without change."""
         return False
 
+    @classmethod
+    def batchnorm_momentum(cls, steps: int) -> float | None:
+        """Return the default momentum of BatchNorm in a run of some steps.
+
+        Args:
+            steps: Number of optimizer steps.
+
+        Returns:
+            Weight of a batch in the running statistics, in (0, 1], or None to leave each layer's
+            own.
+        """
+        return None
+
     def use_stages(self, count: int) -> tuple[int, ...]:
         """Let `forward` append what the last stages see, averaged over positions.
 

@@ -45,7 +45,8 @@ class DatasetDefaults:
     image_size: int = 32
     min_stride_size: int | None = None
     """Side for backbones that stride too much for `image_size`; None for the same."""
-    backbone: str = "wrn_28_2"
+    backbone: str | None = None
+    """None: the default backbone of the toolkit."""
     batch_size: int = 16
     labels_per_class: int | None = None
     """None: every image that carries a label."""
@@ -62,15 +63,40 @@ class Dataset(ABC):
 
     plugin_kind: ClassVar[str] = "datasets"
     defaults: ClassVar[DatasetDefaults] = DatasetDefaults()
+    license: ClassVar[str] = ""
+    """License of the images, by its SPDX name where it has one; empty: not known."""
+    citation: ClassVar[str] = ""
+    """Authors, year and title, in one line of Markdown."""
+    homepage: ClassVar[str] = ""
+    is_example: ClassVar[bool] = False
+    """True if it comes with a package, for trying the toolkit out: the end of a run then says how
+    to train on other images."""
 
     @abstractmethod
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Find the images.
+        """Return the images.
 
         Args:
-            root: folder with the files, None for the default one.
-            download: whether missing files may be fetched.
+            root: Path to the folder with the files; None for `ssl_toolkit.default_root`.
+            download: True if missing files may be downloaded.
 
         Raises:
-            DataError: the files are missing or damaged; says where they are looked for.
+            DataError: The files are not found or corrupt; names the folder.
         """
+
+    def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
+        """Return the labeled images of a published selection, which ``--labels NAME`` asks for.
+
+        Args:
+            name: Name of the selection.
+            table: What `load` has returned.
+            root: Path to the folder with the files.
+
+        Returns:
+            Indices of rows, ascending, or None if the data set has no selection of this name: it
+            is then the path to a file.
+
+        Raises:
+            DataError: The files of the selection are not found or corrupt.
+        """
+        return None

@@ -98,6 +98,15 @@ class WideResNet(Backbone):
             )
         return cls(int(match[1]), int(match[2]))
 
+    @classmethod
+    def batchnorm_momentum(cls, steps: int) -> float:
+        """Return 100 / steps, within [0.001, 0.1]: the paper's 0.001 is too slow for short runs.
+
+        Args:
+            steps: Number of optimizer steps.
+        """
+        return min(0.1, max(0.001, 100 / steps))
+
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) normalized images to (N, 64 · width) features."""
         x = self.conv(images)

@@ -16,11 +16,11 @@ from ssl_toolkit.comparisons.gather import gather_folder
 from ssl_toolkit.comparisons.plan_file import FAILURES, MEASURING, PLAN, read_failures
 from ssl_toolkit.comparisons.read import read_run
 from ssl_toolkit.comparisons.types import Comparison
+from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.load import DEFAULT_DATASET
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import check_writable, write_json
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
@@ -175,7 +175,9 @@ def _folder(comparison: ComparisonConfig) -> Path:
 
 def _data_name(comparison: ComparisonConfig) -> str:
     settings = comparison.rows[0].config.settings
-    return Path(settings.data).stem if settings.data else settings.dataset or DEFAULT_DATASET
+    return (
+        Path(settings.data).stem if settings.data else settings.dataset or default_plugins.DATASET
+    )
 
 
 def _empty(folder: Path) -> None:

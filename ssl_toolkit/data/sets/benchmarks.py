@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.errors import DataError
@@ -22,6 +23,10 @@ def default_root() -> Path:
     """Where data sets are looked for without ``--root``."""
     named = os.environ.get(ROOT_VARIABLE)
     return Path(named or "~/.cache/ssl-toolkit/datasets").expanduser()
+
+
+FOLD = "fold:"
+"""Start of the names of STL-10's selections of labeled images."""
 
 
 class CIFAR10(Dataset):
@@ -146,6 +151,36 @@ class STL10(Dataset):
                 ImageArray("stl10/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
             ],
         )
+
+    def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
+        """Return the 1,000 images of ``fold:0`` to ``fold:9``; see `Dataset.labeled_rows`."""
+        if not name.startswith(FOLD):
+            return None
+        path = root / "stl10_binary" / "fold_indices.txt"
+        rows = [row for row, key in enumerate(table.keys) if key.startswith("stl10/train/")]
+        places = _fold(path, name)
+        if not places <= set(range(len(rows))):
+            raise DataError(
+                f"{display_path(path)} is corrupt: {name} names images that don't exist"
+            )
+        return np.array(sorted(rows[place] for place in places), dtype=np.int64)
+
+
+def _fold(path: Path, name: str) -> set[int]:
+    """Return the places of one of the folds in ``fold_indices.txt``."""
+    try:
+        folds = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(
+            f"--labels {name}: can't read {display_path(path)}: {error.strerror}"
+        ) from None
+    number = name.removeprefix(FOLD)
+    if not number.isdecimal() or int(number) >= len(folds):
+        raise DataError(f"--labels {name}: folds go from {FOLD}0 to {FOLD}{len(folds) - 1}")
+    try:
+        return {int(place) for place in folds[int(number)].split()}
+    except ValueError:
+        raise DataError(f"{display_path(path)} is corrupt: fold {number} names no images") from None
 
 
 def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:

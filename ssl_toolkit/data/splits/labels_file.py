@@ -18,10 +18,6 @@ from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.text import display_path
 
-FOLD = "fold:"
-"""Start of the names of STL-10's own choices, ``fold:0`` to ``fold:9``."""
-
-_STL10 = "stl10/train/"
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
@@ -31,12 +27,11 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
     A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and perhaps ``label``: rows
     whose label is empty are not labeled, and without any label the data's own are taken. Any
     other file has a path a line. Paths are keys of the table, or lead to files below `base`.
-    ``fold:N`` is one of STL-10's ten choices of 1,000 images, in ``fold_indices.txt``.
 
     Args:
         table: the images.
-        given: the file, or ``fold:N``.
-        base: the data folder, None where there is none; STL-10's root.
+        given: the file.
+        base: the data folder, None where there is none.
 
     Returns:
         The table, in which labeled images that were not chosen are pool ones, and chosen
@@ -46,17 +41,19 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
         DataError: the file can't be read, or some rows are wrong, told by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
-    said: dict[int, int] = {}
-    if given.startswith(FOLD):
-        chosen = _fold(table, given, base)
-    else:
-        chosen, said = _read(table, Path(given), base)
-    labels, parts = table.labels.copy(), table.parts.copy()
-    for row, label in said.items():
+    chosen, labels_of_file = _read(table, Path(given), base)
+    labels = table.labels.copy()
+    for row, label in labels_of_file.items():
         labels[row] = label
+    return choose_rows(replace(table, labels=labels), chosen), chosen
+
+
+def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
+    """Return the table with the chosen and all labeled images in the pool."""
+    parts = table.parts.copy()
     parts[chosen] = "pool"
     parts[parts == "labeled"] = "pool"
-    return replace(table, labels=labels, parts=parts), chosen
+    return replace(table, parts=parts)
 
 
 def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
@@ -119,24 +116,3 @@ def _key(text: str, base: Path | None) -> str:
         return os.path.normpath(text)
     top = os.path.abspath(base)
     return inside(os.path.abspath(text), top) or inside(text, top) or ""
-
-
-def _fold(table: ImageTable, given: str, root: Path | None) -> Rows:
-    rows = [row for row, key in enumerate(table.keys) if key.startswith(_STL10)]
-    if not rows or root is None:
-        raise DataError(f"--labels {given} is for --dataset stl10; name a file")
-    path = root / "stl10_binary" / "fold_indices.txt"
-    try:
-        folds = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(
-            f"--labels {given}: can't read {display_path(path)}: {error.strerror}"
-        ) from None
-    number = given.removeprefix(FOLD)
-    if not number.isdecimal() or int(number) >= len(folds):
-        raise DataError(f"--labels {given}: folds go from {FOLD}0 to {FOLD}{len(folds) - 1}")
-    try:
-        places = {int(place) for place in folds[int(number)].split()}
-        return np.array(sorted(rows[place] for place in places), dtype=np.int64)
-    except (ValueError, IndexError):
-        raise DataError(f"{display_path(path)} is damaged: fold {number} names no images") from None
