@@ -77,7 +77,7 @@ def precisions(common: dict[str, Any], folder: Path) -> Rows:
         losses = [json.loads(line)["train.loss.supervised"] for line in lines]
         first, last = (sum(part) / len(part) for part in (losses[:5], losses[-5:]))
         peak = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0
-        rate = outcome.summary["images_per_second"]
+        rate = outcome.summary.images_per_second
         told = f"supervised loss {first:.3f} to {last:.3f}, {rate:.0f} images/s, {peak:.0f} MiB"
         yield name, last < first, told
 

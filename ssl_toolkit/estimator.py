@@ -109,7 +109,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 console=Console(silent=not self.verbose),
             )
             self.model_ = load_model(outcome.folder, self.device)
-        self.algorithm_ = str(outcome.summary["algorithm"])
+        self.algorithm_ = outcome.summary.algorithm
         self.transduction_ = np.empty(len(known), dtype=self.classes_.dtype)
         self.transduction_[known] = given
         if not known.all():

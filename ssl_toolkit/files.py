@@ -71,6 +71,23 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def format_fault(found: object, known: int) -> str:
+    """Return why a file of this format number can't be read, in part of a line; "" if it can.
+
+    Args:
+        found: the number in the file, or text of it; None for none.
+        known: the number that this version writes.
+    """
+    if str(found) == str(known):
+        return ""
+    if found is None:
+        return f"has no format number; expected format {known}, as this version writes it"
+    return (
+        f"unknown format {found!r}: this version of ssl-toolkit reads format {known}; use the "
+        "version that wrote the file, or create it again"
+    )
+
+
 def append_line(path: Path, line: str) -> None:
     """Append a line of UTF-8 text, whole or not at all; it is flushed, not synced.
 

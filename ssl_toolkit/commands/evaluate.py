@@ -95,10 +95,13 @@ def command(
         write_image(confusion, draw_confusion(matrices[filled[-1]], classes))
     if as_json:
         told = {
-            part: scored and {**scored, "confusion": matrices[part].tolist()}
+            part: scored and {**scored.model_dump(), "confusion": matrices[part].tolist()}
             for part, scored in results.items()
         }
         echo_json(told)
         return
-    for name, value in score_rows(results, all_in="--json"):
+    plain = {
+        part: None if scored is None else scored.model_dump() for part, scored in results.items()
+    }
+    for name, value in score_rows(plain, all_in="--json"):
         echo(f"{name}: {value}")

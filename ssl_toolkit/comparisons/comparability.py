@@ -95,7 +95,7 @@ def check_comparable(
 
 def fingerprint(members: Sequence[ComparedRun], shared: Mapping[str, Any]) -> str:
     """Hash of the shared settings: that of the runs where it is the same for all of them."""
-    own = {str((member.record or {}).get("fingerprint", "")) for member in members}
+    own = {member.record.fingerprint for member in members if member.record}
     if len(own) == 1:
         return own.pop()
     text = json.dumps(shared, sort_keys=True, default=str)
@@ -123,7 +123,7 @@ def _joined(
 
 def _algorithm(member: ComparedRun) -> dict[str, Any]:
     assert member.config is not None
-    if (member.record or {}).get("auto"):  # each seed chooses for itself
+    if member.record and member.record.auto:  # each seed chooses for itself
         return {"algo": AUTO}
     name = section(member.config)
     return {"algo": name} | {f"{name}.{key}": v for key, v in own_settings(member).items()}
@@ -198,16 +198,15 @@ def unequal_draws(members: Sequence[ComparedRun]) -> list[str]:
 _OF_DRAWS = "draws of "
 
 
-def _draws(member: ComparedRun) -> Mapping[str, Any]:
-    draws = (member.record or {}).get("draws")
-    return draws if isinstance(draws, Mapping) else {}
+def _draws(member: ComparedRun) -> Mapping[str, str]:
+    return member.record.draws if member.record else {}
 
 
 def _found(member: ComparedRun, what: str) -> str | None:
     if what == "classes":
-        return ", ".join(map(str, (member.summary or {})["classes"]))
+        return ", ".join(member.summary.classes) if member.summary else None
     if what.startswith(_OF_DRAWS):
         value = _draws(member).get(what.removeprefix(_OF_DRAWS))
     else:
-        value = (member.record or {}).get(what.replace(" ", "_"))
-    return None if value is None else str(value)[:16]
+        value = getattr(member.record, what.replace(" ", "_"), None)
+    return None if value is None else value[:16]

@@ -19,6 +19,7 @@ from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.runs.check import refuse_contradictions
+from ssl_toolkit.runs.record import RunRecord
 
 
 def gather_folder(
@@ -140,7 +141,7 @@ def _row(
 
 
 def _algorithm(member: ComparedRun) -> str:
-    chosen = (member.record or {}).get("auto")
+    chosen = member.record and member.record.auto
     return AUTO if chosen else str((member.config or {})["algo"])
 
 
@@ -175,8 +176,8 @@ def _compared(rows: Sequence[Variant], baseline: str | None) -> list[Variant]:
 def _uses_hidden_labels(algorithm: str, members: Sequence[ComparedRun]) -> bool:
     """Whether the algorithm gets hidden labels: as recorded, else as installed, else no."""
     for member in members:
-        if member.record is not None and "uses_hidden_labels" in member.record:
-            return bool(member.record["uses_hidden_labels"])
+        if member.record is not None:
+            return member.record.uses_hidden_labels
     try:
         return bool(getattr(registry.load("algorithms", algorithm), "uses_hidden_labels", False))
     except PluginError:
@@ -187,7 +188,9 @@ def _notes(members: Sequence[ComparedRun]) -> list[str]:
     """What a reader must know before comparing numbers."""
     completed = [member for member in members if member.completed]
     notes = [_missing(members)]
-    tested = [(member.summary or {}).get("test") is not None for member in completed]
+    tested = [
+        member.summary is not None and member.summary.test is not None for member in completed
+    ]
     if tested and not all(tested):
         notes.append(
             "runs without test images have a validation accuracy only, which chose their weights"
@@ -196,8 +199,8 @@ def _notes(members: Sequence[ComparedRun]) -> list[str]:
     notes += _environment(completed)
     warnings: dict[str, list[ComparedRun]] = {}
     for member in completed:
-        for warning in (member.record or {}).get("warnings") or ():
-            warnings.setdefault(str(warning), []).append(member)
+        for warning in member.record.warnings if member.record else ():
+            warnings.setdefault(warning, []).append(member)
     notes += [
         f"{_told(found, completed)}: {' '.join(warning.split())}"
         for warning, found in warnings.items()
@@ -208,13 +211,13 @@ def _notes(members: Sequence[ComparedRun]) -> list[str]:
 def _how_trained(completed: Sequence[ComparedRun]) -> list[str]:
     """Which runs took no steps, and what ``auto`` chose."""
     notes = []
-    fitted = [member for member in completed if (member.summary or {}).get("fitted")]
+    fitted = [member for member in completed if member.summary and member.summary.fitted]
     if fitted and len(fitted) < len(completed):
         told = _told(fitted, completed)
         notes.append(f"fitted to frozen features at once, whatever the number of steps: {told}")
     chosen: dict[str, list[ComparedRun]] = {}
     for member in completed:
-        if choice := (member.record or {}).get("auto"):
+        if choice := member.record and member.record.auto:
             chosen.setdefault(str(choice["algorithm"]), []).append(member)
     return notes + [f"auto chose {name}: {_told(m, completed)}" for name, m in chosen.items()]
 
@@ -236,8 +239,8 @@ def _missing(members: Sequence[ComparedRun]) -> str:
 def _environment(completed: Sequence[ComparedRun]) -> list[str]:
     """A note for each thing about the machine or the software that is not the same for all."""
     notes = []
-    threads = {m.folder: _threads(m.record or {}) for m in completed}
-    on_cpu = [m for m in completed if str((m.record or {}).get("device")).startswith("cpu")]
+    threads = {m.folder: m.record and _threads(m.record) for m in completed}
+    on_cpu = [m for m in completed if m.record and m.record.device.startswith("cpu")]
     if told := _differing(on_cpu, threads):
         notes.append(
             f"numbers of CPU threads differ: {told}; that alone changes scores, as sums are cut "
@@ -245,14 +248,14 @@ def _environment(completed: Sequence[ComparedRun]) -> list[str]:
         )
     elif told := _differing(completed, threads):
         notes.append(f"seconds are not comparable, numbers of CPU threads differ: {told}")
-    devices = {m.folder: _device(m.record or {}) for m in completed}
+    devices = {m.folder: m.record and _device(m.record) for m in completed}
     if told := _differing(completed, devices):
         notes.append(f"seconds and images per second are not comparable, devices differ: {told}")
     for key, name in {"precision": "precisions", "platform": "platforms"}.items():
-        told = _differing(completed, {m.folder: (m.record or {}).get(key) for m in completed})
+        told = _differing(completed, {m.folder: getattr(m.record, key, None) for m in completed})
         if told:
             notes.append(f"{name} differ: {told}")
-    versions = {m.folder: dict((m.record or {}).get("versions") or {}) for m in completed}
+    versions = {m.folder: m.record.versions if m.record else {} for m in completed}
     for package in dict.fromkeys(name for found in versions.values() for name in found):
         told = _differing(completed, {folder: v.get(package) for folder, v in versions.items()})
         if told:
@@ -260,19 +263,16 @@ def _environment(completed: Sequence[ComparedRun]) -> list[str]:
     return notes
 
 
-def _device(record: Mapping[str, Any]) -> str | None:
-    """Without the threads of a CPU, which are told on their own."""
-    device = record.get("device")
-    return device and re.sub(r"^cpu \([0-9]+ threads\)$", "cpu", str(device))
+def _device(record: RunRecord) -> str:
+    """Return the device without the threads of a CPU, which have a note of their own."""
+    return re.sub(r"^cpu \([0-9]+ threads\)$", "cpu", record.device)
 
 
-def _threads(record: Mapping[str, Any]) -> str | None:
-    """CPU threads of a run, and those that it went on with."""
-    told = record.get("torch_threads")
-    texts = [] if told is None else [str(told)]
-    changes = (c for c in record.get("changes") or () if c.get("key") == "device")
-    texts += re.findall(r"cpu \(([0-9]+) threads\)", " ".join(str(c["to"]) for c in changes))
-    return ", then ".join(texts) or None
+def _threads(record: RunRecord) -> str:
+    """Return the CPU threads of a run, and those that it was resumed with."""
+    changed = " ".join(str(change.after) for change in record.changes if change.key == "device")
+    later = re.findall(r"cpu \(([0-9]+) threads\)", changed)
+    return ", then ".join([str(record.torch_threads), *later])
 
 
 def _differing(completed: Sequence[ComparedRun], values: Mapping[Path, Any]) -> str:

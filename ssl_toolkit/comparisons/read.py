@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ssl_toolkit.comparisons.types import ComparedRun, Status
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ModelError, ToolkitError
 from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.summary import RunSummary
 from ssl_toolkit.text import display_text
 
 _PARTS = {
@@ -42,54 +44,38 @@ def read_run(row: str, seed: int, path: Path, failure: str = "") -> ComparedRun:
         return ComparedRun(row, seed, path, "failed" if failure else "missing", _line(reason))
     try:
         summary = folder.read_summary()
-        if summary["status"] not in set(get_args(Status)) - {"missing"}:
-            raise ModelError(f"summary.json: unknown status {summary['status']!r}")
-        if summary["status"] != "completed":
-            status: Status = "failed" if failure else summary["status"]
-            reason = _line(failure or str(summary.get("reason") or ""))
+        if summary.status != "completed":
+            status: Status = "failed" if failure else summary.status
+            reason = _line(failure or summary.reason or "")
             return ComparedRun(row, seed, path, status, reason, summary, *_lenient(folder))
-        scores_of(summary)
-        if summary.get("seed") != seed or not summary.get("classes"):
+        if summary.seed != seed or not summary.classes:
             raise ModelError(f"summary.json: not of a run with seed {seed}")
         record, config = folder.read_record(), yaml.read(folder.config)
-        if "split" not in record or "algo" not in config:
-            raise ModelError("record.json or config.yaml is not that of a run")
-    except (ToolkitError, ValueError, TypeError) as error:
+        if "algo" not in config:
+            raise ModelError("config.yaml is not that of a run")
+    except ToolkitError as error:
         return ComparedRun(row, seed, path, "failed", _line(str(error).replace(f"{path}/", "")))
     return ComparedRun(row, seed, path, "completed", "", summary, record, config)
 
 
-def scores_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The scores of a run by the names of `SCORES`; what was not measured is left out.
-
-    Raises:
-        ModelError: one is not a finite number.
-    """
-    found: dict[str, Any] = {}
+def scores_of(summary: RunSummary) -> dict[str, float]:
+    """Return the scores of a run by the names of `SCORES`; what was not measured is left out."""
+    found: dict[str, float | None] = {}
     for part, names in _PARTS.items():
-        scores = summary.get(part)
+        scores = getattr(summary, part)
         if scores is not None:
-            found |= {f"{part}.{name}": scores.get(name) for name in names}
-    found |= {name: summary[name] for name in _PLAIN if summary.get(name) is not None}
-    for name, value in found.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise ModelError(f"summary.json: {name} is {value!r}, not a finite number")
-    return found
+            found |= {f"{part}.{name}": getattr(scores, name) for name in names}
+    found |= {name: getattr(summary, name) for name in _PLAIN}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _lenient(folder: RunFolder) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Record and configuration of a run without results, as far as they can be read."""
-    read: list[dict[str, Any] | None] = []
-    for reader in (folder.read_record, lambda: yaml.read(folder.config)):
-        try:
-            read.append(reader())
-        except ToolkitError:
-            read.append(None)
-    record, config = read
+def _lenient(folder: RunFolder) -> tuple[RunRecord | None, dict[str, Any] | None]:
+    """Return record and configuration of a run without results, as far as they can be read."""
+    record, config = None, None
+    with contextlib.suppress(ToolkitError):
+        record = folder.read_record()
+    with contextlib.suppress(ToolkitError):
+        config = yaml.read(folder.config)
     return record, config if config and "algo" in config else None
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.summary import RunSummary
+
 Status = Literal["completed", "failed", "interrupted", "running", "missing"]
 
 
@@ -20,9 +23,9 @@ class ComparedRun:
     status: Status
     reason: str = ""
     """Why it failed or was interrupted, one line."""
-    summary: Mapping[str, Any] | None = None
+    summary: RunSummary | None = None
     """``summary.json``; None where there is none."""
-    record: Mapping[str, Any] | None = None
+    record: RunRecord | None = None
     """``record.json``."""
     config: Mapping[str, Any] | None = None
     """``config.yaml``, plain types."""

@@ -51,9 +51,9 @@ def predict_own_data(
     """
     folder = RunFolder(path)
     summary = folder.read_summary()
-    if summary["status"] != "completed":
+    if summary.status != "completed":
         raise ModelError(
-            f"{display_path(path)}: the run is {summary['status']}; go on with "
+            f"{display_path(path)}: the run is {summary.status}; go on with "
             f"`ssl-toolkit resume {display_path(path)}`"
         )
     config = folder.reopen()
@@ -61,7 +61,7 @@ def predict_own_data(
     update = {key: value for key, value in given.items() if value is not None}
     config = replace(config, settings=config.settings.model_copy(update=update))
     experiment = prepare(config, progress=progress)
-    check_classes(experiment.classes, summary["classes"], path, config.settings.data)
+    check_classes(experiment.classes, summary.classes, path, config.settings.data)
     state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)
     experiment.trainer.eval_model.load_state_dict(reported_weights(state))
     return predict_parts(experiment), experiment.classes

@@ -46,7 +46,7 @@ def export_run(
         OSError: the disk is full and so on; what was there before still is.
     """
     folder = RunFolder(run)
-    status = folder.read_summary()["status"]
+    status = folder.read_summary().status
     if status != "completed":
         raise ModelError(
             f"{display_path(run)}: the run is {status}; go on with `ssl-toolkit resume "

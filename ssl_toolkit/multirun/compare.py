@@ -230,8 +230,8 @@ def _told(ended: JobResult, plan: Plan, console: Console) -> bool:
     member = read_run(row, seed, ended.job.folder)
     if member.completed:
         assert member.summary is not None
-        test, seconds = member.summary["test"], member.summary["seconds"]
-        score = "no test split" if test is None else f"test accuracy {test['accuracy']:.4f}"
+        test, seconds = member.summary.test, member.summary.seconds
+        score = "no test split" if test is None else f"test accuracy {test.accuracy:.4f}"
         console.say(f"{ended.job.name}: {score} in {seconds:.0f} s")
     elif member.status == "interrupted":
         console.say(f"{ended.job.name}: stopped by {member.reason}", important=True)

@@ -39,6 +39,7 @@ from ssl_toolkit.runs.auto import as_row, stand_in
 from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.runs.data_check import check_same_data
 from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.time_budget import check_chosen
 from ssl_toolkit.text import display_path
 
@@ -244,7 +245,12 @@ def _rehearse(
     images = settings.batch_size * (1 + ratio) * settings.optimizer.accumulation_steps
     draws = trainer.batches.digests(settings.image_size)
     drawn = ComparedRun(
-        row, settings.seed, folder, "missing", config=config.tree(), record={"draws": draws}
+        row,
+        settings.seed,
+        folder,
+        "missing",
+        config=config.tree(),
+        record=RunRecord.model_construct(draws=draws),
     )
     return _Rehearsed(images, experiment.table, experiment.split, drawn)
 

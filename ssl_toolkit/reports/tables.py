@@ -151,7 +151,7 @@ def _difference(difference: Difference) -> dict[str, Any]:
 
 def _member(member: ComparedRun, folder: Path) -> dict[str, Any]:
     inside = member.folder.is_relative_to(folder)
-    record = member.record or {}
+    record = member.record
     return {
         "seed": member.seed,
         "status": member.status,
@@ -159,7 +159,7 @@ def _member(member: ComparedRun, folder: Path) -> dict[str, Any]:
         "folder": display_path(member.folder.relative_to(folder) if inside else member.folder),
         "scores": _scores(member),
         **{
-            key: record.get(key)
+            key: getattr(record, key, None)
             for key in (
                 *("fingerprint", "split", "initial_weights", "draws"),
                 *("device", "torch_threads"),
@@ -172,7 +172,7 @@ def _by_seed(members: Sequence[ComparedRun], key: str) -> dict[str, Any]:
     """The hashes by seed; several only where rows differ by permission in what they follow from."""
     found: dict[str, dict[str, None]] = {}
     for member in members:
-        value = (member.record or {}).get(key)
+        value = getattr(member.record, key, None)
         if value is not None:
             found.setdefault(str(member.seed), {})[str(value)] = None
     return {seed: [*values] for seed, values in sorted(found.items(), key=lambda i: int(i[0]))}
@@ -181,7 +181,7 @@ def _by_seed(members: Sequence[ComparedRun], key: str) -> dict[str, Any]:
 def _versions(members: Sequence[ComparedRun]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for member in members:
-        for name, version in ((member.record or {}).get("versions") or {}).items():
+        for name, version in (member.record.versions if member.record else {}).items():
             found.setdefault(name, {})[str(version)] = None
     return {name: [*versions] for name, versions in found.items()}
 

@@ -22,9 +22,8 @@ from ssl_toolkit.files import checked_archive
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.summary import RunSummary, Scores
 from ssl_toolkit.text import display_path
-
-STATUSES = ("running", "completed", "interrupted", "failed")
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Check:
     """What `check_run` found."""
 
     status: str
-    """Of the run."""
+    """Of the run; ``damaged`` if its summary can't be read."""
     faults: list[str] = field(default_factory=list)
     """One line each, none for a run that is whole."""
     checked: list[str] = field(default_factory=list)
@@ -55,7 +54,12 @@ def check_run(path: Path) -> Check:
         ModelError: it is not the folder of a run.
     """
     folder = RunFolder(path)
-    summary = folder.read_summary()
+    try:
+        summary = folder.read_summary()
+    except ModelError as error:
+        if not folder.summary.exists():
+            raise
+        return Check("damaged", [*error.messages], [folder.summary.name])
     return _Checking(folder, summary).all()
 
 
@@ -86,25 +90,23 @@ _Part = tuple[Path, bool, Callable[[], None]]
 
 
 class _Checking:
-    def __init__(self, folder: RunFolder, summary: dict[str, Any]) -> None:
+    def __init__(self, folder: RunFolder, summary: RunSummary) -> None:
         self._folder = folder
         self._summary = summary
-        self._done = summary["status"] == "completed"
-        self._found = Check(str(summary["status"]))
+        self._done = summary.status == "completed"
+        self._found = Check(summary.status)
 
     def all(self) -> Check:
         f = self._folder
-        if self._found.status not in STATUSES:
-            self._fault(f"summary.json: the status {self._found.status!r} is unknown")
         parts: list[_Part] = [
-            (f.summary, True, self._summary_file),
+            (f.summary, True, lambda: None),
             (f.config, True, self._config),
             (f.record, True, self._record),
             (f.split, True, self._split),
             (f.log, True, lambda: None),
             (f.metrics, self._done, self._metrics),
             (f.last, self._done, self._checkpoints),
-            (f.best, self._done and self._summary.get("best_step") is not None, self._best),
+            (f.best, self._done and self._summary.best_step is not None, self._best),
             (f.predictions, self._done, self._predictions),
             (f.model / "model.safetensors", self._done, self._model),
             (f.model / "config.json", self._done, lambda: None),
@@ -168,9 +170,6 @@ class _Checking:
         if found != wanted:
             self._fault(f"{name} is {found!r}, in {other} {wanted!r}")
 
-    def _summary_file(self) -> None:
-        _strict(self._folder.summary.read_text(encoding="utf-8"))
-
     def _config(self) -> None:
         self._folder.read_config()  # is one, of plugins that are there
         self._summary_of_config()
@@ -179,20 +178,21 @@ class _Checking:
         tree = yaml.read_dumped(self._folder.config)
         wanted = {"fingerprint": fingerprint_of(tree)}
         keys = ("seed", "profile", "backbone", *(("steps",) if self._done else ()))
-        if self._done and self._summary.get("fitted"):
+        if self._done and self._summary.fitted:
             tree = {**tree, "steps": 1}
         for key, value in (wanted | {key: tree[key] for key in keys}).items():
-            self._equal(f"summary.json: {key}", self._summary[key], value, "config.yaml")
+            found = getattr(self._summary, key)
+            self._equal(f"summary.json: {key}", found, value, "config.yaml")
 
     def _record(self) -> None:
-        record = _strict(self._folder.record.read_text(encoding="utf-8"))
+        record = self._folder.read_record()
         own = fingerprint_of(yaml.read_dumped(self._folder.config))
-        self._equal("record.json: fingerprint", record["fingerprint"], own, "config.yaml")
+        self._equal("record.json: fingerprint", record.fingerprint, own, "config.yaml")
 
     def _split(self) -> None:
         record = self._folder.read_record()
         own = read_hash(self._folder.split)
-        self._equal("record.json: split", record["split"], own, "split.json")
+        self._equal("record.json: split", record.split, own, "split.json")
 
     def _metrics(self) -> None:
         before, whole = 0, True
@@ -210,20 +210,20 @@ class _Checking:
                 self._fault(f"metrics.jsonl, line {number}: step {step} after step {before}")
             before = step
         if self._done and whole:
-            steps = self._summary["steps"]
+            steps = self._summary.steps
             self._equal("metrics.jsonl: its last step", before, steps, "summary.json")
 
     def _checkpoints(self) -> None:
         for path in kept_checkpoints(self._folder.last):
             state = self._checkpoint(path)
             if path == self._folder.last and state is not None and self._done:
-                steps = self._summary["steps"]
+                steps = self._summary.steps
                 self._equal(f"{path.name}: step", state["step"], steps, "summary.json")
 
     def _best(self) -> None:
         state = self._checkpoint(self._folder.best)
         if state is not None and self._done:
-            best = self._summary["best_step"]
+            best = self._summary.best_step
             self._equal("best.pt: step", state["step"], best, "summary.json")
 
     def _checkpoint(self, path: Path) -> dict[str, Any] | None:
@@ -234,12 +234,12 @@ class _Checking:
         except ToolkitError as error:
             self._fault(str(error))
             return None
-        classes = self._summary["classes"]
+        classes = list(self._summary.classes)
         self._equal(f"{path.name}: classes", state["classes"], classes, "summary.json")
         return state
 
     def _predictions(self) -> None:
-        classes = self._summary["classes"]
+        classes = list(self._summary.classes)
         with (
             self._folder.predictions.open("rb") as file,  # np.load leaves a damaged one open
             np.load(checked_archive(file), allow_pickle=False) as arrays,
@@ -249,12 +249,13 @@ class _Checking:
             for part in ("validation", "test"):
                 probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
                 found = scores(probs, labels, classes) if len(labels) else None
-                told = self._summary[part]
+                stored: Scores | None = getattr(self._summary, part)
+                told = None if stored is None else stored.model_dump()
                 if told is None and not self._done:  # killed before its summary was written
                     continue
                 if (found is None) != (told is None):
                     self._fault(f"predictions.npz: its {part} scores are not those of summary.json")
-                elif found is not None and (names := _unlike(found, told)):
+                elif found is not None and told is not None and (names := _unlike(found, told)):
                     self._fault(
                         f"predictions.npz: its {part} scores are not those of summary.json "
                         f"({', '.join(names)})"
@@ -262,7 +263,7 @@ class _Checking:
 
     def _model(self) -> None:
         _, config = load_exported(self._folder.model)
-        classes = self._summary["classes"]
+        classes = list(self._summary.classes)
         self._equal("model/config.json: classes", config["classes"], classes, "summary.json")
 
 

@@ -45,7 +45,7 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
         DataError: other classes, images that are gone, or others than they were.
     """
     settings = folder.read_config().settings
-    own = folder.read_summary()["classes"]
+    own = folder.read_summary().classes
     check_classes(table.classes, own, folder.path, data or settings.data)
     stored = load_split(folder.split, table)
     if isinstance(table.read, ImageFiles):
@@ -71,7 +71,7 @@ def check_same_data(
         DataError: one line with how many images of which part differ.
         ModelError: the record of the run is missing or damaged.
     """
-    own = str(folder.read_record().get("split"))
+    own = folder.read_record().split
     if own in known:
         return
     stored = load_split(folder.split, table)

@@ -43,7 +43,7 @@ from ssl_toolkit.runs.predictions import (
 )
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
 from ssl_toolkit.runs.progress import TrainingProgress, show_results
-from ssl_toolkit.runs.summary import Results, RunResult, summary_of
+from ssl_toolkit.runs.summary import Results, RunResult, RunSummary, Status, summary_of
 from ssl_toolkit.text import display_path
 
 OWN_DATA = (
@@ -85,7 +85,7 @@ def finish(
     try:
         with _log(experiment, folder, console) as log:
             outcome = _finish(experiment, folder, console, interrupts, log)
-        completed = outcome.summary["status"] == "completed"
+        completed = outcome.status == "completed"
         return outcome
     finally:
         if not completed:
@@ -105,9 +105,9 @@ def _log(experiment: Experiment, folder: RunFolder, console: Console) -> Log:
         group=settings.group,
     )
     try:
-        return Log(run, settings.loggers, console, folder.read_summary)
+        return Log(run, settings.loggers, console, lambda: folder.read_summary().tree())
     except UserError as error:
-        _end(folder, summary_of(experiment, "failed") | {"reason": str(error)})
+        _end(folder, summary_of(experiment, "failed", reason=str(error)))
         raise
 
 
@@ -128,11 +128,11 @@ def _finish(
             reason = interrupts.signal or "SIGINT"
             summary = _summary(experiment, folder, "interrupted")
     except (TrainingError, DataError) as error:  # streamed images are read only now
-        _end(folder, _summary(experiment, folder, "failed") | {"reason": str(error)})
+        _end(folder, _summary(experiment, folder, "failed", reason=str(error)))
         raise
     except torch.OutOfMemoryError as error:
         told = MEMORY.format(trainer.step + 1, display_path(folder.path))
-        _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
+        _end(folder, _summary(experiment, folder, "failed", reason=told))
         raise TrainingError(told) from error
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -140,11 +140,11 @@ def _finish(
             f"{place}{error.strerror or error}; put that right and go on with "
             f"`ssl-toolkit resume {display_path(folder.path)}`"
         )
-        _end(folder, _summary(experiment, folder, "failed") | {"reason": told})
+        _end(folder, _summary(experiment, folder, "failed", reason=told))
         raise TrainingError(told) from error
-    summary |= {"reason": reason}
+    summary = summary.model_copy(update={"reason": reason})
     _end(folder, summary)
-    if summary["validation"] is not None or summary["test"] is not None:
+    if summary.validation is not None or summary.test is not None:
         _show(console, summary)
     console.say(
         f"stopped by {reason} after step {trainer.saved}; go on with "
@@ -156,7 +156,7 @@ def _finish(
 
 def _so_far(
     experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
-) -> dict[str, Any]:
+) -> RunSummary:
     """The summary of a run that was stopped after a step, with the scores of its best weights."""
     if interrupts.signal == "SIGTERM":
         count = len(experiment.trainer.validation[0]) + len(experiment.test[0])
@@ -182,7 +182,7 @@ def _train(
         console, trainer.steps, metric_rows(folder.metrics), _expected_metrics(trainer)
     )
     stops = trainer.settings.on_collapse == "stop"
-    given = limit or folder.read_record().get("minutes") or trainer.settings.group
+    given = limit or folder.read_record().minutes or trainer.settings.group
     pace = Pace(experiment, console, warns=not given and not trainer.step)
 
     def stepped(seconds: float) -> None:
@@ -244,7 +244,7 @@ def _conclude(
     )
     write_table(folder.metrics, folder.table)
     write_text(folder.card, model_card(experiment, summary, folder.read_record(), exported))
-    folder.write_summary(summary)
+    summary.write(folder.summary)
     if told := trainer.batches.images.pool.warning:
         console.warn(told)
     _show(console, summary)
@@ -254,35 +254,39 @@ def _conclude(
 
 
 def _scored(
-    experiment: Experiment, folder: RunFolder, status: str, predictions: Predictions
-) -> dict[str, Any]:
+    experiment: Experiment, folder: RunFolder, status: Status, predictions: Predictions
+) -> RunSummary:
     """Write the predictions; the summary with their scores."""
     trainer = experiment.trainer
     mistakes = worst_mistakes(experiment, predictions)
     _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
     results = score_parts(predictions, experiment.classes)
     summary = _summary(experiment, folder, status, results)
-    if trainer.probe is not None:
-        summary["probe"] = compare_with_probe(trainer.probe, predictions)
-    return summary
+    if trainer.probe is None:
+        return summary
+    return summary.model_copy(update={"probe": compare_with_probe(trainer.probe, predictions)})
 
 
-def _show(console: Console, summary: dict[str, Any]) -> None:
-    show_results(console, summary)
-    if summary["probe"] is not None and (text := verdict(summary["probe"])):
+def _show(console: Console, summary: RunSummary) -> None:
+    show_results(console, summary.tree())
+    if summary.probe is not None and (text := verdict(summary.probe)):
         console.say(text, important=True)
 
 
 def _summary(
-    experiment: Experiment, folder: RunFolder, status: str, results: Results | None = None
-) -> dict[str, Any]:
-    return summary_of(experiment, status, results, metric_rows(folder.metrics))
+    experiment: Experiment,
+    folder: RunFolder,
+    status: Status,
+    results: Results | None = None,
+    reason: str | None = None,
+) -> RunSummary:
+    return summary_of(experiment, status, results, metric_rows(folder.metrics), reason)
 
 
-def _end(folder: RunFolder, summary: dict[str, Any]) -> None:
+def _end(folder: RunFolder, summary: RunSummary) -> None:
     """Write how a run ended; a full disk, which may be why, must not hide the reason."""
     with contextlib.suppress(OSError):
-        folder.write_summary(summary)
+        summary.write(folder.summary)
 
 
 def _save(experiment: Experiment, folder: RunFolder, interrupts: Interrupts) -> None:

@@ -12,7 +12,9 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import Layer, ResolvedConfig, RunConfig, filled, validate
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
-from ssl_toolkit.files import append_line, write_json, write_text
+from ssl_toolkit.files import append_line, write_text
+from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.summary import RunSummary
 from ssl_toolkit.text import display_path, summarize
 
 MAY_CHANGE = frozenset(
@@ -105,33 +107,27 @@ class RunFolder:
         """The model card."""
         return self.model / "README.md"
 
-    def read_summary(self) -> dict[str, Any]:
-        """The summary.
+    def read_summary(self) -> RunSummary:
+        """Read the summary.
 
         Raises:
             ModelError: the folder is not that of a run, or the file is damaged.
         """
         try:
-            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+            return RunSummary.read(self.summary)
         except FileNotFoundError as error:
             raise ModelError(f"{self.path}: not the folder of a run (no summary.json)") from error
-        except (OSError, ValueError, RecursionError) as error:
-            raise ModelError(f"{self.summary}: damaged or not readable: {error}") from error
-        if not isinstance(summary, dict) or "status" not in summary:
-            raise ModelError(f"{self.summary}: not the summary of a run")
-        return summary
 
-    def read_record(self) -> dict[str, Any]:
-        """The record of the run's start.
+    def read_record(self) -> RunRecord:
+        """Read the record of the run's start.
 
         Raises:
             ModelError: it is missing or damaged.
         """
         try:
-            made: dict[str, Any] = json.loads(self.record.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ModelError(f"{self.record}: missing or damaged: {error}") from error
-        return made
+            return RunRecord.read(self.record)
+        except FileNotFoundError as error:
+            raise ModelError(f"{display_path(self.record)}: not found") from error
 
     def read_config(self) -> ResolvedConfig:
         """The configuration of the run's start.
@@ -163,10 +159,6 @@ class RunFolder:
                 )
             update["data"] = str(data)
         return replace(config, settings=config.settings.model_copy(update=update))
-
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """Replace the summary, whole or not at all."""
-        write_json(self.summary, summary)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row of metrics; strict JSON."""

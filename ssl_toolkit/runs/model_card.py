@@ -15,6 +15,8 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.markdown import bullets, escaped, table
 from ssl_toolkit.models.export import preparation
 from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
 
 FEW = 30
 """Test images of a class below which its accuracy is called rough: at one half, 30 leave
@@ -25,8 +27,8 @@ _MOST_NAMED = 10
 
 def model_card(
     experiment: Experiment,
-    summary: dict[str, Any],
-    record: dict[str, Any],
+    summary: RunSummary,
+    record: RunRecord,
     config: dict[str, Any],
 ) -> str:
     """A finished run's model card, Markdown with YAML before it.
@@ -42,11 +44,11 @@ def model_card(
     """
     parts = [
         _front(summary, config),
-        f"# {escaped(summary['algorithm'])}: {len(summary['classes'])} classes, "
-        f"{escaped(summary['backbone'])}",
+        f"# {escaped(summary.algorithm)}: {len(summary.classes)} classes, "
+        f"{escaped(summary.backbone)}",
         "An image classifier trained with ssl-toolkit "
-        f"{escaped(record['versions'].get('ssl-toolkit', ''))} on "
-        f"{escaped(_data_name(experiment))}: {_counts(summary['counts'])}.",
+        f"{escaped(record.versions.get('ssl-toolkit', ''))} on "
+        f"{escaped(_data_name(experiment))}: {_counts(summary.counts)}.",
         "## Results\n\n" + _results(summary),
         "## Use\n\n" + _use(config),
         "## Data\n\n" + _classes(experiment, summary),
@@ -57,11 +59,11 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _front(summary: dict[str, Any], config: dict[str, Any]) -> str:
+def _front(summary: RunSummary, config: dict[str, Any]) -> str:
     tags = ["image-classification", "semi-supervised-learning", "ssl-toolkit"]
     front: dict[str, Any] = {
         "pipeline_tag": "image-classification",
-        "tags": [*tags, summary["algorithm"]],
+        "tags": [*tags, summary.algorithm],
         "metrics": ["accuracy", "f1"],
     }
     # A backbone of the toolkit opens in timm only after an import of ours.
@@ -70,22 +72,21 @@ def _front(summary: dict[str, Any], config: dict[str, Any]) -> str:
     return f"---\n# license: yours to choose; see Licenses below\n{yaml.dump(front)}---"
 
 
-def _results(summary: dict[str, Any]) -> str:
+def _results(summary: RunSummary) -> str:
     columns = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
     rows = []
-    for part in ("test", "validation"):
-        found = summary[part]
+    for part, found in (("test", summary.test), ("validation", summary.validation)):
         if found is None:
             continue
-        low, high = found["interval"]
-        scores = [f"{found[column]:.4f}" for column in columns]
-        rows.append([part, str(found["count"]), *scores[:1], f"{low:.4f} to {high:.4f}"])
+        low, high = found.interval
+        scores = [f"{getattr(found, column):.4f}" for column in columns]
+        rows.append([part, str(found.count), *scores[:1], f"{low:.4f} to {high:.4f}"])
         rows[-1] += scores[1:]
     if not rows:
         return "Nothing was measured: there are neither test nor validation images."
     head = ("part", "images", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
     seed = (
-        f"One run, seed {summary['seed']}. The interval is that of a bootstrap over the images "
+        f"One run, seed {summary.seed}. The interval is that of a bootstrap over the images "
         "(10,000 resamples), as in `summary.json` of the run: for the choice of images alone."
     )
     scored = table((*head, "calibration error", "negative log-likelihood (nats)"), rows)
@@ -134,23 +135,23 @@ def _use(config: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _classes(experiment: Experiment, summary: dict[str, Any]) -> str:
+def _classes(experiment: Experiment, summary: RunSummary) -> str:
     labels, split = experiment.table.labels, experiment.split
-    number = len(summary["classes"])
+    number = len(summary.classes)
     counts = [
         np.bincount(labels[part], minlength=number)
         for part in (split.labeled, split.validation, split.test)
     ]
-    test = summary["test"]
+    test = summary.test
     rows = [
         [escaped(name), *(str(count[i]) for count in counts), _accuracy(test, name)]
-        for i, name in enumerate(summary["classes"])
+        for i, name in enumerate(summary.classes)
     ]
     listed = table(("class", "labeled", "validation", "test", "test accuracy"), rows)
-    return f"{_counts(summary['counts'])}. The classes, in the order of the output:\n\n{listed}"
+    return f"{_counts(summary.counts)}. The classes, in the order of the output:\n\n{listed}"
 
 
-def _training(experiment: Experiment, summary: dict[str, Any], record: dict[str, Any]) -> str:
+def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) -> str:
     config = experiment.config
     settings = config.settings
     start = "published weights" if settings.pretrained else "random weights"
@@ -162,32 +163,32 @@ def _training(experiment: Experiment, summary: dict[str, Any], record: dict[str,
         if value != getattr(type(config.algorithm)(), name)
     }
     options = ", ".join(f"{name} {value}" for name, value in changed.items())
-    step = summary["best_step"]
+    step = summary.best_step
     kind = "averaged (EMA)" if settings.ema else "live"
     rows = {
-        "algorithm": f"{summary['algorithm']}, profile {summary['profile']}",
+        "algorithm": f"{summary.algorithm}, profile {summary.profile}",
         "its options that are not the default": options or "none",
-        "backbone": f"{summary['backbone']}, from {start}",
+        "backbone": f"{summary.backbone}, from {start}",
         "image size": f"{settings.image_size} px, fit {settings.fit}",
-        "steps": f"{summary['steps']}, labeled images a step: {settings.batch_size}",
+        "steps": f"{summary.steps}, labeled images a step: {settings.batch_size}",
         "weights": f"{kind}, of the last step"
         if step is None
         else f"{kind}, of step {step}, the best on validation",
         "optimizer": f"{settings.optimizer.name}, learning rate {settings.lr}, "
         f"weight decay {settings.optimizer.weight_decay}",
-        "seed": summary["seed"],
+        "seed": summary.seed,
         "configuration": "config.yaml in the folder of the run, which "
         "ssl-toolkit run --config config.yaml repeats",
-        "fingerprint of what comparisons hold equal": summary["fingerprint"],
-        "time": f"{summary['seconds']:.1f} s",
-        "hardware": f"{record['device']}, {record['platform']}, {record['precision']}",
-        "versions": ", ".join(f"{name} {found}" for name, found in record["versions"].items()),
+        "fingerprint of what comparisons hold equal": summary.fingerprint,
+        "time": f"{summary.seconds:.1f} s",
+        "hardware": f"{record.device}, {record.platform}, {record.precision}",
+        "versions": ", ".join(f"{name} {found}" for name, found in record.versions.items()),
     }
     return table(("what", "value"), [[name, escaped(value)] for name, value in rows.items()])
 
 
-def _limits(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
-    test, seed = summary["test"], summary["seed"]
+def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
+    test, seed = summary.test, summary.seed
     lines = [
         f"The numbers are those of one run with seed {seed}. Other labels, drawn by another seed, "
         "give other numbers; how far apart they lie isn't known from one."
@@ -195,26 +196,26 @@ def _limits(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
     if test is None:
         lines.append("No test images: how good the model is on unseen images isn't known.")
     else:
-        low, high = test["interval"]
+        low, high = test.interval
         lines.append(
-            f"The test has {test['count']} images: an accuracy of {test['accuracy']:.4f} means "
+            f"The test has {test.count} images: an accuracy of {test.accuracy:.4f} means "
             f"{low:.4f} to {high:.4f} (95 %) for more images of the very same kind, and nothing "
             "for another kind."
         )
-        per_class = test["per_class"].items()
-        few = [f"{escaped(n)} ({own['count']})" for n, own in per_class if own["count"] < FEW]
+        per_class = test.per_class.items()
+        few = [f"{escaped(n)} ({own.count})" for n, own in per_class if own.count < FEW]
         if few:
             lines.append(
                 f"Classes with under {FEW} test images, whose accuracy is rough: {_some(few)}."
             )
     lines.append(
         "There is no validation: the last weights are reported."
-        if summary["validation"] is None
+        if summary.validation is None
         else "The weights were chosen by the validation accuracy, which is therefore too high."
     )
     labeled = experiment.table.labels[experiment.split.labeled]
-    counts = np.bincount(labeled, minlength=len(summary["classes"]))
-    single = [escaped(n) for n, c in zip(summary["classes"], counts, strict=True) if c <= 1]
+    counts = np.bincount(labeled, minlength=len(summary.classes))
+    single = [escaped(n) for n, c in zip(summary.classes, counts, strict=True) if c <= 1]
     if single:
         lines.append(f"Classes with one labeled image or none: {_some(single)}.")
     lines.append(
@@ -250,13 +251,13 @@ def _terms(name: str) -> list[str]:
     ]
 
 
-def _accuracy(test: dict[str, Any] | None, name: str) -> str:
-    accuracy = None if test is None else test["per_class"][name]["accuracy"]
+def _accuracy(test: Scores | None, name: str) -> str:
+    accuracy = None if test is None else test.per_class[name].accuracy
     return "" if accuracy is None else f"{accuracy:.4f}"
 
 
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {part}" for part, count in counts.items())
+def _counts(counts: Counts) -> str:
+    return ", ".join(f"{count} {part}" for part, count in counts)
 
 
 def _data_name(experiment: Experiment) -> str:

@@ -14,6 +14,7 @@ from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import confusion_matrix, scores
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.runs.summary import Results, Scores
 
 Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 """By part of the data: (N, C) probabilities and (N,) labels."""
@@ -54,12 +55,10 @@ def prediction_seconds(experiment: Experiment) -> float:
     )
 
 
-def score_parts(
-    predictions: Predictions, classes: Sequence[str]
-) -> dict[str, dict[str, Any] | None]:
-    """`scores` of each part, None for an empty one."""
+def score_parts(predictions: Predictions, classes: Sequence[str]) -> Results:
+    """Return the `Scores` of each part, None for an empty one."""
     return {
-        part: scores(probs, labels, classes) if len(labels) else None
+        part: Scores(**scores(probs, labels, classes)) if len(labels) else None
         for part, (probs, labels) in predictions.items()
     }
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from torch import Tensor
 
 from ssl_toolkit.engine.metrics import paired_interval
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.runs.predictions import Predictions
-
-Row = dict[str, Any]
+from ssl_toolkit.runs.summary import ProbeScores, ProbeSummary
 
 
 def probe_line(probe: ProbeResult, validation_accuracy: float | None) -> str:
@@ -24,37 +22,42 @@ def probe_line(probe: ProbeResult, validation_accuracy: float | None) -> str:
     return f"linear probe (logistic regression on frozen features): {reached}"
 
 
-def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> Row:
-    """The probe's scores and the paired difference of the run to it, for ``summary.json``.
+def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> ProbeSummary:
+    """Return the probe's scores and the paired difference of the run to it.
 
     Args:
         probe: of the run's first weights.
         predictions: of the run.
     """
-    row: Row = {"strength": probe.strength, "cross_validation": probe.cross_validation}
-    for split, own in (("validation", probe.validation), ("test", probe.test)):
+
+    def scores_on(split: str, own: Tensor) -> ProbeScores | None:
         probs, labels = predictions[split]
         if not len(labels):
-            row[split] = None
-            continue
+            return None
         theirs = own.numpy().argmax(axis=1) == labels
         difference, lower, upper = paired_interval(probs.argmax(axis=1) == labels, theirs)
-        row[split] = {
-            "accuracy": float(np.mean(theirs)),
-            "count": len(labels),
-            "difference": difference,
-            "interval": [lower, upper],
-        }
-    return row
+        return ProbeScores(
+            accuracy=float(np.mean(theirs)),
+            count=len(labels),
+            difference=difference,
+            interval=(lower, upper),
+        )
+
+    return ProbeSummary(
+        strength=probe.strength,
+        cross_validation=probe.cross_validation,
+        validation=scores_on("validation", probe.validation),
+        test=scores_on("test", probe.test),
+    )
 
 
-def verdict(row: Row) -> str:
-    """Whether training paid, in one sentence; empty where nothing can be said."""
-    split = "test" if row["test"] is not None else "validation"
-    found = row[split]
+def verdict(probe: ProbeSummary) -> str:
+    """Return in one sentence if training paid; empty where nothing can be said."""
+    split = "test" if probe.test is not None else "validation"
+    found = probe.test or probe.validation
     if found is None:
         return ""
-    lower, upper = found["interval"]
+    lower, upper = found.interval
     if lower > 0:
         answer = "training paid"
     elif upper < 0:
@@ -62,7 +65,7 @@ def verdict(row: Row) -> str:
     else:
         answer = "whether training paid can't be decided from these images"
     return (
-        f"{answer}: {100 * found['difference']:+.1f} points over the linear probe's "
-        f"{100 * found['accuracy']:.1f} % on {found['count']} {split} images "
+        f"{answer}: {100 * found.difference:+.1f} points over the linear probe's "
+        f"{100 * found.accuracy:.1f} % on {found.count} {split} images "
         f"(95 % interval {100 * lower:+.1f} to {100 * upper:+.1f}, paired)"
     )

@@ -1,4 +1,4 @@
-"""What a run records about where and how it was made."""
+"""The record of a run, ``record.json``: its environment and what it started from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,50 @@ import torch
 from torch import nn
 
 from ssl_toolkit import registry
+from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
+
+
+class Change(Part):
+    """Something that is not as it was at the start of the run."""
+
+    key: str
+    before: Any
+    after: Any
+    after_step: int
+
+
+class RunRecord(Document):
+    """What a run is made of: its ``record.json``."""
+
+    versions: dict[str, str]
+    """Of Python and of the packages that results depend on."""
+    platform: str
+    device: str
+    precision: str
+    torch_threads: int
+    plugins: dict[str, str]
+    """Distribution of each plugin."""
+    uses_hidden_labels: bool
+    """True if the algorithm gets the hidden labels: an upper bound."""
+    fingerprint: str
+    """Hash of the shared configuration."""
+    split: str
+    """Hash of the split."""
+    initial_weights: str
+    """Hash of the weights before the first step."""
+    draws: dict[str, str]
+    """Hashes of the first orders of images and draws of views, by name."""
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    auto: dict[str, Any] | None = None
+    """The choice of ``algo: auto``."""
+    minutes: dict[str, Any] | None = None
+    """The choices of ``minutes``."""
+    changes: tuple[Change, ...] = ()
+    """Changes when it was resumed."""
+
 
 PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
 
@@ -37,12 +79,16 @@ def _weights_hash(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def record(experiment: Experiment) -> dict[str, Any]:
-    """What a run is made of; taken before its first step.
+def record(experiment: Experiment, **choices: Any) -> RunRecord:
+    """Return what a run is made of; taken before its first step.
 
     Versions, device, the distribution of each plugin, and hashes of the shared configuration, the
     split, the initial weights, and how the orders of images and the draws of the views begin: in a
     comparison those agree for each seed, the last ones by name as far as two rows have them.
+
+    Args:
+        experiment: prepared.
+        choices: `RunRecord.auto` and `RunRecord.minutes`.
     """
     settings = experiment.config.settings
     plugins = {
@@ -62,18 +108,19 @@ def record(experiment: Experiment) -> dict[str, Any]:
             )
         else:
             distributions[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
-    return {
-        "versions": versions(),
-        "platform": platform.platform(),
-        "device": describe(experiment.device),
-        "precision": experiment.trainer.precision,
-        "torch_threads": torch.get_num_threads(),
-        "plugins": distributions,
-        "uses_hidden_labels": experiment.trainer.algorithm.uses_hidden_labels,
-        "fingerprint": experiment.config.fingerprint(),
-        "split": experiment.split_hash,
-        "initial_weights": _weights_hash(experiment.trainer.classifier),
-        "draws": experiment.trainer.batches.digests(settings.image_size),
-        "notes": list(experiment.notes),
-        "warnings": list(experiment.warnings),
-    }
+    return RunRecord(
+        versions=versions(),
+        platform=platform.platform(),
+        device=describe(experiment.device),
+        precision=experiment.trainer.precision,
+        torch_threads=torch.get_num_threads(),
+        plugins=distributions,
+        uses_hidden_labels=experiment.trainer.algorithm.uses_hidden_labels,
+        fingerprint=experiment.config.fingerprint(),
+        split=experiment.split_hash,
+        initial_weights=_weights_hash(experiment.trainer.classifier),
+        draws=experiment.trainer.batches.digests(settings.image_size),
+        notes=tuple(experiment.notes),
+        warnings=tuple(experiment.warnings),
+        **choices,
+    )

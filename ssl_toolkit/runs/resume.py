@@ -18,14 +18,15 @@ from ssl_toolkit.engine.distributed import ProcessGroup, init_process_group, und
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import at_home, drop_partial, write_json, write_text
+from ssl_toolkit.files import at_home, drop_partial, write_text
 from ssl_toolkit.interrupts import Interrupts, handled
 from ssl_toolkit.locking import hold
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import MAY_CHANGE, RunFolder, check_classes
+from ssl_toolkit.runs.record import Change
 from ssl_toolkit.runs.spawn import launch
-from ssl_toolkit.runs.summary import RunResult, summary_of
+from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
 from ssl_toolkit.runs.workers import prepare_all, shared
 from ssl_toolkit.text import display_path
 
@@ -114,8 +115,8 @@ def _over(
 ) -> RunResult | None:
     """How the run ended, if nothing is left to do."""
     summary, path = folder.read_summary(), folder.path
-    more = steps not in (None, summary["steps"]) and not summary.get("fitted")
-    if summary["status"] != "completed" or more:
+    more = steps not in (None, summary.steps) and not summary.fitted
+    if summary.status != "completed" or more:
         return None
     if data is not None:
         check_data(folder, find_data(folder, data), data)
@@ -144,7 +145,7 @@ def _go_on(
     experiment = replace(
         prepare_all(reopened, processes, console), config=_limited(config, time_limit)
     )
-    check_classes(experiment.classes, summary["classes"], folder.path, data or config.settings.data)
+    check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
     if state is not None:
         _take_up(experiment.trainer, state, used)
     if used != folder.last and state is not None:
@@ -159,11 +160,11 @@ def _go_on(
     if changes:
         _record(folder, config, changes)
     for change in changes:
-        console.say(f"{change['key']}: {change['to']} instead of {change['from']}", important=True)
+        console.say(f"{change.key}: {change.after} instead of {change.before}", important=True)
     told = f"{experiment.trainer.step} of {config.settings.steps}"
     console.say(f"going on after step {told}", important=True)
     folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
-    folder.write_summary(summary_of(experiment, "running"))
+    summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
     return finish(experiment, folder, console, interrupts)
 
@@ -175,9 +176,9 @@ def _limited(config: ResolvedConfig, minutes: float | None) -> ResolvedConfig:
     return replace(config, settings=config.settings.model_copy(update={"time_limit": minutes}))
 
 
-def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, Path, str]:
+def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:
     """The state to go on from, its file and a warning; None for a run that has not begun."""
-    begun = summary["steps"] or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
+    begun = summary.steps or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
     again = (
         f"to begin anew: `ssl-toolkit run --config {display_path(folder.config)} --output "
         f"{display_path(folder.path)} --overwrite`"
@@ -194,7 +195,7 @@ def _newest(folder: RunFolder, summary: dict[str, Any]) -> tuple[State | None, P
 
 def _checked(
     folder: RunFolder, config: ResolvedConfig, state: State | None, asked: dict[str, int]
-) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
+) -> tuple[ResolvedConfig, list[Change]]:
     """The configuration to go on with, and the changes that were asked for.
 
     Args:
@@ -216,13 +217,13 @@ def _checked(
         )
     now = dict(flatten(config.tree()))
     agreed = {
-        change["key"]: change["to"]
-        for change in folder.read_record().get("changes", ())
-        if change["key"] in _MAY_BE_ASKED
+        change.key: change.after
+        for change in folder.read_record().changes
+        if change.key in _MAY_BE_ASKED
     }
     agreed |= {key: now[key] for key in asked}
     changes = [
-        {"key": key, "from": now[key], "to": value, "after_step": done}
+        Change(key=key, before=now[key], after=value, after_step=done)
         for key, value in asked.items()
         if now[key] != value
     ]
@@ -243,15 +244,16 @@ def _checked(
     return replace(config, settings=config.settings.model_copy(update=asked)), changes
 
 
-def _moved(folder: RunFolder, experiment: Experiment) -> list[dict[str, Any]]:
+def _moved(folder: RunFolder, experiment: Experiment) -> list[Change]:
     """Changes of what the last digits depend on, since the run last began or was gone on with."""
     made, step = folder.read_record(), experiment.trainer.step
-    was = made | {change["key"]: change["to"] for change in made.get("changes", ())}
+    was = {"device": made.device, "precision": made.precision}
+    was |= {change.key: change.after for change in made.changes}
     now = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
     return [
-        {"key": key, "from": was[key], "to": value, "after_step": step}
+        Change(key=key, before=was[key], after=value, after_step=step)
         for key, value in now.items()
-        if _unnumbered(was.get(key, value)) != _unnumbered(value)
+        if _unnumbered(was[key]) != _unnumbered(value)
     ]
 
 
@@ -260,12 +262,12 @@ def _unnumbered(device: str) -> str:
     return re.sub(r"^cuda:\d+", "cuda", device)
 
 
-def _record(folder: RunFolder, config: ResolvedConfig, changes: list[dict[str, Any]]) -> None:
+def _record(folder: RunFolder, config: ResolvedConfig, changes: list[Change]) -> None:
     """Write changes down; killed in between, the same command does it again."""
     made = folder.read_record()
     write_text(folder.config, yaml.dump(config.tree()))
-    told = [*made.get("changes", ()), *changes]
-    write_json(folder.record, made | {"fingerprint": config.fingerprint(), "changes": told})
+    update = {"fingerprint": config.fingerprint(), "changes": (*made.changes, *changes)}
+    made.model_copy(update=update).write(folder.record)
 
 
 def _take_up(trainer: Trainer, state: State, path: Path) -> None:

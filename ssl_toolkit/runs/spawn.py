@@ -18,7 +18,7 @@ from torch import distributed as dist
 from ssl_toolkit.errors import ToolkitError, TrainingError, UserError
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.processes.children import DIE_WITH_PARENT, GRACE, TICK, cores
-from ssl_toolkit.runs.summary import RunResult
+from ssl_toolkit.runs.summary import RunResult, RunSummary
 
 Process = subprocess.Popen[bytes]
 
@@ -135,4 +135,4 @@ def _answer(path: Path, name: str) -> RunResult:
     if "messages" in told:
         kind: type[ToolkitError] = UserError if told["status"] == 2 else TrainingError
         raise kind(told["messages"])
-    return RunResult(Path(told["folder"]), told["summary"], told["signal"])
+    return RunResult(Path(told["folder"]), RunSummary(**told["summary"]), told["signal"])

@@ -1,95 +1,220 @@
-"""Summarize a run: its counts, scores and health."""
+"""The summary of a run: its counts, scores and health, and ``summary.json``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import convergence_step
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.runs.health import alarms, is_evaluation
 
-Results = dict[str, dict[str, Any] | None]
+Status = Literal["running", "completed", "interrupted", "failed"]
+
+
+class ClassScore(Part):
+    """Accuracy on the images of one class."""
+
+    accuracy: float | None
+    """None where there is no image of it."""
+    count: int
+
+
+class Scores(Part):
+    """Scores of a model on labeled images."""
+
+    accuracy: float
+    count: int
+    """Number of images."""
+    balanced_accuracy: float
+    """Mean of the recalls of the classes that are present."""
+    macro_f1: float
+    """Mean over all classes."""
+    ece: float
+    """Expected calibration error, 15 bins."""
+    nll: float
+    """Negative log likelihood in nats, mean over the images."""
+    top5: float | None = None
+    """Accuracy of the five most probable classes."""
+    interval: tuple[float, float]
+    """95 % bootstrap interval of the accuracy over the images."""
+    per_class: dict[str, ClassScore]
+    """By name of the class."""
+
+
+class ProbeScores(Part):
+    """Scores of the linear probe, and how far the run is above it."""
+
+    accuracy: float
+    count: int
+    difference: float
+    """Accuracy of the run minus that of the probe."""
+    interval: tuple[float, float]
+    """95 % interval of the difference, paired by image."""
+
+
+class ProbeSummary(Part):
+    """The linear probe of a pre-trained run: logistic regression on its frozen features."""
+
+    strength: float
+    """Inverse regularization."""
+    cross_validation: float | None
+    """Accuracy in cross-validation on the labels."""
+    validation: ProbeScores | None
+    test: ProbeScores | None
+
+
+class Counts(Part):
+    """Number of images in each part of the data."""
+
+    labeled: int
+    unlabeled: int
+    validation: int
+    test: int
+
+
+class Health(Part):
+    """Signs of a training that went wrong."""
+
+    alarms: tuple[str, ...]
+    labeled: dict[str, int]
+    """Number of labels by class."""
+    pseudo_labels: dict[str, int] | None = None
+    """Pseudo labels by class between the last two evaluations; None where there were none."""
+
+
+class RunSummary(Document):
+    """Status and results of a run: its ``summary.json``."""
+
+    status: Status
+    reason: str | None = None
+    """Why it was interrupted or failed, one line."""
+    algorithm: str
+    backbone: str | None
+    seed: int
+    profile: str
+    steps: int
+    """Steps done."""
+    best_step: int | None
+    """Step of the weights with the best validation accuracy, which are tested."""
+    convergence_step: int | None
+    counts: Counts
+    classes: tuple[str, ...]
+    """Names in the order of the probabilities."""
+    validation: Scores | None
+    """None before the end, and without validation images."""
+    test: Scores | None
+    """None before the end, and without test images."""
+    probe: ProbeSummary | None
+    fitted: bool
+    """True if a head was fitted to frozen features at once, in place of steps."""
+    health: Health
+    fingerprint: str
+    """Hash of what a comparison holds equal."""
+    device: str
+    seconds: float
+    images_per_second: float | None
+
+
+Results = dict[str, Scores | None]
 """Scores by part, None for an empty one."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended."""
+    """The end of a run, as `train` and `resume` return it."""
 
     folder: Path
-    summary: dict[str, Any]
+    """The folder of the run."""
+    summary: RunSummary
+    """Status and results, as in ``summary.json``."""
     signal: str = ""
-    """The signal that ended it early, if one did."""
+    """The signal that ended it early, such as ``SIGINT``; empty for none."""
+
+    @property
+    def status(self) -> Status:
+        """``completed``, ``interrupted`` or ``failed``."""
+        return self.summary.status
+
+    @property
+    def validation(self) -> Scores | None:
+        """Scores on the validation images; None without any."""
+        return self.summary.validation
+
+    @property
+    def test(self) -> Scores | None:
+        """Scores on the test images; None without any."""
+        return self.summary.test
 
 
-def counts(split: Split) -> dict[str, int]:
-    """Images of each part."""
-    return {
-        "labeled": len(split.labeled),
-        "unlabeled": len(split.unlabeled),
-        "validation": len(split.validation),
-        "test": len(split.test),
-    }
+def counts(split: Split) -> Counts:
+    """Count the images of each part."""
+    return Counts(
+        labeled=len(split.labeled),
+        unlabeled=len(split.unlabeled),
+        validation=len(split.validation),
+        test=len(split.test),
+    )
 
 
 def summary_of(
     experiment: Experiment,
-    status: str,
+    status: Status,
     results: Results | None = None,
     rows: Iterable[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    """What ``summary.json`` says.
+    reason: str | None = None,
+) -> RunSummary:
+    """Return the content of ``summary.json``.
 
     Args:
         experiment: as far as it came.
         status: ``running``, ``completed``, ``interrupted`` or ``failed``.
         results: of `score_parts`, once there are some.
         rows: of metrics, for the alarms.
+        reason: why the run ended early.
     """
     settings, trainer = experiment.config.settings, experiment.trainer
     steps = [step for step, _ in trainer.evaluations]
     accuracies = [accuracy for _, accuracy in trainer.evaluations]
-    return {
-        "status": status,
-        "algorithm": settings.algo,
-        "backbone": settings.backbone,
-        "seed": settings.seed,
-        "profile": settings.profile,
-        "steps": trainer.saved,
-        "best_step": None if trainer.best is None else trainer.best.step,
-        "convergence_step": convergence_step(steps, accuracies),
-        "counts": counts(experiment.split),
-        "classes": list(experiment.classes),
-        "validation": None,
-        "test": None,
-        **(results or {}),
-        "probe": None,
-        "fitted": isinstance(trainer.algorithm, FeatureAlgorithm),
-        "health": _health(experiment, rows),
-        "fingerprint": experiment.config.fingerprint(),
-        "device": str(experiment.device),
-        "seconds": trainer.seconds,
-        "images_per_second": trainer.images / trainer.seconds if trainer.seconds else None,
-    }
+    return RunSummary(
+        status=status,
+        reason=reason,
+        algorithm=settings.algo,
+        backbone=settings.backbone,
+        seed=settings.seed,
+        profile=settings.profile,
+        steps=trainer.saved,
+        best_step=None if trainer.best is None else trainer.best.step,
+        convergence_step=convergence_step(steps, accuracies),
+        counts=counts(experiment.split),
+        classes=experiment.classes,
+        validation=(results or {}).get("validation"),
+        test=(results or {}).get("test"),
+        probe=None,
+        fitted=isinstance(trainer.algorithm, FeatureAlgorithm),
+        health=_health(experiment, rows),
+        fingerprint=experiment.config.fingerprint(),
+        device=str(experiment.device),
+        seconds=trainer.seconds,
+        images_per_second=trainer.images / trainer.seconds if trainer.seconds else None,
+    )
 
 
-def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Alarms, labels by class, and the pseudo labels used between the last two evaluations."""
+def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> Health:
+    """Return alarms, and labels and recent pseudo labels by class."""
     labels = experiment.table.labels[experiment.split.labeled]
     counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
     evaluations = [row for row in rows if is_evaluation(row)]
-    health: dict[str, Any] = {
-        "alarms": alarms(evaluations, steps=experiment.config.settings.steps),
-        "labeled": dict(zip(experiment.classes, counts, strict=True)),
-    }
-    if any(experiment.trainer.pseudo_labels):
-        pseudo_labels = zip(experiment.classes, experiment.trainer.pseudo_labels, strict=True)
-        health["pseudo_labels"] = dict(pseudo_labels)
-    return health
+    used = experiment.trainer.pseudo_labels
+    return Health(
+        alarms=tuple(alarms(evaluations, steps=experiment.config.settings.steps)),
+        labeled=dict(zip(experiment.classes, counts, strict=True)),
+        pseudo_labels=dict(zip(experiment.classes, used, strict=True)) if any(used) else None,
+    )

@@ -133,8 +133,8 @@ def check_chosen(folder: RunFolder, config: RunConfig) -> None:
         ConfigError: as `check_same`.
     """
     found = folder.read_record()
-    config = stand_in(config, found.get("auto"))
-    fit = found.get("minutes")
+    config = stand_in(config, found.auto)
+    fit = found.minutes
     if fit is not None and fit["minutes"] == config.settings.minutes:
         config = with_fit(config, fit)
     check_same(folder, resolve_config(config)[0])

@@ -177,13 +177,13 @@ def _begin(
     try:
         console.log_to(folder.log)
         write_text(folder.config, yaml.dump(experiment.config.tree()))
-        write_json(folder.record, record(experiment) | choices)
+        record(experiment, **choices).write(folder.record)
         save_split(folder.split, experiment.table, experiment.split, experiment.content)
         if experiment.leaks:
             write_json(folder.leaks, experiment.leaks.content(experiment.table))
         console.say(f"run folder: {folder.path}", important=True)
         _introduce(experiment, console)
-        folder.write_summary(summary_of(experiment, "running"))
+        summary_of(experiment, "running").write(folder.summary)
     except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):
@@ -209,7 +209,7 @@ def begun(config: RunConfig) -> bool:
 
 def _introduce(experiment: Experiment, console: Console) -> None:
     settings = experiment.config.settings
-    parts = ", ".join(f"{count} {part}" for part, count in counts(experiment.split).items())
+    parts = ", ".join(f"{count} {part}" for part, count in counts(experiment.split))
     size = "" if experiment.table.features is not None else f" at {settings.image_size} px"
     console.say(
         f"{settings.algo} (profile {settings.profile}), {settings.backbone}{size}, "

@@ -52,7 +52,7 @@ def main(order: Path) -> int:
     except KeyboardInterrupt as error:
         return exit_status(error)
     if leads:
-        told = {"folder": str(outcome.folder), "summary": outcome.summary}
+        told = {"folder": str(outcome.folder), "summary": outcome.summary.tree()}
         write_json(order.with_name(ANSWER), told | {"signal": outcome.signal})
     return STATUS.get(outcome.signal, 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import predict_best
-from ssl_toolkit.runs.summary import RunResult
+from ssl_toolkit.runs.summary import RunResult, RunSummary
 
 
 def shared(processes: ProcessGroup, lead: Callable[[], RunResult]) -> RunResult:
@@ -37,7 +36,7 @@ def shared(processes: ProcessGroup, lead: Callable[[], RunResult]) -> RunResult:
             processes.broadcast(
                 {
                     "folder": str(outcome.folder),
-                    "summary": json.dumps(outcome.summary),
+                    "summary": outcome.summary.model_dump_json(),
                     "signal": outcome.signal,
                 }
             )
@@ -76,4 +75,8 @@ def _follow(processes: ProcessGroup) -> RunResult:
 
 
 def _outcome(message: Message) -> RunResult:
-    return RunResult(Path(message["folder"]), json.loads(message["summary"]), message["signal"])
+    return RunResult(
+        Path(message["folder"]),
+        RunSummary.model_validate_json(message["summary"]),
+        message["signal"],
+    )

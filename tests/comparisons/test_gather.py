@@ -239,11 +239,13 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     ("file", "text", "told"),
     [
         ("summary.json", "{", "damaged"),
-        ("summary.json", "[]", "not the summary"),
-        ("summary.json", '{"status": "weird"}', "weird"),
-        ("summary.json", '{"status": "completed", "seed": 0}', "not of a run"),
-        ("record.json", "", "record.json: missing or damaged"),
-        ("record.json", "{}", "not that of a run"),
+        ("summary.json", "[]", "not a JSON object"),
+        ("summary.json", '{"format": 1, "status": "weird"}', "damaged: status:"),
+        ("summary.json", '{"format": 2}', "unknown format 2"),
+        ("summary.json", '{"format": 1, "status": "completed"}', "Field required"),
+        ("record.json", "", "record.json: damaged or not readable"),
+        ("record.json", "{}", "no format number"),
+        ("record.json", '{"format": 1}', "Field required"),
         ("config.yaml", "a: [", "config.yaml"),
         ("config.yaml", "{}", "not that of a run"),
     ],
@@ -265,7 +267,7 @@ def test_a_score_that_is_no_number_is_no_score(tmp_path: Path, value: Any) -> No
     edit(path / "summary.json", test=scores | {"accuracy": value})
     member = read_run("plain", 0, path)
     assert member.status == "failed"
-    assert "test.accuracy is" in member.reason
+    assert "damaged: test.accuracy:" in member.reason
 
 
 def test_a_run_of_another_seed_is_failed(tmp_path: Path) -> None:
@@ -319,7 +321,12 @@ def test_threads_of_a_cpu_are_told_to_change_scores(tmp_path: Path) -> None:
         "are cut otherwise, and seconds"
     )
     # A run that went on with other threads has a part of both.
-    moved = {"key": "device", "from": "cpu (1 threads)", "to": "cpu (2 threads)", "after_step": 5}
+    moved = {
+        "key": "device",
+        "before": "cpu (1 threads)",
+        "after": "cpu (2 threads)",
+        "after_step": 5,
+    }
     edit(tmp_path / "plain0" / "record.json", changes=[moved])
     (note,) = gathered(found[:2]).notes
     assert "differ: 1, then 2 in plain (seed 0); 1 in plain (seed 1); that alone changes" in note

@@ -177,14 +177,14 @@ def test_a_run_on_arrays_is_one_like_any_other(tmp_path: Path) -> None:
     config = SHORT | {"output": tmp_path / "run"}
     given: dict[str, Any] = {"labels": LABELS, "unlabeled": GRAY[::-1], "test": (GRAY, LABELS)}
     outcome = train(config, images=GRAY, **given, console=Console(silent=True))
-    assert outcome.summary["counts"] == {
+    assert outcome.summary.counts == {
         "labeled": 12, "unlabeled": 12, "validation": 0, "test": 12,
     }  # fmt: skip
     assert call("check-run", tmp_path / "run").returncode == 0
     assert call("evaluate", tmp_path / "run").returncode == 0
     assert call("resume", tmp_path / "run", "--steps", 2).returncode == 0
     again = train(tmp_path / "run" / "config.yaml", overwrite=True, console=Console(silent=True))
-    assert again.summary["test"] is not None
+    assert again.summary.test is not None
     # The same data has one file, whatever runs on it.
     train(
         SHORT | {"output": tmp_path / "other"}, images=GRAY, **given, console=Console(silent=True)
@@ -290,12 +290,12 @@ def test_features_in_place_of_images(tmp_path: Path, algo: str) -> None:
     x, y = clusters()
     config = {"algo": algo, "steps": 20, "labels_per_class": 4, "output": str(tmp_path / "run")}
     outcome = train(config, images=x, labels=y, test=(x, y), console=Console(silent=True))
-    assert outcome.summary["backbone"] == "features_4"
-    assert outcome.summary["test"]["accuracy"] > 0.9
-    assert outcome.summary["counts"]["unlabeled"] == 78
+    assert outcome.summary.backbone == "features_4"
+    assert outcome.summary.test.accuracy > 0.9
+    assert outcome.summary.counts.unlabeled == 78
     assert yaml.read(tmp_path / "run" / "config.yaml")["model"]["head_init"] == "probe"
     probabilities = load_model(tmp_path / "run").predict(torch.from_numpy(x))
-    assert (probabilities.argmax(axis=1) == y).mean() == outcome.summary["test"]["accuracy"]
+    assert (probabilities.argmax(axis=1) == y).mean() == outcome.summary.test.accuracy
 
 
 def test_a_run_on_features_is_one_like_any_other(tmp_path: Path) -> None:

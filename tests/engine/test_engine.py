@@ -378,16 +378,16 @@ def test_a_stopped_run_resumes_to_the_same_result(
     through = runs.train(configure(**options, output=str(tmp_path / "through")))
     monkeypatch.setattr(execute, "_reason", stop_after(3))
     stopped = runs.train(configure(**options, output=str(tmp_path / "stopped")))
-    assert stopped.summary["status"] == "interrupted"
+    assert stopped.summary.status == "interrupted"
     monkeypatch.undo()
     resumed = runs.resume(stopped.folder)
-    assert resumed.summary["status"] == "completed"
+    assert resumed.summary.status == "completed"
     assert rows(resumed.folder) == rows(through.folder)
     first, second = weights(through.folder), weights(resumed.folder)
     assert all(torch.equal(first[name], second[name]) for name in first)
     timings = ("seconds", "images_per_second")
     for key in set(through.summary) - set(timings):
-        assert through.summary[key] == resumed.summary[key], key
+        assert getattr(through.summary, key) == getattr(resumed.summary, key), key
 
 
 def stop_after(steps: int) -> Any:
@@ -400,7 +400,7 @@ def test_everything_of_the_context_works(tmp_path: Path) -> None:
         configure(algo="everything", output=str(tmp_path / "run"), augment={"weak": "watching"})
     )
     state = torch.load(outcome.folder / "checkpoints" / "last.pt", weights_only=True)
-    pool, labeled = outcome.summary["counts"]["unlabeled"], outcome.summary["counts"]["labeled"]
+    pool, labeled = outcome.summary.counts.unlabeled, outcome.summary.counts.labeled
     assert state["algorithm_state"]["scanned"].tolist() == [3 * pool, 3 * labeled, 3]
     assert (state["algorithm_state"]["pseudo"] >= 0).all()
     assert state["augmenters"][0]["seen"].item() == 6
@@ -480,7 +480,7 @@ def test_cosine_reaches_the_optimizer(tmp_path: Path) -> None:
 
 def test_constant_predictor_scores_its_class(tmp_path: Path) -> None:
     outcome = runs.train(configure(output=str(tmp_path / "run"), backbone="constant_first"))
-    test = outcome.summary["test"]
+    test = outcome.summary.test
     share = test["per_class"]["0"]["count"] / test["count"]
     assert test["accuracy"] == pytest.approx(share)
     assert test["balanced_accuracy"] == pytest.approx(0.1)
@@ -556,5 +556,5 @@ def test_bfloat16_trains(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     outcome = runs.train(
         configure(algo=algo, precision="bf16", steps=2, output=str(tmp_path / "run"))
     )
-    assert outcome.summary["status"] == "completed"
+    assert outcome.summary.status == "completed"
     assert all(math.isfinite(row["train.loss"]) for row in rows(outcome.folder))

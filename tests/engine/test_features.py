@@ -255,8 +255,8 @@ def test_a_killed_run_goes_on_to_the_same_end(folder: Path, tmp_path: Path) -> N
         place = tmp_path / f"killed{step}"
         _kill_after(step, folder, place)
         resumed = resume(place)
-        assert resumed.summary["test"] == whole.summary["test"]
-        assert resumed.summary["probe"] == whole.summary["probe"]
+        assert resumed.summary.test == whole.summary.test
+        assert resumed.summary.probe == whole.summary.probe
         ours, theirs = (
             torch.load(path / "checkpoints" / "last.pt", weights_only=True)
             for path in (place, tmp_path / "whole")

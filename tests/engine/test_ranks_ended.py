@@ -96,7 +96,7 @@ def test_a_killed_process_ends_the_others_and_the_run_comes_to_the_same_end(
     assert told.returncode == 0
     assert "devices: 1 instead of 2" in told.stdout
     change = json.loads((elsewhere / "record.json").read_text())["changes"][0]
-    assert {"key": "devices", "from": 2, "to": 1}.items() <= change.items()
+    assert {"key": "devices", "before": 2, "after": 1}.items() <= change.items()
     assert status_of(elsewhere) == "completed"
 
 

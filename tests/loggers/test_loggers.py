@@ -105,7 +105,7 @@ def stopped_and_resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         outcome = train({**CONFIG, "loggers": loggers, "group": "mine", "output": run})
-        assert outcome.summary["status"] == "interrupted"
+        assert outcome.summary.status == "interrupted"
         assert [row["step"] for row in rows_of(run)] == [1, 2, 3]
         assert table(run) == rows_of(run)
         resume(run)
@@ -219,9 +219,9 @@ from ssl_toolkit.runs.train import resume
 
 test_loggers.stop_at(3)
 config = {**test_loggers.CONFIG, "loggers": ["wandb", "stop"], "group": "mine", "output": "s0"}
-assert train(config).summary["status"] == "interrupted"
+assert train(config).summary.status == "interrupted"
 assert json.load(open("s0/wandb/run.json"))["step"] == 3
-assert resume("s0").summary["status"] == "completed"
+assert resume("s0").summary.status == "completed"
 """
 
 

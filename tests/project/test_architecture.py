@@ -41,6 +41,7 @@ RANKS = {
     "markdown": 1,
     "console": 2,
     "locking": 2,
+    "documents": 2,
     "processes": 2,
     "config": 2,
     "registry": 2,

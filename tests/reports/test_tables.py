@@ -37,7 +37,9 @@ def made(tmp_path: Path) -> Comparison:
             )  # fmt: skip
             found.append((row, seed, path))
     damaged = found[5][2] / "summary.json"
-    damaged.write_text('{"status": "failed", "reason": "=loss was `nan`"}', encoding="utf-8")
+    summary = json.loads(damaged.read_text(encoding="utf-8"))
+    summary |= {"status": "failed", "reason": "=loss was `nan`"}
+    damaged.write_text(json.dumps(summary), encoding="utf-8")
     return gather(found, name="toy <b>", baseline="plain", allow=["lr"])
 
 

@@ -164,7 +164,7 @@ def test_a_run_says_what_it_chose_and_goes_on_with_it(
     assert "auto: uses graph_probe: " in (output / "log.txt").read_text()
     other = ("run", *flags(folder, algo="auto", seed=1), "--output", output, "--continue")
     assert "seed is 0 there" in refusal(*other)
-    assert resume(output).summary["algorithm"] == "graph_probe"
+    assert resume(output).summary.algorithm == "graph_probe"
 
 
 class _Killed(BaseException):

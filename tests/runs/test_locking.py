@@ -128,13 +128,13 @@ def test_of_two_runs_started_at_once_one_wins(tmp_path: Path, overwrite: bool) -
         with Output(settings, overwrite=overwrite) as second:
             # Both found no folder; the second reads its data faster.
             folder = second.make(settings)
-            folder.write_summary({"status": "running"})
+            folder.summary.write_text("of the second")
             with pytest.raises(ModelError, match="the folder exists"):
                 first.make(settings)
-            assert folder.read_summary() == {"status": "running"}
+            assert folder.summary.read_text() == "of the second"
         with pytest.raises(ModelError, match="the folder exists"):
             first.make(settings)  # although the other one has ended by now
-    assert folder.read_summary() == {"status": "running"}
+    assert folder.summary.read_text() == "of the second"
 
 
 def test_of_two_that_overwrite_one_wins(tmp_path: Path) -> None:

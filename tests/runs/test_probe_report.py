@@ -81,8 +81,9 @@ def test_the_sentence_follows_the_interval() -> None:
     assert text.startswith("training paid: +100.0 points over the linear probe's 0.0 % on 100 test")
     assert "95 % interval" in text
     row = compare_with_probe(worse, {"validation": none, "test": (right, labels)})
-    assert row["validation"] is None
-    assert row["test"]["difference"] == 1.0
+    assert row.validation is None
+    assert row.test is not None
+    assert row.test.difference == 1.0
 
 
 def test_without_a_test_split_validation_speaks_and_without_both_nothing() -> None:

@@ -89,7 +89,7 @@ def test_a_finished_run_can_become_longer(finished: Path) -> None:
     assert [row["step"] for row in metrics(finished)] == [1, 2, 3, 4, 5, 6]
     assert metrics(finished)[:4] == first
     record = strict_json((finished / "record.json").read_text())
-    assert record["changes"] == [{"key": "steps", "from": 4, "to": 6, "after_step": 4}]
+    assert record["changes"] == [{"key": "steps", "before": 4, "after": 6, "after_step": 4}]
     assert record["fingerprint"] == summary(finished)["fingerprint"]
     assert "\nsteps: 6\n" in (finished / "config.yaml").read_text()
     assert "6 instead of 4" in (finished / "log.txt").read_text()

@@ -25,10 +25,16 @@ CONFIG: dict[str, Any] = {
     "ema": {"decay": 0.9},
 }
 RECORD: dict[str, Any] = {
+    "format": 1,
     "versions": {"python": "3.11.7", "torch": "2.14.1"},
     "platform": "Linux",
     "device": "cpu (1 threads)",
     "torch_threads": 1,
+    "precision": "fp32",
+    "plugins": {},
+    "uses_hidden_labels": False,
+    "draws": {},
+    "notes": [],
     "warnings": [],
 }
 
@@ -66,6 +72,7 @@ def fake_run(
     files = {
         "record.json": {
             **RECORD,
+            "uses_hidden_labels": algo == "fully_supervised",
             **of_config,
             "split": f"split{seed}",
             "initial_weights": f"weights{seed}",
@@ -74,14 +81,20 @@ def fake_run(
         "summary.json": {
             **of_config,
             **{key: tree[key] for key in ("profile", "backbone", "steps")},
+            "format": 1,
             "status": "completed",
             "algorithm": algo,
             "seed": seed,
             "best_step": 90,
             "convergence_step": 50,
+            "counts": {"labeled": 8, "unlabeled": 100, "validation": 100, "test": 100},
             "classes": ["a", "b"],
             "validation": scores,
             "test": scores,
+            "probe": None,
+            "fitted": False,
+            "health": {"alarms": [], "labeled": {"a": 4, "b": 4}},
+            "device": "cpu",
             "seconds": 10.0 + seed,
             "images_per_second": 300.0,
         }

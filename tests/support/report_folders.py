@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
+from ssl_toolkit.engine.metrics import scores
+from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.summary import Counts, Health, RunSummary, Scores
 
 CLASSES = tuple("0123456789")
 PAIRS = ("pair_confidence", "pair_similarity", "pair_both")
@@ -43,8 +46,8 @@ def metrics(
 
 def predictions(
     path: Path, classes: Sequence[str], seed: int, *, images: int = 24, side: int = 16
-) -> dict[str, Any]:
-    """Write test predictions, and mistakes where there are to be images; their accuracy."""
+) -> Scores:
+    """Write test predictions, and mistakes where there are to be images; their scores."""
     draw = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(classes)), 20)
     logits = draw.normal(size=(len(labels), len(classes)))
@@ -65,7 +68,7 @@ def predictions(
             "mistakes_images": draw.integers(0, 256, (len(worst), side, side, 3), np.uint8),
         }
     np.savez_compressed(path, **arrays)
-    return {"accuracy": 1 - len(wrong) / len(labels), "count": len(labels)}
+    return Scores(**scores(probabilities.astype(np.float32), labels, classes))
 
 
 def run_folder(
@@ -77,7 +80,7 @@ def run_folder(
     logged: int = 40,
     evaluated: int = 10,
     side: int = 16,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Write a finished run, as new versions do or (`old`) as the first ones did; its summary."""
     folder.mkdir(parents=True)
     lines = (json.dumps(row) for row in metrics(0.1 * seed, logged, evaluated, old=old))
@@ -85,20 +88,32 @@ def run_folder(
     test = predictions(
         folder / "predictions.npz", classes, seed, images=0 if old else 24, side=side
     )
-    summary: dict[str, Any] = {
-        "status": "completed",
-        "classes": list(classes),
-        "steps": 10 * logged,
-        "best_step": 10 * logged,
-        "seconds": 12.5,
-        "test": test,
-    }
-    if not old:
-        summary["health"] = {
-            "labeled": dict.fromkeys(classes, 4),
-            "pseudo_labels": {name: 10 + k for k, name in enumerate(classes)},
-        }
-    return summary
+    labels = {name: 10 + k for k, name in enumerate(classes)}
+    return RunSummary(
+        status="completed",
+        algorithm="simple",
+        backbone="wrn_10_1",
+        seed=seed,
+        profile="paper",
+        steps=10 * logged,
+        best_step=10 * logged,
+        convergence_step=None,
+        counts=Counts(labeled=4 * len(classes), unlabeled=0, validation=0, test=test.count),
+        classes=tuple(classes),
+        validation=None,
+        test=test,
+        probe=None,
+        fitted=False,
+        health=Health(
+            alarms=(),
+            labeled=dict.fromkeys(classes, 4),
+            pseudo_labels=None if old else labels,
+        ),
+        fingerprint="71eed6f8",
+        device="cpu",
+        seconds=12.5,
+        images_per_second=None,
+    )
 
 
 def spread(values: dict[int, float]) -> ScoreStats:
@@ -115,20 +130,32 @@ def comparison(
 ) -> Comparison:
     """A comparison of finished runs; the options are those of `run_folder`."""
     rows: list[Variant] = []
-    record = {
-        "versions": {"python": "3.11.7", "torch": "2.14.1"},
-        "device": "cpu (1 threads)",
-        "notes": [],
-    }
+    record = RunRecord(
+        versions={"python": "3.11.7", "torch": "2.14.1"},
+        platform="Linux",
+        device="cpu (1 threads)",
+        precision="fp32",
+        torch_threads=1,
+        plugins={},
+        uses_hidden_labels=False,
+        fingerprint="71eed6f8",
+        split="5b1e",
+        initial_weights="3e1d",
+        draws={},
+        notes=(),
+        warnings=(),
+    )
     for place, name in enumerate(names):
         members = []
         for seed in range(seeds):
             own = folder / f"{place}-{seed}"
             summary = run_folder(own, 10 * place + seed, **options)
-            config = {"algo": name, "steps": summary["steps"], name: {"temperature": 0.5}}
+            config = {"algo": name, "steps": summary.steps, name: {"temperature": 0.5}}
             members.append(ComparedRun(name, seed, own, "completed", "", summary, record, config))
-        accuracies = {m.seed: (m.summary or {})["test"]["accuracy"] for m in members}
-        scores = {
+        accuracies = {
+            m.seed: m.summary.test.accuracy for m in members if m.summary and m.summary.test
+        }
+        stats = {
             "test.accuracy": spread(accuracies),
             "test.macro_f1": spread(accuracies),
             "seconds": spread({seed: 12.5 + seed for seed in accuracies}),
@@ -138,7 +165,7 @@ def comparison(
             base = rows[0].scores["test.accuracy"].values
             paired = spread({seed: value - base[seed] for seed, value in accuracies.items()})
             difference = Difference(paired, 0.034 if seeds > 1 else None)
-        rows.append(Variant(name, name, tuple(members), scores, difference, {}))
+        rows.append(Variant(name, name, tuple(members), stats, difference, {}))
     shared = {"dataset": "digits", "steps": 400, "ema": {"decay": 0.99}, "weights": None}
     baseline = names[0] if len(names) > 1 else None
     return Comparison("trial", tuple(rows), tuple(range(seeds)), baseline, shared, "71eed6f8")

@@ -188,11 +188,11 @@ def pseudo_label_table(comparison: Comparison) -> Table | None:
     columns: dict[str, dict[str, float]] = {}
     for row in comparison.rows:
         for member in row.runs:
-            health: Mapping[str, Any] = (member.summary or {}).get("health") or {}
-            if not member.completed or not health.get("pseudo_labels"):
+            health = member.summary and member.summary.health
+            if not member.completed or not health or not health.pseudo_labels:
                 continue
-            _add(labeled, health.get("labeled") or {})
-            _add(columns.setdefault(row.name, {}), health["pseudo_labels"])
+            _add(labeled, health.labeled)
+            _add(columns.setdefault(row.name, {}), health.pseudo_labels)
     if not columns:
         return None
     classes = dict.fromkeys([*labeled, *(name for own in columns.values() for name in own)])

@@ -142,7 +142,7 @@ def _conditions(comparison: Comparison) -> list[Conditions]:
             if member.record is None:
                 continue
             records += 1
-            for name, value in _flat(member.record):
+            for name, value in _flat(member.record.tree()):
                 run = of_runs.run_name(comparison, member)
                 found.setdefault(name, {}).setdefault(value, []).append(run)
     return [

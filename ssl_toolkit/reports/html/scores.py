@@ -172,15 +172,15 @@ def runs_table(comparison: Comparison, beside: Path) -> Table:
     for row in comparison.rows:
         for member in row.runs:
             value = row.scores[score].values.get(member.seed) if score in row.scores else None
-            found = member.summary or {}
+            found = member.summary
             rows.append(
                 [
                     run_name(comparison, member),
                     member.status,
                     NOTHING if value is None or not member.completed else percent(value),
-                    _plain(found.get("best_step")),
-                    _plain(found.get("steps")),
-                    _plain(found.get("seconds")),
+                    _plain(found and found.best_step),
+                    _plain(found and found.steps),
+                    _plain(found and found.seconds),
                     _place(member.folder, beside),
                 ]
             )
@@ -202,13 +202,13 @@ def signed(value: float) -> str:
 
 def _single(row: Variant, spread: ScoreStats, kind: str) -> str:
     member = row.runs[0]
-    found = member.summary or {}
-    test = found.get("test") or {}
-    on = f" on {test['count']:,} images" if "count" in test and kind == "test accuracy" else ""
+    found = member.summary
+    test = found and found.test
+    on = f" on {test.count:,} images" if test and kind == "test accuracy" else ""
     text = f"{row.name}, seed {member.seed}: a {kind} of {percent(spread.mean)} %{on}"
-    best, steps = found.get("best_step"), found.get("steps")
-    if best is not None and steps is not None:
-        text += f", with the weights of step {best:,} of {steps:,}, the best on validation"
+    if found and found.best_step is not None:
+        best = f"step {found.best_step:,} of {found.steps:,}"
+        text += f", with the weights of {best}, the best on validation"
     return f"{text}. One run says nothing of how far other seeds would lie from it."
 
 

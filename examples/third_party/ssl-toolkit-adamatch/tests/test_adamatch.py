@@ -80,5 +80,5 @@ def test_the_unsupervised_loss_warms_up_over_half_of_the_run(step, weight):
 def test_it_trains_by_its_name(installed, tmp_path):
     keys = {"algo": "adamatch", "dataset": "digits", "steps": 6, "eval_every": 3}
     run = ssl_toolkit.train(keys | {"output": tmp_path / "run"})
-    assert run.summary["algorithm"] == "adamatch"
-    assert run.summary["status"] == "completed"
+    assert run.summary.algorithm == "adamatch"
+    assert run.summary.status == "completed"

@@ -46,5 +46,5 @@ def test_it_trains_by_its_name(installed, tmp_path):
     keys = {"algo": "fixmatch", "dataset": "digits", "steps": 6, "eval_every": 3}
     strong = {"strong": "elastic", "strong_options": {"strength": 0.2}}
     run = ssl_toolkit.train(keys | {"augment": strong, "output": tmp_path / "run"})
-    assert run.summary["status"] == "completed"
+    assert run.summary.status == "completed"
     assert "strength: 0.2" in (run.folder / "config.yaml").read_text("utf-8")

@@ -47,6 +47,6 @@ def test_they_train_by_name(installed, tmp_path):
     keys = {"algo": "supervised", "dataset": "shapes", "steps": 60, "eval_every": 30}
     keys |= {"labels_per_class": 40, "output": tmp_path / "run"}
     run = ssl_toolkit.train(keys)
-    assert run.summary["backbone"] == "conv4_32"
-    assert run.summary["test"]["count"] == 300
-    assert run.summary["test"]["accuracy"] > 0.4, "chance is 0.2"
+    assert run.summary.backbone == "conv4_32"
+    assert run.summary.test.count == 300
+    assert run.summary.test.accuracy > 0.4, "chance is 0.2"
