@@ -40,7 +40,11 @@ class Lock:
         self._held = False
 
     def acquire(self) -> None:
-        """Take the lock; see `hold`."""
+        """Take the lock.
+
+        Raises:
+            ModelError: as `hold`.
+        """
         folder = self._path.parent
         try:
             self._lock.acquire()

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pydantic import BaseModel
 
 import ssl_toolkit
 from ssl_toolkit import (
@@ -338,8 +339,8 @@ def classes(*packages: str) -> Iterator[type]:
 
 
 def is_data(kind: type) -> bool:
-    """Errors and options are trees: the parent is caught, or holds the options of both."""
-    return issubclass(kind, BaseException | Options)
+    """Errors, options and schemas are trees: the parent is caught, or holds what both have."""
+    return issubclass(kind, BaseException | BaseModel)
 
 
 def test_no_concrete_class_inherits_from_another() -> None:
