@@ -25,7 +25,6 @@ from ssl_toolkit import (
     Dataset,
     Launcher,
     Logger,
-    Options,
     registry,
 )
 
