@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed.streaming import BLOCK_BYTES, StreamedImages
 from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.engine.experiment import prepare
@@ -85,9 +85,9 @@ def main() -> None:
         }  # fmt: skip
         experiment = prepare(validate([Layer("benchmark", keys)]))
         images = experiment.trainer.batches.images
-        streamed, files = images.pool.images, experiment.table.read
+        streamed, files = images.pool.images, files_of(experiment.table)
         assert isinstance(streamed, StreamedImages)
-        assert isinstance(files, ImageFiles)
+        assert files is not None
         order = images.stream(0).take(0, len(images.unlabeled))
         before, highest = resident(), 0.0
         streamed.blocks.reads = 0
@@ -104,7 +104,7 @@ def main() -> None:
         )
         first = order[:2000].tolist()
         rows = experiment.split.unlabeled[first]
-        paths = [Path(files.paths[files.places[row]]) for row in rows.tolist()]
+        paths = [Path(files[row]) for row in rows.tolist()]
         start = time.perf_counter()
         for one in range(0, len(paths), BATCH):
             read_images(paths[one : one + BATCH], SIZE)

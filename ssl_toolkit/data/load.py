@@ -11,7 +11,7 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.cache.verify import verify
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.readers.detect import read_data
@@ -58,16 +58,18 @@ def load_table(
     else:
         dataset = named_dataset(settings.dataset)
         root = None if settings.root is None else Path(settings.root)
-        table = lay_out(_named(dataset.load(root, download=settings.download)), settings.fit)
+        table = lay_out(
+            _named(dataset.load(root, download=settings.download)), settings.fit, settings.workers
+        )
         if settings.image_size is not None and not streamed and not lazily:
             table = verify(
                 table,
                 settings.image_size,
                 refuse=settings.on_bad_image == "error",
-                workers=settings.workers,
                 progress=progress,
             )
-    if streamed and (not isinstance(table.read, ImageFiles) or table.read.in_parquet):
+    files = files_of(table)
+    if streamed and (files is None or files.in_parquet):
         raise ConfigError(
             f"--stream-buffer: the images of {settings.data or settings.dataset} are neither "
             "shards nor files of their own; leave it out"

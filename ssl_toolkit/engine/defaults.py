@@ -11,7 +11,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.data.readers.npz import feature_length
 from ssl_toolkit.errors import ConfigError, DataError
@@ -80,7 +80,8 @@ def _typical_side(settings: Settings) -> int | None:
         table = load_table(settings, lazily=True)
     except DataError:  # told where the data is read
         return None
-    sides = table.read.sides(MOST_HEADERS) if isinstance(table.read, ImageFiles) else []
+    files = files_of(table)
+    sides = [] if files is None else files.sides(MOST_HEADERS)
     return int(np.median(sides)) if sides else None
 
 

@@ -18,7 +18,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, ResolvedSettings
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.data.feed.streaming import keep_all_but_unlabeled
@@ -144,8 +144,9 @@ def _prepare(
 
     if table is None:
         table = load_table(settings, progress)
-    if isinstance(table.read, ImageFiles) and table.read.warning:
-        warnings.append(table.read.warning)
+    files = files_of(table)
+    if files is not None and files.warning:
+        warnings.append(files.warning)
     stored = None
     if split is None:
         table, split, stored = split_of(table, settings)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
 from ssl_toolkit.data.feed.streaming import StreamedImages, reading_order
 from ssl_toolkit.data.splits.draw import Split
@@ -58,9 +58,8 @@ def training_images(
         unlabeled, hidden = places(rows, split.unlabeled, table, device)
         images = TrainingImages(store, labeled, labels, store, unlabeled, hidden)
         return replace(images, features=features), rows
-    files, streamed = table.read, split.unlabeled
-    assert isinstance(files, ImageFiles)
-    files.workers = settings.workers
+    files, streamed = files_of(table), split.unlabeled
+    assert files is not None
     unlabeled = torch.arange(len(streamed), device=device)
     hidden = torch.from_numpy(table.labels[streamed]).to(device)
     streaming = StreamedImages(

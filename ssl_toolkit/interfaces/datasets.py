@@ -11,9 +11,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces.backbones import ChannelStatistics
 
 Part = Literal["pool", "labeled", "unlabeled", "validation", "test"]
+
+
+def _unread(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    raise DataError("the data set gives neither `read` nor `files` for its images")
 
 
 @dataclass(frozen=True)
@@ -28,14 +33,18 @@ class ImageTable:
     """(N,) index into `classes`; -1 where the image carries no label."""
     parts: NDArray[np.str_]
     """(N,) each a `Part`; from ``pool`` the labeled, validation and test ones are drawn."""
-    read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]]
-    """Images of these rows as (n, size, size, 3) uint8, for a size in pixels."""
+    read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]] = _unread
+    """Return the images of these rows as (n, size, size, 3) uint8, for a size in pixels; not
+    needed with `files`."""
     digest: Callable[[int], str] | None = None
     """Hash of the image's bytes, for finding the same image twice; None where unknown."""
     notes: tuple[str, ...] = ()
     """Lines the user should see, such as what was ignored."""
     features: NDArray[np.float32] | None = None
     """(N, D) feature vectors in place of images, which `read` then refuses; None for images."""
+    files: Sequence[str] | None = None
+    """(N,) path of each image file, in place of `read` and `digest`: the toolkit decodes the files
+    once into its cache, reports unreadable ones, finds duplicates, and can stream them."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.readers.hugging_face import METADATA
@@ -40,7 +40,7 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
         ``modes``, ``extensions`` and ``unreadable`` (path and reason), ``duplicates`` (groups of
         byte-identical images), ``leaks`` (as in a run's leaks.json), ``warnings``, ``notes``.
     """
-    files = table.read if isinstance(table.read, ImageFiles) else None
+    files = files_of(table)
     leaks = find_leaks(table, table.parts)
     same = same_images(table, np.arange(len(table.keys)))
     learned = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
@@ -103,16 +103,15 @@ def contact_sheet(table: ImageTable) -> Image.Image:
 
 def _file_facts(files: ImageFiles, size: int) -> dict[str, Any]:
     """What only files tell: their sizes before scaling, modes, extensions and faults."""
-    cache, places = files.open(size), files.places
-    suffixes = (Path(files.paths[place]).suffix.lower() for place in places.tolist())
+    shapes, modes = files.open(size).facts()
+    suffixes = (Path(path).suffix.lower() for path in files)
     return {
-        "widths": _range(cache.shapes[places, 0]),
-        "heights": _range(cache.shapes[places, 1]),
-        "modes": dict(Counter(mode.decode() for mode in cache.modes[places].tolist())),
+        "widths": _range(shapes[:, 0]),
+        "heights": _range(shapes[:, 1]),
+        "modes": dict(Counter(modes)),
         "extensions": dict(Counter(suffixes)),
         "unreadable": [
-            {"path": display_text(files.paths[place]), "reason": reason}
-            for place, reason in sorted(cache.faults.items())
+            {"path": display_text(path), "reason": reason} for path, reason in files.dropped
         ],
     }
 
@@ -134,7 +133,7 @@ def _layout(data: Path, table: ImageTable, images: ImageFiles | None) -> str:
     if images is None:
         kind = "images" if table.features is None else f"features of {table.features.shape[1]}"
         return f"arrays of a .npz file, {kind}"
-    archive = container(images.paths[0])
+    archive = container(images[0])
     if archive is not None:
         return f"images inside {Path(archive).suffix.lower()} files"
     if data.is_file():

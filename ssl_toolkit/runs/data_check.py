@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
@@ -48,11 +48,11 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
     own = folder.read_summary().classes
     check_classes(table.classes, own, folder.path, data or settings.data)
     stored = load_split(folder.split, table)
-    if isinstance(table.read, ImageFiles):
+    if (files := files_of(table)) is not None:
         if settings.stream_buffer is not None:
             held = [stored.split.labeled, stored.split.validation, stored.split.test]
-            table.read.keep(np.concatenate(held))
-        table.read.open_known(settings.image_size)
+            files.cache_only(np.concatenate(held))
+        files.open_known(settings.image_size)
     stored.check(table)
 
 

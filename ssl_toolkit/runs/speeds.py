@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.loading import ResolvedConfig
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
 from ssl_toolkit.engine.experiment import prepare
@@ -164,12 +164,11 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
 
 def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     """For an image: reading it, from the cache of decoded ones where that is there."""
-    read = table.read
-    if isinstance(read, ImageFiles):
-        read.open_known(size)
+    if (files := files_of(table)) is not None:
+        files.open_known(size)
     few = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
     with contextlib.suppress(UserError):  # told when all are read
-        return seconds(lambda: read(few, size), torch.device("cpu")) / len(few)
+        return seconds(lambda: table.read(few, size), torch.device("cpu")) / len(few)
     return 0.0
 
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 
+from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.engine.checkpoints import random_states
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import DatasetDefaults, ImageTable
@@ -135,7 +136,7 @@ def loading_is_repeatable(subject: Subject) -> None:
     """Loaded twice, keys, labels, parts and images are the same; no global generator is used."""
     first = subject.table
     before = random_states()
-    second: ImageTable = subject.plugin().load(subject.root)
+    second = open_files(subject.plugin().load(subject.root))
     after = random_states()
     require(first.classes == second.classes, "classes differ")
     require([*first.keys] == [*second.keys], "keys differ")

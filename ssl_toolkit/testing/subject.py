@@ -13,6 +13,7 @@ import torch
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
@@ -64,8 +65,7 @@ class Subject:
     @cached_property
     def table(self) -> ImageTable:
         """What a data set holds, loaded once."""
-        loaded: ImageTable = self.plugin().load(self.root)
-        return loaded
+        return open_files(self.plugin().load(self.root))
 
     def prepare(self) -> None:
         """Tell what the user can put right before any rule is checked.

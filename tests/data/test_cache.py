@@ -16,7 +16,7 @@ from PIL import Image
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.cache import format
 from ssl_toolkit.data.cache.build import open_cache
-from ssl_toolkit.data.cache.image_files import FileNames
+from ssl_toolkit.data.cache.image_files import RelativePaths
 from ssl_toolkit.data.feed import image_store
 from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
 from ssl_toolkit.data.images.files import read_images
@@ -378,7 +378,7 @@ def test_meta_is_plain(paths, root):
 
 def test_names_below_a_folder_are_kept_once(tmp_path):
     keys = ["a/1.png", str(tmp_path / "2.png")]
-    names = FileNames(keys, "/data")
+    names = RelativePaths(keys, "/data")
     assert list(names) == names[:] == ["/data/a/1.png", keys[1]]
     assert names[0] == "/data/a/1.png"
     assert names._names is keys

@@ -17,6 +17,7 @@ from PIL import Image
 from webdataset_shards import samples, shard
 
 from ssl_toolkit.data.cache import image_files
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.splits.contents import compare_contents, content_of
@@ -28,6 +29,7 @@ from ssl_toolkit.data.splits.split_file import (
     split_hash,
 )
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.interfaces import ImageTable
 
 SMALL = (
     "--image-size", "8", "--backbone", "wrn_10_1", "--steps", "2", "--eval-every", "2",
@@ -35,6 +37,13 @@ SMALL = (
 )  # fmt: skip
 
 Change = Callable[[Path], object]
+
+
+def files_of(table: ImageTable) -> ImageFiles:
+    """The files of a table that has some."""
+    files = image_files.files_of(table)
+    assert files is not None
+    return files
 
 
 def draw(path: Path, seed: int, **options: Any) -> None:
@@ -256,7 +265,7 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     tables = [read_data(path, lazily=True) for path in (one, two)]
     split = draw_split(tables[0], seed=0)
     for table in tables:
-        table.read.keep(np.concatenate([split.labeled, split.test]))  # type: ignore[attr-defined]
+        files_of(table).cache_only(np.concatenate([split.labeled, split.test]))
     streamed = [content_of(table, split) for table in tables]
     read = content_of(read_data(one, size=8), split)
     # Streamed images are known by where they lie and how long they are, not by their bytes.
@@ -265,7 +274,7 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     assert streamed[0].unlabeled != read.unlabeled
     shard(two / "unlabeled.tar", [(f"{n}.png", b"longer" * 40) for n in range(3)])
     tables[1] = read_data(two, lazily=True)
-    tables[1].read.keep(split.labeled)  # type: ignore[attr-defined]
+    files_of(tables[1]).cache_only(split.labeled)
     changed = compare_contents(streamed[0], content_of(tables[1], split), 3)
     assert changed.told == "some of the 3 unlabeled images differ"
 
@@ -282,7 +291,7 @@ def test_no_file_is_read_for_what_the_cache_knows(
 
     monkeypatch.setattr(image_files, "open_content", refuse)
     lazily = read_data(folder, lazily=True)
-    lazily.read.open_known(8)  # type: ignore[attr-defined]
+    files_of(lazily).open_known(8)
     for table in (read_data(folder, size=8), lazily):
         assert compare_contents(first, content_of(table, split), 6).told == ""
 

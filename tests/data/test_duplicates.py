@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import (
@@ -142,7 +143,7 @@ def test_without_digests_nothing_is_known():
 
 def test_equal_starts_of_digests_are_no_equality(cases):
     table = read_folder(cases / "c00_base", size=8)
-    cache = table.read.open(8)
+    cache = files_of(table).open(8)
     cache.digests = cache.digests.copy()
     cache.digests[:3, :8] = 7
     cache.digests[2:4] = 5

@@ -14,7 +14,7 @@ from webdataset_shards import shard
 
 from ssl_toolkit import DataError, load_model
 from ssl_toolkit.data.cache.build import open_cache
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed.streaming import StreamedImages
 from ssl_toolkit.data.images.files import fit_image, read_images
 from ssl_toolkit.data.images.inputs import pixels_of, unit_floats
@@ -109,9 +109,8 @@ def test_streamed_images_of_files_and_shards_are_padded(data: Path, tmp_path: Pa
     members += [(f"{n}.cls", b"%d" % (n % 2)) for n in range(len(paths))]
     for source in (shard(tmp_path / "a.tar", members), data):
         table = read_data(source, lazily=True, fit="pad")
-        assert isinstance(table.read, ImageFiles)
         rows = np.arange(6)
-        streamed = StreamedImages(table.read, rows, table.labels, 16, buffer=4, refuse=True)
+        streamed = StreamedImages(files_of(table), rows, table.labels, 16, buffer=4, refuse=True)
         if source != data:
             expected = read_images(paths, 16, fit="pad")
             assert (table.read(rows, 16) == expected).all()
@@ -171,8 +170,8 @@ def test_an_unknown_layout_is_refused_in_one_line(data: Path, tmp_path: Path) ->
 
 def test_the_default_size_follows_the_side_that_is_scaled(data: Path) -> None:
     for fit, side in (("crop", 20), ("pad", 40)):
-        files = read_data(data, lazily=True, fit=fit).read
-        assert isinstance(files, ImageFiles)
+        files = files_of(read_data(data, lazily=True, fit=fit))
+        assert files is not None
         assert files.sides(4) == [side] * 4
 
 
@@ -211,7 +210,7 @@ def test_inspect_decodes_for_a_run_of_the_same_fit(
     told = call("inspect", data, "--image-size", "16", "--fit", "pad")
     assert told.returncode == 0, told.stderr
     table = read_data(data, lazily=True, fit="pad")
-    assert isinstance(table.read, ImageFiles)
-    table.read.open_known(16)
-    assert (table.read.in_cache(np.arange(4)) >= 0).all()
-    assert (16, "pad") in table.read._caches
+    files = files_of(table)
+    assert files is not None
+    files.open_known(16)
+    assert files._caches[16, "pad"].has(np.arange(4)).all()

@@ -205,6 +205,6 @@ def test_pseudo_labels_of_a_linked_pool_read_back(tmp_path):
         write_rows(tmp_path / "m" / "next.csv", MANIFEST, rows)
         root = root_of([row[0] for row in rows])
         table = read_data(tmp_path / "m" / "next.csv", root=Path(root) if root else None)
-        assert [os.path.realpath(path) for path in table.read.paths] == [
+        assert [os.path.realpath(path) for path in table.files] == [
             os.path.realpath(file) for file in files
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import struct
 import subprocess
@@ -160,7 +161,9 @@ def make(folder: Path) -> None:
 def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, int]]]:
     """What one process said of each file, and its peak of memory so far."""
     folder = tmp_path_factory.mktemp("large")
-    subprocess.run([sys.executable, __file__, folder], check=True, timeout=300)
+    path = os.pathsep.join(sys.path)  # of pytest: what tests share is on it
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, __file__, folder], check=True, timeout=300, env=environment)
     done = subprocess.run(
         [sys.executable, "-c", LOOK, folder],
         capture_output=True,

@@ -5,7 +5,7 @@ from tiny_images import encoded, put
 from webdataset_shards import samples, shard
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed import streaming
 from ssl_toolkit.data.feed.sampling import IndexStream, buffered_order
 from ssl_toolkit.data.feed.streaming import Blocks, StreamedImages, reading_order
@@ -73,8 +73,8 @@ def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatc
         members += [(f"{n:04d}.cls", b"%d" % (n % 2)) for n in range(50 * number, 50 * number + 50)]
         shard(tmp_path / f"{number}.tar", members)
     table = read_data(tmp_path, lazily=True)
-    files = table.read
-    assert isinstance(files, ImageFiles)
+    files = files_of(table)
+    assert files is not None
     files.workers = workers
     rows = np.arange(150)
     images = StreamedImages(files, rows, table.labels, 8, buffer=20, refuse=True)
@@ -85,7 +85,7 @@ def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatc
         taken = images.take(places)
         assert (taken == table.read(places, 8).transpose(0, 3, 1, 2)).all()
         held = max(held, len(images.blocks._held))
-    members = [tar_member(path) for path in files.paths]
+    members = [tar_member(path) for path in files]
     blocks = {
         (file, at)
         for file, start, length in members
@@ -185,15 +185,16 @@ def test_or_another_of_the_same_class_stands_in(tmp_path):
     members = [(name, b"oops" if name == "0003.png" else content) for name, content in samples(6)]
     path = shard(tmp_path / "x.tar", members)
     table = read_data(path, lazily=True)
-    assert isinstance(table.read, ImageFiles)
-    images = StreamedImages(table.read, np.arange(6), table.labels, 4, buffer=3, refuse=False)
+    files = files_of(table)
+    assert files is not None
+    images = StreamedImages(files, np.arange(6), table.labels, 4, buffer=3, refuse=False)
     assert images.take(np.array([2, 3]))[:, 0, 0, 0].tolist() == [2, 5]  # 5: odd as 3 is
     assert images.take(np.array([3]))[:, 0, 0, 0].tolist() == [5]
     assert [*images.skipped.values()] == ["not an image"]
     with pytest.raises(DataError, match="nor others"):
-        StreamedImages(
-            table.read, np.array([3]), table.labels[[3]], 4, buffer=3, refuse=False
-        ).take(np.array([0]))
+        StreamedImages(files, np.array([3]), table.labels[[3]], 4, buffer=3, refuse=False).take(
+            np.array([0])
+        )
 
 
 def test_unreadable_labeled_and_test_images_are_told_before_the_first_step(shards):

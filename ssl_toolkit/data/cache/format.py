@@ -7,6 +7,7 @@ with a checksum of every block of rows.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import mmap
@@ -34,7 +35,10 @@ _AROUND_BYTES = 2**16  # that the system maps around a page which is looked at
 
 
 class ImageCache:
-    """N images of one size, and what their files are like; rows of unreadable ones are zero."""
+    """N images of one size, and what their files are like; rows of unreadable ones are zero.
+
+    The columns are as they are on disk. The methods take rows of a table, see `select`.
+    """
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class ImageCache:
         """(N,), Pillow's names for the pixels of the files."""
         self.faults = dict(faults)
         """Why a row can't be read."""
+        self._index: NDArray[np.int64] | None = None  # into the columns, -1 for none; None: as is
         self._maps = maps
         self._use = use  # held: it keeps the files from being removed
         self._held = 0
@@ -69,17 +74,61 @@ class ImageCache:
         """Whether the pixels are in memory, for they could not be kept on disk."""
         return not self._maps
 
-    def has_faults(self, rows: NDArray[np.int64]) -> bool:
-        """Whether some of these rows can't be read."""
-        return bool(self.faults) and not self.faults.keys().isdisjoint(rows.tolist())
+    def select(self, rows: NDArray[np.int64]) -> ImageCache:
+        """Return the same images by row of a table: row i has the image of ``rows[i]``.
+
+        Args:
+            rows: (n,) rows of this cache; -1 where it holds no image.
+        """
+        chosen = copy.copy(self)
+        chosen._index = self._columns_of(rows)
+        bad = np.flatnonzero(np.isin(rows, np.array([*self.faults], dtype=np.int64)))
+        chosen.faults = {i: self.faults[int(rows[i])] for i in bad.tolist()}
+        return chosen
+
+    def holds(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n,) True where the cache has the row, be it readable or not."""
+        return self._columns_of(rows) >= 0
+
+    def has(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n,) True where the cache has the image of the row."""
+        there = self.holds(rows)
+        if self.faults:
+            there &= ~np.isin(rows, np.array([*self.faults], dtype=np.int64))
+        return there
+
+    def digests_of(self, rows: NDArray[np.int64], kind: type = np.uint8) -> NDArray[Any]:
+        """Digests of the files of these rows, (n, 32 bytes), viewed as numbers of a kind."""
+        found: NDArray[Any] = self.digests.view(kind)[self._columns_of(rows)]
+        self.give_back()
+        return found
+
+    def moments_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """(2, 3) sums and sums of squares of the gray levels of each channel over these rows."""
+        index = self._columns_of(rows)
+        sums = np.zeros((2, 3), dtype=np.uint64)
+        for start in range(0, len(index), 2**16):
+            sums += self.moments[index[start : start + 2**16]].sum(axis=0)
+            self.give_back()
+        return sums
+
+    def facts(self) -> tuple[NDArray[np.int32], list[str]]:
+        """(n, 2) width and height of the upright images, and Pillow's names of their modes."""
+        index = slice(None) if self._index is None else self._index
+        return self.shapes[index], [mode.decode() for mode in self.modes[index].tolist()]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Copies of the images of these rows, (n, 3, size, size)."""
-        taken = self.pixels.take(rows, axis=0)
+        taken = self.pixels.take(self._columns_of(rows), axis=0)
         self._held += taken.nbytes + _AROUND_BYTES * len(rows)
         if self._held > _HELD_BYTES:
             self.give_back()
         return taken
+
+    def _columns_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._index is None:
+            return rows
+        return np.where(rows < 0, -1, self._index[rows])
 
     def give_back(self) -> None:
         """Let go of the pages that were looked at.

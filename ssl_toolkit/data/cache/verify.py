@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of, with_files
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -21,7 +21,6 @@ def verify(
     size: int,
     *,
     refuse: bool,
-    workers: int = 0,
     progress: Progress | None = None,
 ) -> ImageTable:
     """Decode the images of a table that are files into the cache, or know them from it.
@@ -30,7 +29,6 @@ def verify(
         table: one whose images are not files is returned as it is.
         size: side in pixels.
         refuse: whether unreadable ones are an error; else they are left out.
-        workers: threads that decode; 0 decodes in the calling one.
         progress: called while they are decoded.
 
     Returns:
@@ -39,22 +37,18 @@ def verify(
     Raises:
         DataError: `refuse`, and some can't be read; one message each.
     """
-    images = table.read
-    if not isinstance(images, ImageFiles):
+    files = files_of(table)
+    if files is None:
         return table
-    images.workers = workers
-    faults = images.faults(size, progress)
-    bad = np.isin(images.places, np.array([*faults], dtype=np.int64))
-    if not bad.any():
+    faults = files.open(size, progress).faults
+    if not faults:
         return table
-    by_row = {row: faults[int(images.places[row])] for row in np.flatnonzero(bad).tolist()}
     if refuse:
-        raise unreadable(images.paths, faults)
-    notes = skipped(table.keys, by_row)
-    good = np.flatnonzero(~bad)
-    images.places = images.places[good]
+        raise unreadable(files, faults)
+    notes = skipped(table.keys, faults)
+    good = np.delete(np.arange(len(table.keys)), sorted(faults))
     return replace(
-        table,
+        with_files(table, files.drop(faults)),
         keys=Texts(table.keys[row] for row in good.tolist()),
         labels=table.labels[good],
         parts=table.parts[good],

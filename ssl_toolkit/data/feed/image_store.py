@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssl_toolkit.data.cache.format import ImageCache
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed.streaming import StreamedImages
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
@@ -91,12 +91,7 @@ class ImageStore:
         Those of a cache are known: this reads no pixels.
         """
         if isinstance(self.images, ImageCache):
-            rows = self._rows[indices.cpu().numpy()]
-            sums = np.zeros((2, 3), dtype=np.uint64)
-            for start in range(0, len(rows), 2**16):
-                sums += self.images.moments[rows[start : start + 2**16]].sum(axis=0)
-                self.images.give_back()
-            first, second = sums.tolist()
+            first, second = self.images.moments_of(self._rows[indices.cpu().numpy()]).tolist()
             return first, second
         levels = torch.arange(256)
         first, second = [0] * 3, [0] * 3
@@ -133,15 +128,15 @@ def build_store(
     """
     rows = np.asarray(rows, dtype=np.int64)
     device = torch.device(device)
-    if isinstance(table.read, ImageFiles):
-        cache = table.read.open(size, progress)
+    files = files_of(table)
+    if files is not None:
+        cache = files.open(size, progress)
         progress = None  # what is left to do is a copy
         stays = cache.in_memory if device.type == "cpu" else False
         limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
-        places = table.read.in_cache(rows)
-        whole = not (places < 0).any() and not cache.has_faults(places)
+        whole = bool(cache.has(rows).all())
         if whole and (stays or len(rows) * 3 * size * size > limit):
-            return ImageStore(cache, places, device)
+            return ImageStore(cache, rows, device)
     images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
     for start in range(0, len(rows), _BLOCK):
         block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
 from ssl_toolkit.data.cache.verify import skipped, unreadable
 from ssl_toolkit.data.feed.sampling import Order, buffered_order
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
@@ -172,7 +172,7 @@ class StreamedImages:
         }
 
     def _path(self, place: int) -> str:
-        return self._files.paths[int(self._files.places[self._rows[place]])]
+        return self._files[int(self._rows[place])]
 
     def _mean_bytes(self) -> float:
         """Of the shards an image, all that is in them counted; 0 where there are none."""
@@ -197,8 +197,8 @@ def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Or
     sequence = np.argsort(rows, kind="stable")
     runs: list[int] = []
     last = None
-    for place in files.places[rows[sequence]].tolist():
-        shard, inside, _ = files.paths[place].partition("::")
+    for row in rows[sequence].tolist():
+        shard, inside, _ = files[row].partition("::")
         shard = shard if inside else ""
         if shard != last:
             runs.append(0)
@@ -222,10 +222,10 @@ def keep_all_but_unlabeled(
     Raises:
         DataError: some can't be read; or a class is left without labeled images.
     """
-    files = table.read
-    assert isinstance(files, ImageFiles)
-    files.keep(np.concatenate([split.labeled, split.validation, split.test]))
-    faults = files.faults(size, progress)
+    files = files_of(table)
+    assert files is not None
+    files.cache_only(np.concatenate([split.labeled, split.validation, split.test]))
+    faults = files.open(size, progress).faults
     note = (
         f"the {len(split.unlabeled)} unlabeled images are decoded while training goes: they "
         "are not checked before, nor compared with the others"
@@ -234,12 +234,11 @@ def keep_all_but_unlabeled(
     if not faults:
         return split
     if refuse:
-        raise unreadable(files.paths, faults)
-    bad = np.isin(files.places, np.array([*faults], dtype=np.int64))
-    rows = np.flatnonzero(bad).tolist()
-    notes = skipped(table.keys, {row: faults[int(files.places[row])] for row in rows})
+        raise unreadable(files, faults)
+    bad = np.array([*faults], dtype=np.int64)
+    notes = skipped(table.keys, faults)
     kept = {
-        part: getattr(split, part)[~bad[getattr(split, part)]]
+        part: getattr(split, part)[~np.isin(getattr(split, part), bad)]
         for part in ("labeled", "unlabeled", "validation", "test")
     }
     counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))

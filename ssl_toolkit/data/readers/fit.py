@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 
@@ -26,16 +26,21 @@ class FittedRead:
         return self.read(rows, size, self.fit)
 
 
-def lay_out(table: ImageTable, fit: Fit) -> ImageTable:
-    """The table whose images are made square in this way; see `images.fit_image`.
+def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
+    """Return the table with its images made square in this way; see `fit_image`.
+
+    Args:
+        table: of a data set.
+        fit: how.
+        workers: threads that decode image files; 0 decodes in the calling one.
 
     Raises:
         DataError: a data set's own ``read`` makes them square, and `fit` isn't what it does.
     """
-    if isinstance(table.read, ImageFiles):
-        table.read.fit = fit
-    elif isinstance(table.read, FittedRead):
+    if table.files is not None:
+        return open_files(table, workers, fit)
+    if isinstance(table.read, FittedRead):
         return replace(table, read=replace(table.read, fit=fit))
-    elif fit != "crop" and table.features is None:
+    if fit != "crop" and table.features is None:
         raise DataError(f"--fit {fit}: the data set makes its images square itself; leave it out")
     return table

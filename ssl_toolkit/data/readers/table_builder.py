@@ -10,7 +10,7 @@ import numpy as np
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import FileNames, ImageFiles
+from ssl_toolkit.data.cache.image_files import ImageFiles, RelativePaths, with_files
 from ssl_toolkit.data.cache.verify import skipped, unreadable
 from ssl_toolkit.data.images.files import image_faults
 from ssl_toolkit.data.packed_strings import Texts
@@ -46,7 +46,7 @@ class Collected:
     unused: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _images: ImageFiles | None = field(default=None, init=False)
+    _files: ImageFiles | None = field(default=None, init=False)
 
     def add(self, finds: Finds, label: int, part: Part) -> None:
         """Add what a walk met, all with one label (-1 for none) and part."""
@@ -68,41 +68,39 @@ class Collected:
         Raises:
             DataError: `refuse`, and some can't be read; one message each.
         """
-        paths = FileNames(self.paths, self.base)
-        images = ImageFiles(paths, self.workers, self.fit)
+        files = ImageFiles(RelativePaths(self.paths, self.base), self.workers, self.fit)
         if self.lazily:
             return
         if self.size is None:
-            found = image_faults([Path(path) for path in paths], self.workers)
-            faults = {place: fault for place, fault in enumerate(found) if fault is not None}
+            found = image_faults([Path(path) for path in files], self.workers)
+            faults = {row: fault for row, fault in enumerate(found) if fault is not None}
         else:
-            faults = images.faults(self.size, self.progress)
-        self._images = images
+            faults = files.open(self.size, self.progress).faults
+        self._files = files
         if not faults:
             return
         if refuse:
-            raise unreadable(paths, faults)
+            raise unreadable(files, faults)
         self.notes += skipped(self.keys, faults)
-        good = [place for place in range(len(paths)) if place not in faults]
-        images.places = np.array(good, dtype=np.int64)
-        self.keys = Texts(self.keys[place] for place in good)
-        self.labels = [self.labels[place] for place in good]
-        self.parts = [self.parts[place] for place in good]
+        good = [row for row in range(len(files)) if row not in faults]
+        self._files = files.drop(faults)
+        self.keys = Texts(self.keys[row] for row in good)
+        self.labels = [self.labels[row] for row in good]
+        self.parts = [self.parts[row] for row in good]
 
     def table(self, classes: tuple[str, ...]) -> ImageTable:
         """The table; `digest` hashes the bytes of a file."""
-        images = self._images or ImageFiles(
-            FileNames(self.paths, self.base), self.workers, self.fit
-        )
-        return ImageTable(
+        files = self._files
+        if files is None:
+            files = ImageFiles(RelativePaths(self.paths, self.base), self.workers, self.fit)
+        table = ImageTable(
             classes=classes,
             keys=self.keys,
             labels=np.array(self.labels, dtype=np.int64),
             parts=np.array(self.parts, dtype=np.str_),
-            read=images,
-            digest=images.digest,
             notes=(*self._summary(classes), *self.notes),
         )
+        return with_files(table, files)
 
     def _summary(self, classes: tuple[str, ...]) -> list[str]:
         counts = {part: self.parts.count(part) for part in get_args(Part)}

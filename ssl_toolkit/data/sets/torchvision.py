@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.image_files import FileNames, ImageFiles
+from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.data.images.files import pillow_muted, try_image
 from ssl_toolkit.data.packed_strings import Texts
 from ssl_toolkit.data.readers.fit import FittedRead
@@ -199,15 +199,14 @@ def _file_table(
             start + display_text(Path(os.path.relpath(path, folder)).as_posix()) for path in own
         )
         rows += sorted(zip(keys, own, labels[part].tolist(), [part] * len(own), strict=True))
-    images = ImageFiles(FileNames(Texts(path for _, path, _, _ in rows)))
-    return ImageTable(
+    table = ImageTable(
         classes=classes,
         keys=Texts(key for key, _, _, _ in rows),
         labels=np.array([label for _, _, label, _ in rows], dtype=np.int64),
         parts=np.array([part for _, _, _, part in rows], dtype=np.str_),
-        read=images,
-        digest=images.digest,
+        files=Texts(path for _, path, _, _ in rows),
     )
+    return open_files(table)
 
 
 def _table(

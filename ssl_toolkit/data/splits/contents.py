@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.interfaces import ImageTable
 
@@ -56,7 +56,8 @@ def content_of(table: ImageTable, split: Split) -> Content:
     knows are read.
     """
     named = {part: np.concatenate([*_entries(table, getattr(split, part))]) for part in NAMED}
-    streamed = isinstance(table.read, ImageFiles) and table.read.kept is not None
+    files = files_of(table)
+    streamed = files is not None and not files.all_cached
     pool = hashlib.sha256()
     for entries in _entries(table, split.unlabeled, indexed=streamed):
         pool.update(entries.tobytes())
@@ -157,8 +158,8 @@ def _entries(table: ImageTable, rows: Rows, *, indexed: bool = False) -> Iterato
 
 
 def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
-    if isinstance(table.read, ImageFiles):
-        return table.read.digests(rows)
+    if (files := files_of(table)) is not None:
+        return files.digests(rows)
     if table.digest is None:
         pixels = table.read(rows, _UNKNOWN_SIZE)
         found = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
@@ -168,5 +169,6 @@ def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
 
 
 def _index(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
-    assert isinstance(table.read, ImageFiles)
-    return table.read.places_in_files(rows).astype("<i8").view(np.uint8)
+    files = files_of(table)
+    assert files is not None
+    return files.positions(rows).astype("<i8").view(np.uint8)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -151,7 +151,8 @@ def split_parts(table: ImageTable, split: Split) -> NDArray[np.str_]:
 def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
     """Groups of images with the same eight bytes of their digests, rows ascending."""
     assert table.digest is not None
-    shorts = table.read.short_digests(rows) if isinstance(table.read, ImageFiles) else None
+    files = files_of(table)
+    shorts = None if files is None else files.short_digests(rows)
     if shorts is None:
         shorts = np.array([hash(table.digest(row)) for row in rows.tolist()], dtype=np.int64)
     order = np.argsort(shorts, kind="stable")
