@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -33,7 +33,9 @@ class ImageTable:
     """(N,) index into `classes`; -1 where the image carries no label."""
     parts: NDArray[np.str_]
     """(N,) each a `Part`; from ``pool`` the labeled, validation and test ones are drawn."""
-    read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]] = _unread
+    read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]] = field(
+        default_factory=lambda: _unread
+    )
     """Return the images of these rows as (n, size, size, 3) uint8, for a size in pixels; not
     needed with `files`."""
     digest: Callable[[int], str] | None = None
