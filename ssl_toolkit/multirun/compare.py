@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from ssl_toolkit.locking import LOCK, hold
 from ssl_toolkit.multirun.in_process import Here, registered_here
 from ssl_toolkit.multirun.measure import measured
 from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
-from ssl_toolkit.multirun.progress import Watch
+from ssl_toolkit.multirun.progress import RunStates, state_of
 from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.tables import show_table, write_tables
 from ssl_toolkit.text import display_path
@@ -99,10 +98,8 @@ def compare(
         write_plan(plan)
         jobs = _jobs(plan)
         console.say(f"comparison folder: {folder}", important=True)
-        steps = {_job_name(*key): config.settings.steps for key, config in plan.configs.items()}
-        watch = Watch(jobs, [steps[job.name] for job in jobs], console)
-        with interrupts.patient(STOPPING), watch:
-            failed = _carry_out(jobs, launcher, plan, console)
+        with interrupts.patient(STOPPING), _states(plan, jobs, console) as states:
+            failed = _carry_out(jobs, launcher, plan, states)
         gathered = gather_folder(folder)
         write_tables(gathered, folder)
         write_report(gathered, folder / "report.html")
@@ -144,18 +141,23 @@ def _measured(plan: Plan, launcher: Launcher, interrupts: Interrupts, console: C
     return plan
 
 
-def _carry_out(jobs: list[Job], launcher: Launcher, plan: Plan, console: Console) -> bool:
-    """Run the jobs and tell how each ends; whether any failed."""
-    total = len(plan.configs)
-    if len(jobs) < total:
-        console.say(f"{total - len(jobs)} of {total} runs are finished already")
+def _states(plan: Plan, jobs: Sequence[Job], console: Console) -> RunStates:
+    waiting = {job.name for job in jobs}
+    runs, ended = {}, {}
+    for seed in plan.comparison.settings.seeds:
+        for row in plan.comparison.rows:
+            name, path = _job_name(row.name, seed), plan.member(row, seed).path
+            runs[name] = path, plan.configs[row.name, seed].settings.steps
+            if name not in waiting:
+                ended[name] = state_of(read_run(row.name, seed, path))
+    return RunStates(runs, ended, console)
+
+
+def _carry_out(jobs: list[Job], launcher: Launcher, plan: Plan, states: RunStates) -> bool:
+    """Run the jobs and show their states; return True if any failed."""
     failed = False
-    began = time.monotonic()
-    for done, ended in enumerate(launcher.launch(jobs) if jobs else (), 1):
-        failed |= not _told(ended, plan, console)
-        if left := len(jobs) - done:
-            minutes = (time.monotonic() - began) / done * left / 60
-            console.say(f"{total - left} of {total} runs ended, about {minutes:.0f} min left")
+    for result in launcher.launch(jobs) if jobs else ():
+        failed |= not _record(result, plan, states)
     return failed
 
 
@@ -222,26 +224,21 @@ def _jobs(plan: Plan) -> list[Job]:
     return jobs
 
 
-def _told(ended: JobResult, plan: Plan, console: Console) -> bool:
-    """Tell how a run ended, and keep the reason of a failed one; whether it went well."""
+def _record(result: JobResult, plan: Plan, states: RunStates) -> bool:
+    """Show how a run ended, and keep the reason of a failure; return True if it did not fail."""
     failures = read_failures(plan.folder)
-    row, seed = next(key for key in plan.configs if _job_name(*key) == ended.job.name)
+    job = result.job
+    row, seed = next(key for key in plan.configs if _job_name(*key) == job.name)
     failures.pop((row, seed), None)
-    member = read_run(row, seed, ended.job.folder)
-    if member.completed:
-        assert member.summary is not None
-        test, seconds = member.summary.test, member.summary.seconds
-        score = "no test split" if test is None else f"test accuracy {test.accuracy:.4f}"
-        console.say(f"{ended.job.name}: {score} in {seconds:.0f} s")
-    elif member.status == "interrupted":
-        console.say(f"{ended.job.name}: stopped by {member.reason}", important=True)
-    else:
-        reason = ended.reason or last_error(ended.job.log) or f"exit status {ended.status}"
-        failures[row, seed] = reason
-        console.warn(f"{ended.job.name}: failed: {reason}")
+    run = read_run(row, seed, job.folder)
+    failure = ""
+    if not run.completed and run.status != "interrupted":
+        failure = result.reason or last_error(job.log) or f"exit status {result.status}"
+        failures[row, seed] = failure
+    states.end(job.name, state_of(run, failure))
     listed = [{"row": row, "seed": seed, "reason": why} for (row, seed), why in failures.items()]
     write_json(plan.folder / FAILURES, listed)
-    return member.completed or member.status == "interrupted"
+    return not failure
 
 
 def _job_name(row: str, seed: int) -> str:

@@ -1,51 +1,88 @@
-"""How far the runs of a comparison are, on a terminal, read from their own files."""
+"""The states of the runs of a comparison: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
+from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
-from ssl_toolkit.interfaces import Job
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import last_step
+from ssl_toolkit.text import duration
 
-_EVERY = 1.0
+_FRAME = 6
+"""Lines of a terminal that the table needs beside its rows."""
 
 
-class Watch:
-    """A live line while its block runs; nothing where the console shows none.
+class State(NamedTuple):
+    """The state of a run: a word, and what is known of it."""
+
+    word: str
+    """``waiting``, ``running``, ``done``, ``stopped`` or ``failed``."""
+    detail: str = ""
+
+
+def state_of(run: ComparedRun, failure: str = "") -> State:
+    """Return the state of a run that has ended.
 
     Args:
-        jobs: the runs.
-        steps: of each.
-        console: where it is shown.
+        run: read from its folder.
+        failure: the reason of a run that failed.
+    """
+    if run.completed and run.summary is not None:
+        test, seconds = run.summary.test, run.summary.seconds
+        score = "no test split" if test is None else f"test accuracy {test.accuracy:.4f}"
+        return State("done", f"{score}, {duration(seconds)}")
+    if run.status == "interrupted":
+        return State("stopped", f"by {run.reason}")
+    return State("failed", failure or run.reason)
+
+
+class RunStates:
+    """A context manager that shows the states of runs.
+
+    Args:
+        runs: folder and steps of each run by its name, those that ended before included.
+        ended: states of the runs that ended before.
+        console: prints the table or the lines.
     """
 
-    def __init__(self, jobs: Sequence[Job], steps: Sequence[int], console: Console) -> None:
-        self._jobs = list(zip(jobs, steps, strict=True))
-        self._ended = threading.Event()
-        self._progress = Progress(
-            TextColumn("{task.completed:.0f} of {task.total:.0f} steps"),
-            BarColumn(bar_width=20),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.description}", markup=False),
-            console=console.rich,
-            transient=True,
-            disable=not console.live(),
-        )
-        self._task = self._progress.add_task("", total=sum(steps))
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+    def __init__(
+        self,
+        runs: Mapping[str, tuple[Path, int]],
+        ended: Mapping[str, State],
+        console: Console,
+    ) -> None:
+        self._runs = {name: (RunFolder(path), steps) for name, (path, steps) in runs.items()}
+        self._ended = dict(ended)
+        self._before = len(ended)
+        self._sizes = {name: _sizes(folder) for name, (folder, _) in self._runs.items()}
+        self._console = console
+        self._started = time.monotonic()
+        self._live: Live | None = None
+        if console.live():
+            self._live = Live(
+                console=console.rich,
+                get_renderable=self._table,
+                refresh_per_second=1,
+                vertical_overflow="crop",
+            )
 
     def __enter__(self) -> Self:
-        if not self._progress.disable:
-            self._progress.start()
-            self._thread.start()
+        if self._before:
+            self._console.say(f"{self._before} of {len(self._runs)} runs are finished already")
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
@@ -54,17 +91,59 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
-        self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
 
-    def _follow(self) -> None:
-        while not self._ended.wait(_EVERY):
-            at = [
-                (job, last_step(RunFolder(job.folder).metrics), steps) for job, steps in self._jobs
-            ]
-            busy = [f"{job.name}: {step}/{steps}" for job, step, steps in at if 0 < step < steps]
-            self._progress.update(
-                self._task,
-                completed=sum(step for _, step, _ in at),
-                description=visible("; ".join(busy)),
-            )
+    def end(self, name: str, state: State) -> None:
+        """Show that a run has ended."""
+        self._ended[name] = state
+        if state.word == "failed":
+            self._console.warn(f"{name}: failed: {state.detail}")
+        elif state.word == "stopped":
+            self._console.say(f"{name}: stopped {state.detail}", important=True)
+        elif self._live is None:
+            self._console.say(f"{name}: {state.detail}")
+        if self._live is None and (left := self._time_left()):
+            self._console.say(f"{len(self._ended)} of {len(self._runs)} runs ended, {left}")
+
+    def states(self) -> dict[str, State]:
+        """Return the state of each run by its name; of those that run, from their own files."""
+        return {name: self._ended.get(name) or self._state(name) for name in self._runs}
+
+    def _state(self, name: str) -> State:
+        folder, steps = self._runs[name]
+        if _sizes(folder) == self._sizes[name]:  # nothing was written since the comparison started
+            return State("waiting")
+        return State("running", f"step {last_step(folder.metrics)}/{steps}")
+
+    def _time_left(self) -> str:
+        """Return an estimate from the runs that ended; empty without one."""
+        ended, left = len(self._ended) - self._before, len(self._runs) - len(self._ended)
+        if not ended or not left:
+            return ""
+        return f"about {duration((time.monotonic() - self._started) / ended * left)} left"
+
+    def _table(self) -> Table:
+        states = self.states()
+        counts = Counter(state.word for state in states.values())
+        parts = [f"{count} {word}" for word, count in counts.items()]
+        table = Table(caption=", ".join([*parts, *filter(None, [self._time_left()])]))
+        for name in ("run", "state", "detail"):
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for name in self._shown(states):
+            table.add_row(*(Text(visible(cell)) for cell in (name, *states[name])))
+        return table
+
+    def _shown(self, states: Mapping[str, State]) -> list[str]:
+        """Return the names of runs that fit the screen, in order; those that run come first."""
+        rows = max(1, self._console.rich.height - _FRAME)
+        if len(self._ended) == len(states) or len(states) <= rows:
+            return [*states]
+        ranked = ("running", "failed", "stopped", "waiting", "done")
+        fitting = sorted(states, key=lambda name: ranked.index(states[name].word))[:rows]
+        return [name for name in states if name in fitting]
+
+
+def _sizes(folder: RunFolder) -> list[int]:
+    files = (folder.log, folder.metrics)
+    return [path.stat().st_size if path.exists() else 0 for path in files]
