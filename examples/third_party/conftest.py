@@ -1,4 +1,4 @@
-"""Stands in for ``pip install``: puts each distribution and its entry points on the path."""
+"""Simulate ``pip install``: add each distribution and its entry points to the path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-# Before torch is imported: tests of small tensors beside each other.
+# Before torch is imported: tests of small tensors run in parallel.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -18,7 +18,7 @@ sys.path += [str(folder) for folder in sorted(HERE.glob("ssl-toolkit-*"))]
 
 
 def metadata(folder: Path, target: Path) -> None:
-    """Write what ``pip install`` would record of a distribution."""
+    """Write the metadata that ``pip install`` would record."""
     project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
     name, version = project["name"], project["version"]
     record = target / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -37,7 +37,7 @@ def metadata(folder: Path, target: Path) -> None:
 def installed(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """The name of the distribution that the test belongs to, found as an installed one is."""
+    """Return the name of the test's distribution, discoverable as if it were installed."""
     folder = request.path.parents[1]
     site = tmp_path / "site-packages"
     site.mkdir()

@@ -28,7 +28,7 @@ from ssl_toolkit.ops import soft_cross_entropy
 class AdaMatch(Algorithm):
     """FixMatch with aligned pseudo labels, a relative threshold and interpolated logits.
 
-    Labeled and unlabeled images are the paper's source and target domain, which here are one.
+    Labeled and unlabeled images are the paper's source and target, here from one domain.
     """
 
     api_version = (1, 0)
@@ -37,23 +37,27 @@ class AdaMatch(Algorithm):
         """Options of AdaMatch."""
 
         relative_threshold: float = option(
-            0.9, ge=0, le=1, help="share of the labeled images' confidence (tau)", source="paper"
+            0.9, ge=0, le=1, help="fraction of the labeled images' confidence (tau)", source="paper"
         )
         unsupervised_weight: float = option(
-            1.0, ge=0, help="weight of the unsupervised loss once it is warm", source="paper"
+            1.0, ge=0, help="weight of the unsupervised loss after warm-up", source="paper"
         )
         distribution_decay: float = option(
-            0.99, ge=0, lt=1, help="of the running class distributions, each step", source="README"
+            0.99,
+            ge=0,
+            lt=1,
+            help="decay of the class distributions per step",
+            source="README",
         )
         unlabeled_ratio: int = option(
-            3, ge=1, help="unlabeled images for each labeled one", source="authors' code"
+            3, ge=1, help="unlabeled images per labeled one", source="authors' code"
         )
 
     config: Config
     labeled_classes: Tensor
     """(C,) running mean of the probabilities of labeled images."""
     unlabeled_classes: Tensor
-    """(C,) the same of unlabeled images."""
+    """(C,) running mean of the probabilities of unlabeled images."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
@@ -62,7 +66,7 @@ class AdaMatch(Algorithm):
         self.register_buffer("unlabeled_classes", uniform.clone())
 
     def views(self) -> Views:
-        """One weak and one strong view of every image."""
+        """Request one weak and one strong view of every image."""
         return Views(
             labeled_strong=1,
             unlabeled_weak=1,
@@ -71,7 +75,7 @@ class AdaMatch(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """L_source + mu(t) · L_target, the paper's loss function."""
+        """Return L_source + mu(t) · L_target, the paper's loss function."""
         labeled = torch.cat([batch.labeled_weak[0], batch.labeled_strong[0]])
         unlabeled = torch.cat([batch.unlabeled_weak[0], batch.unlabeled_strong[0]])
         logits = ctx.model(torch.cat([labeled, unlabeled])).float()
@@ -82,54 +86,56 @@ class AdaMatch(Algorithm):
         weak, strong = mixed.chunk(2)
         unlabeled_weak, unlabeled_strong = unlabeled_logits.chunk(2)
 
-        guess, threshold = self._guess(weak.detach(), unlabeled_weak.detach(), ctx)
-        used = guess.amax(dim=-1) >= threshold
-        target = (soft_cross_entropy(unlabeled_strong, guess) * used).mean()
+        probs, threshold = self._pseudo_labels(weak.detach(), unlabeled_weak.detach(), ctx)
+        mask = probs.amax(dim=-1) >= threshold
+        target = (soft_cross_entropy(unlabeled_strong, probs) * mask).mean()
         source = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
         return StepOutput(
             losses={
                 "supervised": Loss(source / 2),
                 "unsupervised": Loss(target, self.config.unsupervised_weight * warm_up(ctx)),
             },
-            pseudo_labels=PseudoLabels(guess, used),
+            pseudo_labels=PseudoLabels(probs, mask),
             metrics={"threshold": threshold},
         )
 
     def _lambda(self, batch: Batch, ctx: Context) -> Tensor:
-        """(2 · B, C) uniform numbers, those of this process's part of the batch."""
+        """Draw (2 · B, C) uniform numbers for this process's share of the batch."""
         whole = len(ctx.all_gather(batch.labels))
         drawn = torch.rand(2, whole, self.task.num_classes, generator=ctx.generator)
         return ctx.local_shard(drawn, dim=1).flatten(0, 1)
 
-    def _guess(self, labeled: Tensor, unlabeled: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Aligned pseudo labels (U, C) and the 0-dim confidence that they need."""
+    def _pseudo_labels(
+        self, labeled: Tensor, unlabeled: Tensor, ctx: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Return aligned pseudo labels (U, C) and their 0-dim confidence threshold."""
         labeled, unlabeled = labeled.softmax(dim=-1), unlabeled.softmax(dim=-1)
-        # Means over the whole batch: each process adds those of its part, and a one to count it.
+        # Means over the whole batch: each process adds the means of its share, and 1 to count it.
         top = labeled.amax(dim=-1).mean()[None]
-        parts = [labeled.mean(dim=0), unlabeled.mean(dim=0), top, torch.ones_like(top)]
-        totals = ctx.all_reduce_sum(torch.cat(parts))
-        *means, processes = torch.split(totals, [len(part) for part in parts])
-        seen_labeled, seen_unlabeled, confidence = (mean / processes for mean in means)
+        means = [labeled.mean(dim=0), unlabeled.mean(dim=0), top, torch.ones_like(top)]
+        totals = ctx.all_reduce_sum(torch.cat(means))
+        *sums, processes = torch.split(totals, [len(mean) for mean in means])
+        labeled_mean, unlabeled_mean, confidence = (total / processes for total in sums)
         share = 1 - self.config.distribution_decay
-        self.labeled_classes.lerp_(seen_labeled, share)
-        self.unlabeled_classes.lerp_(seen_unlabeled, share)
+        self.labeled_classes.lerp_(labeled_mean, share)
+        self.unlabeled_classes.lerp_(unlabeled_mean, share)
         aligned = align(unlabeled, self.labeled_classes, self.unlabeled_classes)
         return aligned, self.config.relative_threshold * confidence[0]
 
 
-def align(probs: Tensor, wanted: Tensor, found: Tensor) -> Tensor:
-    """Scale probabilities by wanted / found and normalize each row: distribution alignment.
+def align(probs: Tensor, expected: Tensor, actual: Tensor) -> Tensor:
+    """Scale probabilities by expected / actual and normalize each row: distribution alignment.
 
     Args:
         probs: (N, C) probabilities.
-        wanted: (C,) distribution of classes that the guesses should have.
-        found: (C,) distribution that they have.
+        expected: (C,) class distribution that the predictions should have.
+        actual: (C,) class distribution that they have.
 
     Returns:
         (N, C) probabilities.
     """
-    # The small number is the authors': a class that was never guessed must not become infinite.
-    scaled = probs * ((wanted + 1e-6) / (found + 1e-6))
+    # The authors' epsilon: a class that was never predicted must not become infinite.
+    scaled = probs * ((expected + 1e-6) / (actual + 1e-6))
     return scaled / scaled.sum(dim=-1, keepdim=True)
 
 

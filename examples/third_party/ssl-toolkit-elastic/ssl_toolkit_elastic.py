@@ -13,11 +13,11 @@ from ssl_toolkit import AugmentationParams, Augmenter, Options, option
 
 @final
 class Elastic(Augmenter):
-    """Bends images by a smooth random field of displacements, as a hand bends its strokes.
+    """Deform images with a smooth random displacement field, as in handwriting.
 
-    Simard et al. smooth uniform noise of every pixel by a Gaussian. Here the noise is drawn on a
-    coarse grid and interpolated bicubically, which needs no filter and fits any image size. It is
-    never mirrored, whatever `flip` says.
+    Simard et al. smooth uniform noise at every pixel with a Gaussian. Here the noise is drawn on a
+    coarse grid and interpolated bicubically, which needs no filter and works for any image size.
+    Images are never mirrored, regardless of `flip`.
     """
 
     api_version = (1, 0)
@@ -26,9 +26,9 @@ class Elastic(Augmenter):
         """Options of `Elastic`."""
 
         strength: float = option(
-            0.1, ge=0, le=1, help="largest displacement of the grid, as a share of the side"
+            0.1, ge=0, le=1, help="largest displacement of the grid, as a fraction of the side"
         )
-        grid: int = option(4, ge=2, help="points of the grid along each side; more bends finer")
+        grid: int = option(4, ge=2, help="grid points along each side; more deform finer details")
 
     config: Config
 
@@ -40,20 +40,20 @@ class Elastic(Augmenter):
         return {"field": 2 * torch.rand(count, 2, side, side, generator=generator) - 1}
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Read images (N, 3, H, W) at displaced places, bilinearly; the border goes on outside.
+        """Sample images (N, 3, H, W) at displaced positions, bilinearly; the border is replicated.
 
-        Values are averages of neighbors, so that they stay in [0, 1].
+        Values are averages of neighboring pixels, so they stay in [0, 1].
         """
         field = draws["field"].to(images, non_blocking=True)
         field = F.interpolate(field, images.shape[-2:], mode="bicubic", align_corners=True)
-        # Places are counted from -1 to 1, so that a share of the side is twice that.
+        # Coordinates run from -1 to 1, so a fraction of the side is twice that.
         displaced = field.movedim(1, -1) * (2 * self.config.strength)
-        places = F.affine_grid(
+        coordinates = F.affine_grid(
             torch.eye(2, 3).to(images).expand(len(images), 2, 3),
             list(images.shape),
             align_corners=False,
         )
         sampled = F.grid_sample(
-            images, places + displaced, padding_mode="border", align_corners=False
+            images, coordinates + displaced, padding_mode="border", align_corners=False
         )
         return sampled.clamp(0, 1)

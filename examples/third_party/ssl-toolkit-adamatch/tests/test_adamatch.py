@@ -38,15 +38,15 @@ def test_threshold_and_running_means_by_hand(processes):
     algorithm = AdaMatch(options, task)
     labeled = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
     unlabeled = torch.tensor([[0.1, 0.9]]).log()
-    # Processes with equal parts of a batch have the means of one.
-    ctx = SimpleNamespace(total=lambda value: processes * value)
-    guess, threshold = algorithm._guess(labeled, unlabeled, ctx)
+    # Processes with equal shares of a batch have the same means as one.
+    ctx = SimpleNamespace(all_reduce_sum=lambda value: processes * value)
+    probs, threshold = algorithm._pseudo_labels(labeled, unlabeled, ctx)
     assert float(threshold) == pytest.approx(0.5 * (0.8 + 0.6) / 2)
     # A quarter of the way from uniform to the means [0.7, 0.3] and [0.1, 0.9].
     torch.testing.assert_close(algorithm.labeled_classes, torch.tensor([0.55, 0.45]))
     torch.testing.assert_close(algorithm.unlabeled_classes, torch.tensor([0.4, 0.6]))
     scaled = torch.tensor([0.1 * 0.55 / 0.4, 0.9 * 0.45 / 0.6])
-    torch.testing.assert_close(guess[0], scaled / scaled.sum(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(probs[0], scaled / scaled.sum(), atol=1e-5, rtol=0)
 
 
 def test_lambda_is_drawn_for_the_whole_batch_and_shared_out():
@@ -58,8 +58,8 @@ def test_lambda_is_drawn_for_the_whole_batch_and_shared_out():
     def drawn(labels, rank, size):
         ctx = SimpleNamespace(
             generator=torch.Generator().manual_seed(0),
-            gather=lambda labels: labels.repeat(size),
-            share=lambda value, dim: value.chunk(size, dim)[rank],
+            all_gather=lambda labels: labels.repeat(size),
+            local_shard=lambda value, dim: value.chunk(size, dim)[rank],
         )
         batch = SimpleNamespace(labels=torch.zeros(labels, dtype=torch.int64))
         return algorithm._lambda(batch, ctx)

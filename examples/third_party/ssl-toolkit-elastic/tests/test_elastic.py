@@ -1,4 +1,4 @@
-"""The augmenter keeps the contract, bends as far as it is told, and trains."""
+"""The augmenter keeps its contract, deforms images by the requested strength, and trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_contract(check):
 
 
 def ramp(count: int = 1, side: int = 16) -> torch.Tensor:
-    """Images whose value is the place from left to right."""
+    """Return images whose values increase from left to right."""
     return torch.linspace(0, 1, side).expand(count, 3, side, side).clone()
 
 
@@ -31,7 +31,7 @@ def test_a_constant_field_shifts():
     right = torch.zeros(1, 2, 4, 4)
     right[:, 0] = 1
     moved = elastic.transform(images, {"field": right})
-    # A quarter of 16 pixels: each place shows what was four to the right of it.
+    # A quarter of 16 pixels: each pixel shows the one four to its right.
     torch.testing.assert_close(moved[..., :12], images[..., 4:])
     torch.testing.assert_close(moved[..., 12:], torch.ones(1, 3, 16, 4))
 

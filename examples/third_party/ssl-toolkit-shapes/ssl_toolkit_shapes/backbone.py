@@ -11,13 +11,13 @@ from ssl_toolkit import Backbone, ModelError
 
 @final
 class Conv4(Backbone):
-    """Four blocks of 3 x 3 convolution, BatchNorm, ReLU and pooling by 2, then a mean over places.
+    """Four blocks of 3 x 3 convolution, BatchNorm, ReLU and 2 x 2 pooling, then a global mean.
 
-    The embedding network of Snell et al. (Prototypical Networks, NeurIPS 2017, section 3.1), who
-    keep the places. Any image size fits: a last odd row or column is pooled alone.
+    The embedding network of Snell et al. (Prototypical Networks, NeurIPS 2017, section 3.1), which
+    has no global mean. Any image size works: a last odd row or column is pooled alone.
 
     Args:
-        width: channels of every block, which is the length of the features.
+        width: channels of every block, and the number of features.
     """
 
     api_version = (1, 0)
@@ -33,24 +33,24 @@ class Conv4(Backbone):
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
-        """Make the network of a name: ``conv4_32`` has 32 channels.
+        """Build the network with this name: ``conv4_32`` has 32 channels.
 
         Raises:
-            ModelError: published weights are asked for; there are none.
+            ModelError: `pretrained` is set, but there are no published weights.
         """
         if pretrained:
-            raise ModelError(f"backbone {name!r} has no published weights; leave --pretrained out")
+            raise ModelError(f"backbone {name!r} has no published weights; omit --pretrained")
         return cls(int(name.rpartition("_")[2]))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalized images to (N, width) features."""
+        """Map (N, 3, H, W) normalized images to (N, width) features."""
         features: Tensor = self.blocks(images)
         return features
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
-    # A bias would be taken away by the normalization.
+    # BatchNorm would remove a bias.
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-    # Rounded up: an image of 8 pixels is a single place before the last pooling.
+    # Round up: an image of 8 pixels has a single position before the last pooling.
     pooling = nn.MaxPool2d(2, ceil_mode=True)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), pooling)

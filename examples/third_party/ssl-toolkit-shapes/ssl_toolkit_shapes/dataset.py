@@ -1,4 +1,4 @@
-"""Colored shapes, drawn on the spot at any size."""
+"""Colored shapes, rendered on access at any size."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TEST = 300
 
 @final
 class Shapes(Dataset):
-    """1,500 images of five shapes in random colors, sizes and places; nothing to download.
+    """1,500 images of five shapes in random colors, sizes and positions; nothing to download.
 
-    An image is drawn from its number alone, so that it is the same on every machine, and in the
-    size that a run asks for.
+    An image depends only on its index, so it is the same on every machine. It is rendered at the
+    requested size.
     """
 
     api_version = (1, 0)
@@ -30,7 +30,7 @@ class Shapes(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Describe the images; both arguments change nothing, a `root` is told in a note."""
+        """Return the table of all images; `root` only adds a note, `download` has no effect."""
         rows = np.arange(IMAGES)
         return ImageTable(
             classes=CLASSES,
@@ -39,15 +39,15 @@ class Shapes(Dataset):
             parts=np.where(rows < IMAGES - TEST, "pool", "test"),
             read=lambda chosen, size: np.stack([draw(int(row), size) for row in chosen]),
             digest=lambda row: f"shapes {row}",
-            notes=() if root is None else ("shapes are drawn; --root is not used",),
+            notes=() if root is None else ("shapes are rendered; --root is not used",),
         )
 
 
 def draw(row: int, size: int) -> NDArray[np.uint8]:
-    """The image of a row.
+    """Render the image of a row.
 
     Args:
-        row: from 0; the class is the remainder by the number of classes.
+        row: index from 0; the class is the remainder modulo the number of classes.
         size: side in pixels.
 
     Returns:
@@ -57,9 +57,9 @@ def draw(row: int, size: int) -> NDArray[np.uint8]:
     radius = random.uniform(0.2, 0.4)
     middle = random.uniform(radius, 1 - radius, 2)
     back, front = random.uniform(0, 0.4, 3), random.uniform(0.6, 1, 3)
-    places = (np.arange(size) + 0.5) / size
-    x, y = (places[None] - middle[0]) / radius, (places[:, None] - middle[1]) / radius
-    # Above 0 inside; a pixel is `step` wide, over which the edge is blended.
+    centers = (np.arange(size) + 0.5) / size
+    x, y = (centers[None] - middle[0]) / radius, (centers[:, None] - middle[1]) / radius
+    # Positive inside; the edge is blended over one pixel, which is `step` wide.
     inside = _inside(CLASSES[row % len(CLASSES)], x, y)
     step = 1 / (size * radius)
     share = np.clip(0.5 + inside / step, 0, 1)[..., None]
@@ -68,7 +68,7 @@ def draw(row: int, size: int) -> NDArray[np.uint8]:
 
 
 def _inside(name: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Distance to the edge, about, in units of the radius: x (1, size) to the right, y down."""
+    """Return the approximate distance to the edge in radii: x (1, size) to the right, y down."""
     if name == "circle":
         return 1 - np.hypot(x, y)
     if name == "ring":
