@@ -98,9 +98,9 @@ def main() -> None:
         print(f"opening it: {seconds:.2f} s, {arguments.images / seconds:,.0f} images a second")
 
         rows = np.arange(arguments.images)
-        in_memory = image_store.build_store(table, rows, size)
+        in_memory = image_store.load_images(table, rows, size)
         image_store._COPIED_BYTES = 0
-        mapped = image_store.build_store(table, rows, size)
+        mapped = image_store.load_images(table, rows, size)
         assert isinstance(in_memory.images, Tensor)
         assert not isinstance(mapped.images, Tensor)
         ways: dict[str, Callable[[list[int]], Tensor]] = {

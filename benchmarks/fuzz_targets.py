@@ -17,7 +17,7 @@ from PIL import Image
 
 from ssl_toolkit import ToolkitError
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.examine import Examined, examine_images
+from ssl_toolkit.data.cache.format import DecodedImage, examine_images
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
 from ssl_toolkit.inference.model import load_model
@@ -79,7 +79,7 @@ def look(folder: Path, content: bytes) -> str:
     path = folder / "image.png"
     path.write_bytes(content)
     (answer,) = examine_images([path], 8)
-    if isinstance(answer, Examined):
+    if isinstance(answer, DecodedImage):
         assert answer.pixels.shape == (8, 8, 3)
         return "read"
     assert "\n" not in answer

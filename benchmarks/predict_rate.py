@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from ssl_toolkit import load_model, train
-from ssl_toolkit.data.feed.image_store import build_store
+from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.tabular import write_rows
@@ -61,7 +61,7 @@ def main() -> None:
         paths = sorted((data / "test").rglob("*.png"))
         table = read_folder(data, size=given.size)
         rows = np.flatnonzero(table.parts == "test")
-        store = build_store(table, rows, given.size, model.device)
+        store = load_images(table, rows, given.size, model.device)
         evaluated = load_model(run, given.device).classifier.to(memory_format=torch.channels_last)
         places = torch.arange(len(rows))
 

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_toolkit.config.loading import Layer, parse_set, validate
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.engine import trainer as trainers
 from ssl_toolkit.engine.compiling import compile_forwards
@@ -182,7 +182,7 @@ def shares(trainer: Trainer, steps: int) -> dict[str, float]:
     measured, step = Shares(), step_of(trainer)
     parts: list[tuple[Any, str, str]] = [
         (trainer.batches, "draw", "data"),
-        (ImageStore, "gather", "data"),
+        (ImageTensorStore, "gather", "data"),
         (trainer.batches, "_views", "augmentation"),
         (type(trainer.algorithm), "step", "loss"),
         (EngineContext, "teacher_forward", "guess"),

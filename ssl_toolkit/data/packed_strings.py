@@ -1,4 +1,4 @@
-"""Many texts in little memory."""
+"""Many strings in little memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 4096  # texts decoded at a time
+_BLOCK = 4096  # strings decoded at a time
 
 
-class Texts(Sequence[str]):
-    """Texts that are kept as UTF-8, one after another: a million take no more than their bytes.
+class PackedStrings(Sequence[str]):
+    """Sequence of strings, stored as UTF-8 one after another, without an object for each.
 
-    A text is made when it is asked for. Equal to any sequence of the same texts.
+    Equal to any sequence of the same strings.
 
     Args:
         texts: the first ones.
@@ -28,12 +28,12 @@ class Texts(Sequence[str]):
         self.extend(texts)
 
     def append(self, text: str) -> None:
-        """Add one at the end; any text, also one with bytes of a file name that are no UTF-8."""
+        """Append a string, which may hold bytes of a file name that are not UTF-8 (surrogates)."""
         self._bytes += text.encode("utf-8", "surrogatepass")
         self._ends.append(len(self._bytes))
 
     def extend(self, texts: Iterable[str]) -> None:
-        """Add several at the end."""
+        """Append several strings."""
         for text in texts:
             self.append(text)
 
@@ -44,31 +44,31 @@ class Texts(Sequence[str]):
         for start in range(0, len(self), _BLOCK):
             ends = self._ends[start : start + _BLOCK + 1].tolist()
             block = self._bytes[ends[0] : ends[-1]]
-            places = [end - ends[0] for end in ends]
+            bounds = [end - ends[0] for end in ends]
             if block.isascii():  # a character a byte: decoded once
                 text = block.decode("ascii")
-                yield from (text[first:last] for first, last in pairwise(places))
+                yield from (text[first:last] for first, last in pairwise(bounds))
             else:
-                for first, last in pairwise(places):
+                for first, last in pairwise(bounds):
                     yield block[first:last].decode("utf-8", "surrogatepass")
 
     def is_ascii(self) -> bool:
-        """Whether all of their characters are ASCII."""
+        """Return True if all characters are ASCII."""
         return self._bytes.isascii()
 
     @overload
-    def __getitem__(self, place: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
-        if isinstance(place, slice):
-            return tuple(self[one] for one in range(*place.indices(len(self))))
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
         ends = self._ends
-        if place < 0:
-            place += len(ends) - 1
-        if not 0 <= place < len(ends) - 1:
-            raise IndexError(f"text {place} of {len(self)}")
-        return self._bytes[ends[place] : ends[place + 1]].decode("utf-8", "surrogatepass")
+        if index < 0:
+            index += len(ends) - 1
+        if not 0 <= index < len(ends) - 1:
+            raise IndexError(f"index {index} of {len(self)} strings")
+        return self._bytes[ends[index] : ends[index + 1]].decode("utf-8", "surrogatepass")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -78,15 +78,15 @@ class Texts(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Texts({list(self[:10])}{', …' if len(self) > 10 else ''})"
+        return f"PackedStrings({list(self[:10])}{', …' if len(self) > 10 else ''})"
 
 
-def places_of(texts: Sequence[str], wanted: Sequence[str]) -> NDArray[np.int64]:
-    """Where each of `wanted` stands in `texts`, which are all different; -1 for nowhere.
+def index_of(texts: Sequence[str], wanted: Sequence[str]) -> NDArray[np.int64]:
+    """Return the index in `texts` of each of `wanted`, -1 where it is not found.
 
     Args:
-        texts: N of them.
-        wanted: n texts.
+        texts: N strings, all different.
+        wanted: n strings.
 
     Returns:
         (n,).
@@ -100,14 +100,14 @@ def places_of(texts: Sequence[str], wanted: Sequence[str]) -> NDArray[np.int64]:
     found = np.full(len(wanted), -1, dtype=np.int64)
     known = ends > starts
     found[known] = order[starts[known]]
-    for place, (text, row) in enumerate(zip(wanted, found.tolist(), strict=True)):
+    for i, (text, row) in enumerate(zip(wanted, found.tolist(), strict=True)):
         if row >= 0 and texts[row] != text:  # hashes collide
-            alike = order[starts[place] : ends[place]].tolist()
-            found[place] = next((one for one in alike if texts[one] == text), -1)
+            alike = order[starts[i] : ends[i]].tolist()
+            found[i] = next((one for one in alike if texts[one] == text), -1)
     return found
 
 
-def have_twins(texts: Iterable[str]) -> bool:
-    """Whether two are perhaps the same, by hashes of 64 bits: never wrong when it says no."""
+def may_have_duplicates(texts: Iterable[str]) -> bool:
+    """Return True if duplicates may exist (64-bit hashes; no false negatives)."""
     hashes = np.sort(np.fromiter(map(hash, texts), dtype=np.int64))
     return bool((hashes[1:] == hashes[:-1]).any())

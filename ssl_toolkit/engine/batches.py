@@ -22,7 +22,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, Order, derive_seed
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureStore, FeatureViews
@@ -38,12 +38,12 @@ def seeded_generator(*parts: int | str) -> torch.Generator:
 class TrainingImages:
     """The images that training may touch, and where they are in the store."""
 
-    store: ImageStore
+    store: ImageTensorStore
     labeled: Tensor
     """(n,) int64 rows of the store, on its device; likewise below."""
     labels: Tensor
     """(n,) int64 classes of the labeled rows."""
-    pool: ImageStore
+    pool: ImageTensorStore
     """Where the unlabeled ones are: the same store, or one that decodes them as they come."""
     unlabeled: Tensor
     """(m,) int64 rows of `pool`."""
@@ -57,7 +57,7 @@ class TrainingImages:
     """Features of augmented views, from which batches are drawn in place of images."""
 
     @property
-    def plain(self) -> ImageStore | FeatureStore:
+    def plain(self) -> ImageTensorStore | FeatureStore:
         """What a model is evaluated on: features where there are some, else images."""
         return self.store if self.features is None else self.features
 

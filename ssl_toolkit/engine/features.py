@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ssl_toolkit.data.cache.build import feature_root
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
@@ -36,7 +36,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Features in place of images: what `ImageStore` is for a model that needs no pixels."""
+    """Features in place of images: what `ImageTensorStore` is for a model that needs no pixels."""
 
     features: Tensor
     """(N, D) float32, on the device of the run."""
@@ -91,12 +91,12 @@ class FeatureExtractor:
         # the features were there.
         self._model = _digest_of_model(classifier) + str(batch_size).encode() if cached else b""
 
-    def plain(self, store: ImageStore, rows: Tensor) -> Tensor:
+    def plain(self, store: ImageTensorStore, rows: Tensor) -> Tensor:
         """Features of images without augmentation, (n, D), on the device of the store."""
         return self._kept(store, rows, lambda images, _start, _view: images, ["plain"])[0]
 
     def views(
-        self, store: ImageStore, rows: Tensor, augmenter: Augmenter, count: int, seed: int
+        self, store: ImageTensorStore, rows: Tensor, augmenter: Augmenter, count: int, seed: int
     ) -> Tensor:
         """Features of augmented views, (count, n, D), on the device of the store.
 
@@ -133,7 +133,7 @@ class FeatureExtractor:
 
     def _kept(
         self,
-        store: ImageStore,
+        store: ImageTensorStore,
         rows: Tensor,
         change: Change,
         names: Sequence[str],
@@ -154,7 +154,7 @@ class FeatureExtractor:
         return found
 
     @torch.no_grad()
-    def _computed(self, store: ImageStore, rows: Tensor, change: Change, view: int) -> Tensor:
+    def _computed(self, store: ImageTensorStore, rows: Tensor, change: Change, view: int) -> Tensor:
         classifier = self._classifier
         training = classifier.training
         classifier.eval()
@@ -199,7 +199,7 @@ def _code(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__} {told}"
 
 
-def _digest_of_pixels(store: ImageStore, rows: Tensor) -> bytes:
+def _digest_of_pixels(store: ImageTensorStore, rows: Tensor) -> bytes:
     digest = hashlib.sha256()
     for start in range(0, len(rows), 1024):
         pixels = store.pixels(rows[start : start + 1024]).cpu().numpy()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.models.classifier import Classifier
@@ -25,7 +25,7 @@ class Best:
 @torch.no_grad()
 def predict(
     classifier: Classifier,
-    store: ImageStore | FeatureStore,
+    store: ImageTensorStore | FeatureStore,
     rows: Tensor,
     batch_size: int,
     processes: ProcessGroup | None = None,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.cache.image_files import files_of
-from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
+from ssl_toolkit.data.feed.image_store import ImageTensorStore, channel_statistics, load_images
 from ssl_toolkit.data.feed.streaming import StreamedImages, reading_order
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.batches import TrainingImages
@@ -49,10 +49,10 @@ def training_images(
     rows = np.unique(np.concatenate(parts)).astype(np.int64)
     features = None if table.features is None else FeatureStore.of(table.features[rows], device)
     if features is None:
-        store = build_store(table, rows, size, device, progress)
+        store = load_images(table, rows, size, device, progress)
     else:  # images that take no memory, so that every row has a place
         blank = torch.zeros(1, 3, 1, 1, dtype=torch.uint8, device=device)
-        store = ImageStore(blank.expand(len(rows), -1, -1, -1))
+        store = ImageTensorStore(blank.expand(len(rows), -1, -1, -1))
     labeled, labels = places(rows, split.labeled, table, device)
     if buffer is None or not len(split.unlabeled):
         unlabeled, hidden = places(rows, split.unlabeled, table, device)
@@ -70,7 +70,7 @@ def training_images(
         buffer=buffer,
         refuse=settings.on_bad_image == "error",
     )
-    pool = ImageStore(streaming, np.arange(len(streamed)), device)
+    pool = ImageTensorStore(streaming, np.arange(len(streamed)), device)
     order = reading_order(files, streamed, buffer)
     return TrainingImages(store, labeled, labels, pool, unlabeled, hidden, order), rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.batches import BatchMaker, TrainingImages, seeded_generator
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureExtractor, FeatureStore, FeatureViews
@@ -199,7 +199,7 @@ class Transfer:
         return FeatureViews(weak_views, strong_views, labeled, unlabeled)
 
 
-def _spread(features: Tensor, rows: Tensor, store: ImageStore) -> Tensor:
+def _spread(features: Tensor, rows: Tensor, store: ImageTensorStore) -> Tensor:
     """The features of these rows where the store has the images, zeros elsewhere."""
     if len(rows) == len(store):
         return features

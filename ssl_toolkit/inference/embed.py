@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.feed.image_store import build_store
+from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.errors import ConfigError
@@ -112,7 +112,7 @@ def embed(
         raise ConfigError(f"{display_path(Path(data))} holds features already")
     chosen = choose_device(device)
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
-    rows = Collected(workers, size, progress, fit=fit)
+    rows = TableBuilder(workers, size, progress, fit=fit)
     if _is_flat(Path(data)):
         rows.add(walk(Path(data), "", root=real_path(Path(data))), -1, "unlabeled")
         rows.drop_unreadable(refuse=not skip_bad)
@@ -138,7 +138,7 @@ def embed(
         weights=None if weights is None else Path(weights),
         channels_last=True,
     )
-    store = build_store(table, np.arange(len(table.keys)), size, chosen, progress)
+    store = load_images(table, np.arange(len(table.keys)), size, chosen, progress)
     extractor = FeatureExtractor(classifier.to(chosen), batch_size)
     features = extractor.plain(store, torch.arange(len(table.keys)))
     return Embeddings(

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.feed.image_store import ImageStore, build_store
+from ssl_toolkit.data.feed.image_store import ImageTensorStore, load_images
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.compatibility import check_input
@@ -109,11 +109,11 @@ def predict_other_data(
     if not len(rows):
         raise DataError(f"{display_path(data)}: no image carries a label, so nothing can be scored")
     check_input(table.features, model.backbone)
-    store: ImageStore | FeatureStore
+    store: ImageTensorStore | FeatureStore
     if table.features is not None:
         store = FeatureStore.of(table.features[rows], model.device)
     else:
-        store = build_store(table, rows, model.image_size, model.device)
+        store = load_images(table, rows, model.image_size, model.device)
     places = torch.arange(len(rows))
     probabilities = predict(model.classifier, store, places, batch_size).numpy()
     order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)

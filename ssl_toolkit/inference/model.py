@@ -20,10 +20,10 @@ from ssl_toolkit.data.images.files import pillow_muted
 from ssl_toolkit.data.images.inputs import (
     ImageInput,
     Pixels,
+    as_list,
     name_of,
-    pixels_of,
-    several,
-    unit_floats,
+    to_float01,
+    to_pixels,
 )
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
@@ -151,7 +151,7 @@ class Model:
             made = [part if isinstance(part, Tensor) else torch.tensor(part) for part in parts]
             found = [self(part.float()).cpu().numpy() for part in made]
             return np.concatenate(found) if found else np.empty((0, len(self.classes)), np.float32)
-        given = several(images)
+        given = as_list(images)
         rows = list(self.stream(given, batch_size, workers=workers))
         faults = [
             f"can't read image {name_of(image, place)}: {row}"
@@ -191,13 +191,13 @@ class Model:
             raise ModelError(f"the model ({self.backbone}) takes features, not images")
         with pillow_muted():
             if threads < 1:
-                yield from (pixels_of(image, size, fit) for image in images)
+                yield from (to_pixels(image, size, fit) for image in images)
                 return
             pool = ThreadPoolExecutor(threads)
             waiting: deque[Future[Pixels | str]] = deque()
             try:
                 for image in images:
-                    waiting.append(pool.submit(pixels_of, image, size, fit))
+                    waiting.append(pool.submit(to_pixels, image, size, fit))
                     if len(waiting) > ahead:
                         yield waiting.popleft().result()
                 while waiting:
@@ -207,7 +207,7 @@ class Model:
 
     def _forward(self, decoded: Sequence[Pixels]) -> NDArray[np.float32]:
         if any(image.dtype != np.uint8 for image in decoded):
-            decoded = [unit_floats(image) for image in decoded]
+            decoded = [to_float01(image) for image in decoded]
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
         images = pixels.to(torch.float32)
         if pixels.dtype == torch.uint8:

@@ -1,4 +1,4 @@
-"""Finds transfers from the device to the host, on a CPU as well, where they cost nothing.
+"""FileTree transfers from the device to the host, on a CPU as well, where they cost nothing.
 
 On a CPU every tensor that comes from the marked ones counts as being on the device; those that
 were made by factories or drawn from a generator count as being on the host. So a share that is

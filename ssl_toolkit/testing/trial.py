@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import EMASettings, OptimizerSettings, ResolvedSettings
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.batches import BatchMaker, TrainingImages
 from ssl_toolkit.engine.context import EngineContext
@@ -273,7 +273,7 @@ def _training_images(classes: int, size: tuple[int, int], device: torch.device) 
     labels = torch.arange(classes * (16 if classes < 20 else 3)) % classes
     noise = 0.1 * torch.rand(len(labels), 3, *size, generator=generator)
     pixels = (255 * (kinds[labels] + noise)).to(torch.uint8)
-    store = ImageStore(pixels.to(device))
+    store = ImageTensorStore(pixels.to(device))
     rows, labels = torch.arange(len(labels), device=device), labels.to(device)
     few = len(labels) // 3
     return TrainingImages(store, rows[:few], labels[:few], store, rows[few:], labels[few:])

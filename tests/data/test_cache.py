@@ -18,7 +18,7 @@ from ssl_toolkit.data.cache import format
 from ssl_toolkit.data.cache.build import open_cache
 from ssl_toolkit.data.cache.image_files import RelativePaths
 from ssl_toolkit.data.feed import image_store
-from ssl_toolkit.data.feed.image_store import ImageStore, build_store, channel_statistics
+from ssl_toolkit.data.feed.image_store import ImageTensorStore, channel_statistics, load_images
 from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.errors import DataError
@@ -343,9 +343,9 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
         monkeypatch.setattr(format, "_HELD_BYTES", 200)
     table = read_folder(folder, size=8, on_bad_image="skip")
     rows = np.array([3, 1, 4])
-    made = build_store(table, rows, 8)
+    made = load_images(table, rows, 8)
     assert isinstance(made.images, torch.Tensor) == (kept == "copy")
-    plain = ImageStore(torch.from_numpy(table.read(rows, 8).transpose(0, 3, 1, 2).copy()))
+    plain = ImageTensorStore(torch.from_numpy(table.read(rows, 8).transpose(0, 3, 1, 2).copy()))
     assert len(made) == len(plain) == 3
     indices = torch.tensor([2, 0, 0, 1])
     for _ in range(3):  # pages are given back in between
@@ -359,15 +359,15 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
 def test_a_table_without_a_size_gets_its_cache_in_the_store(folder, root):
     table = read_folder(folder)
     assert not root.exists()
-    build_store(table, np.arange(6), 8)
+    load_images(table, np.arange(6), 8)
     assert len(folders(root)) == 1
     (folder / "train/a/2.png").write_bytes(b"")
     table = read_folder(folder, on_bad_image="skip")
-    assert len(build_store(table, np.arange(5), 8)) == 5
+    assert len(load_images(table, np.arange(5), 8)) == 5
     gone = read_folder(folder, on_bad_image="skip")
     (folder / "train/b/1.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"1\.png: empty file"):
-        build_store(gone, np.arange(5), 8)
+        load_images(gone, np.arange(5), 8)
 
 
 def test_meta_is_plain(paths, root):

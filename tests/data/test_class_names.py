@@ -31,7 +31,7 @@ from ssl_toolkit.data.class_names import (
 )
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.listing import Listing
-from ssl_toolkit.data.readers.rows import BadRows, records
+from ssl_toolkit.data.readers.rows import RowErrors, records
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.data.splits.split_file import load_split, save_split
@@ -74,7 +74,7 @@ def test_a_manifest_reads_back_the_same(
 ) -> None:
     path = tmp_path / f"m.{suffix}"
     write_rows(path, MANIFEST, [[key, name, "labeled", 0.5] for key, name in names])
-    bad = BadRows("m")
+    bad = RowErrors("m")
     found = list(records(path, bad, "path", []))
     bad.refuse()
     assert [(key, name, split) for _, key, name, split in found] == [

@@ -91,7 +91,7 @@ def test_what_is_dropped(text, dropped):
     table = table_of(text)
     split = split_of(table)
     leaks = find_leaks(table, split_parts(table, split))
-    assert leaks.offenders.tolist() == dropped
+    assert leaks.rows_to_drop.tolist() == dropped
     kept, told = drop_leaks(table, split, leaks)
     assert told.dropped == bool(dropped)
     left = np.concatenate([kept.labeled, kept.unlabeled, kept.validation, kept.test])

@@ -17,7 +17,7 @@ from ssl_toolkit.data.cache.build import open_cache
 from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed.streaming import StreamedImages
 from ssl_toolkit.data.images.files import fit_image, read_images
-from ssl_toolkit.data.images.inputs import pixels_of, unit_floats
+from ssl_toolkit.data.images.inputs import to_float01, to_pixels
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.fit import lay_out
@@ -70,10 +70,10 @@ def test_gray_images_are_padded_with_white_as_well() -> None:
 
 def test_floats_are_padded_as_bytes_are() -> None:
     levels = np.asarray(wide(1))
-    bytes_, floats = (pixels_of(given, 16, "pad") for given in (levels, levels / 255.0))
+    bytes_, floats = (to_pixels(given, 16, "pad") for given in (levels, levels / 255.0))
     assert not isinstance(bytes_, str)
     assert not isinstance(floats, str)
-    np.testing.assert_allclose(unit_floats(floats), unit_floats(bytes_), atol=1 / 255)
+    np.testing.assert_allclose(to_float01(floats), to_float01(bytes_), atol=1 / 255)
 
 
 def test_the_caches_of_both_layouts_are_apart(

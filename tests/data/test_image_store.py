@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from ssl_toolkit.data.feed.image_store import LEAST_STD, ImageStore, build_store, channel_statistics
+from ssl_toolkit.data.feed.image_store import (
+    LEAST_STD,
+    ImageTensorStore,
+    channel_statistics,
+    load_images,
+)
 from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, derive_seed
 from ssl_toolkit.interfaces import ImageTable
 
@@ -21,7 +26,7 @@ def test_store_holds_the_rows_asked_for_in_their_order():
     images = np.random.default_rng(0).integers(0, 256, (600, 4, 4, 3)).astype(np.uint8)
     rows = np.random.default_rng(1).permutation(600)[:520]
     calls = []
-    store = build_store(table_of(images), rows, 4, "cpu", lambda *told: calls.append(told))
+    store = load_images(table_of(images), rows, 4, "cpu", lambda *told: calls.append(told))
     assert calls == [(256, 520), (512, 520), (520, 520)]
     assert len(store) == 520
     assert store.images.dtype == torch.uint8
@@ -37,22 +42,22 @@ def test_store_holds_the_rows_asked_for_in_their_order():
 def test_store_refuses_other_tensors():
     for wrong in (torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, 3, dtype=torch.uint8)):
         with pytest.raises(ValueError, match=r"must be \(N, 3, H, W\) uint8"):
-            ImageStore(wrong)
+            ImageTensorStore(wrong)
 
 
 def test_channel_statistics_are_those_of_float64():
     images = torch.randint(0, 256, (300, 3, 5, 7), dtype=torch.uint8)
     images[:, 1] //= 3
     rows = torch.arange(0, 300, 2)
-    mean, std = channel_statistics(ImageStore(images), rows)
+    mean, std = channel_statistics(ImageTensorStore(images), rows)
     exact = images[rows].double() / 255
     np.testing.assert_allclose(mean, exact.mean((0, 2, 3)), rtol=1e-13)
     np.testing.assert_allclose(std, exact.std((0, 2, 3), correction=0), rtol=1e-12)
-    assert (mean, std) == channel_statistics(ImageStore(images), rows.flip(0).numpy())
+    assert (mean, std) == channel_statistics(ImageTensorStore(images), rows.flip(0).numpy())
 
 
 def test_constant_channels_keep_a_width():
-    store = ImageStore(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8))
+    store = ImageTensorStore(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8))
     assert channel_statistics(store, torch.tensor([0, 1])) == ((1.0,) * 3, (LEAST_STD,) * 3)
     with pytest.raises(ValueError, match="at least one image"):
         channel_statistics(store, torch.tensor([]))

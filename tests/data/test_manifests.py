@@ -10,8 +10,8 @@ from tiny_images import put, rows_of
 
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.manifests import part_of, read_manifest
-from ssl_toolkit.data.readers.rows import MOST_FAULTS, BadRows, records
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.rows import MOST_FAULTS, RowErrors, records
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.errors import DataError
 
 SPLIT = {
@@ -142,7 +142,7 @@ def test_lists_of_path_and_label(folder):
     ],
 )
 def test_labels_of_several_words_in_lists(tmp_path, line, path, label):
-    bad = BadRows("l.txt")
+    bad = RowErrors("l.txt")
     found = list(records(manifest(tmp_path, f"{line}\r\n", "l.txt"), bad, "path", []))
     assert found == [(1, path, label, "")]
 
@@ -268,7 +268,7 @@ def test_a_long_manifest_is_read_in_one_pass(tmp_path):
     put(tmp_path / "images" / "0000000.jpg")
     lines = [f"images/{n:07d}.jpg,{'' if n % 10 else f'class {n % 7}'}" for n in range(count)]
     path = manifest(tmp_path, "path,label\n" + "\n".join(lines))
-    rows = Collected()
+    rows = TableBuilder()
     start = time.process_time()
     assert len(read_manifest(path, None, rows)) == 7
     assert time.process_time() - start < 10 * count / 1_000_000 * 4  # 10 s a million, slow machines

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ssl_toolkit.data import packed_strings as module
-from ssl_toolkit.data.packed_strings import Texts, have_twins, places_of
+from ssl_toolkit.data.packed_strings import PackedStrings, index_of, may_have_duplicates
 
 ODD = ["a/1.png", "", "ä/猫.png", "a\udc80b", "x" * 300, "\ud83d\ude00", "z"]
 
@@ -11,7 +11,7 @@ ODD = ["a/1.png", "", "ä/猫.png", "a\udc80b", "x" * 300, "\ud83d\ude00", "z"]
 @pytest.mark.parametrize("given", [[], ["a"], ["a", "bc", ""], ODD])
 def test_texts_are_a_sequence_of_what_was_put_in(given, block, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", block)
-    texts = Texts(given)
+    texts = PackedStrings(given)
     assert len(texts) == len(given)
     assert list(texts) == given
     assert [texts[place] for place in range(len(given))] == given
@@ -30,22 +30,22 @@ def test_texts_are_a_sequence_of_what_was_put_in(given, block, monkeypatch):
 
 
 def test_texts_grow():
-    texts = Texts()
+    texts = PackedStrings()
     texts.append("a")
     texts.extend(["b", "ü"])
-    assert repr(texts) == "Texts(['a', 'b', 'ü'])"
-    assert repr(Texts("x" * 11)).endswith(", …)")
+    assert repr(texts) == "PackedStrings(['a', 'b', 'ü'])"
+    assert repr(PackedStrings("x" * 11)).endswith(", …)")
 
 
 def test_texts_take_little_memory():
-    texts = Texts(f"images/{number:07}.png" for number in range(1000))
+    texts = PackedStrings(f"images/{number:07}.png" for number in range(1000))
     assert len(texts._bytes) + texts._ends.itemsize * len(texts._ends) < 30 * 1001
 
 
 def test_twins():
-    assert not have_twins(["a", "b", "ab"])
-    assert have_twins(["a", "b", "a"])
-    assert not have_twins([])
+    assert not may_have_duplicates(["a", "b", "ab"])
+    assert may_have_duplicates(["a", "b", "a"])
+    assert not may_have_duplicates([])
 
 
 class Alike(str):
@@ -63,6 +63,6 @@ class Alike(str):
 def test_places(kind):
     texts = [kind(text) for text in ("c", "a", "b", "d")]
     wanted = [kind(text) for text in ("a", "x", "d", "a", "c")]
-    assert places_of(texts, wanted).tolist() == [1, -1, 3, 1, 0]
-    assert places_of([], wanted).tolist() == [-1] * 5
-    assert places_of(texts, []).tolist() == []
+    assert index_of(texts, wanted).tolist() == [1, -1, 3, 1, 0]
+    assert index_of([], wanted).tolist() == [-1] * 5
+    assert index_of(texts, []).tolist() == []

@@ -44,7 +44,7 @@ LOOK = """
 import json, resource, sys
 from pathlib import Path
 import ssl_toolkit.engine.experiment, ssl_toolkit.data.readers.detect
-from ssl_toolkit.data.cache.examine import examine_images
+from ssl_toolkit.data.cache.format import examine_images
 from ssl_toolkit.errors import DataError
 
 def peak():  # Linux counts the memory of the process that started this one into ru_maxrss

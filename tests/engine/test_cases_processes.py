@@ -20,7 +20,7 @@ from in_process import call, refusal
 from torch import Tensor
 
 from ssl_toolkit import registry
-from ssl_toolkit.data.feed.image_store import build_store
+from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.metrics import scores
@@ -79,7 +79,7 @@ class OneOfTwo(ProcessGroup):
 def test_22_each_picture_counts_once(batch_size: int, cases: Path) -> None:
     table = read_folder(cases / "c22_metric_two_procs", size=32)
     rows = np.flatnonzero(table.parts == "test")
-    store = build_store(table, rows, 32, torch.device("cpu"), None)
+    store = load_images(table, rows, 32, torch.device("cpu"), None)
     constant = Classifier(AlwaysFirst(), 2)
     torch.manual_seed(0)
     for classifier in (constant, Classifier(WideResNet(10, 1), 2)):

@@ -16,7 +16,7 @@ import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.data.cache.build import feature_root
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.models.classifier import Classifier
@@ -52,17 +52,17 @@ def classifier() -> Classifier:
 
 
 @pytest.fixture
-def store() -> ImageStore:
+def store() -> ImageTensorStore:
     generator = torch.Generator().manual_seed(2)
     images = torch.randint(256, (10, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    return ImageStore(images)
+    return ImageTensorStore(images)
 
 
 ROWS = torch.tensor([7, 0, 3, 3, 9])
 
 
 def test_plain_features_are_those_of_the_backbone_in_eval_mode(
-    classifier: Classifier, store: ImageStore
+    classifier: Classifier, store: ImageTensorStore
 ) -> None:
     found = FeatureExtractor(classifier.train(), 2).plain(store, ROWS)
     assert classifier.training
@@ -74,7 +74,7 @@ def test_plain_features_are_those_of_the_backbone_in_eval_mode(
     layer(found).sum().backward()  # no tensor of inference mode
 
 
-def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageStore) -> None:
+def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageTensorStore) -> None:
     weak = Weak()
     first = FeatureExtractor(classifier, 4)
     plain, views = first.plain(store, ROWS), first.views(store, ROWS, weak, 2, seed=5)
@@ -87,7 +87,7 @@ def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageStore
 
 @pytest.mark.parametrize("what", ["weights", "statistics", "pixels", "batch size", "seed"])
 def test_the_cache_is_for_the_same_content_alone(
-    what: str, classifier: Classifier, store: ImageStore
+    what: str, classifier: Classifier, store: ImageTensorStore
 ) -> None:
     weak, size, seed = Weak(), 4, 5
     FeatureExtractor(classifier, size).views(store, ROWS, weak, 1, seed)
@@ -108,7 +108,7 @@ def test_the_cache_is_for_the_same_content_alone(
 
 
 def test_equal_weights_of_another_backbone_share_nothing(
-    classifier: Classifier, store: ImageStore
+    classifier: Classifier, store: ImageTensorStore
 ) -> None:
     FeatureExtractor(classifier, 4).plain(store, ROWS)
     classifier.backbone.layers[2] = torch.nn.Tanh()  # no weight says so
@@ -119,7 +119,7 @@ def test_equal_weights_of_another_backbone_share_nothing(
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
 def test_a_damaged_file_is_computed_again(
-    damage: str, classifier: Classifier, store: ImageStore
+    damage: str, classifier: Classifier, store: ImageTensorStore
 ) -> None:
     wanted = FeatureExtractor(classifier, 4).plain(store, ROWS)
     (file,) = feature_root().glob("*.npy")
@@ -134,7 +134,7 @@ def test_a_damaged_file_is_computed_again(
 
 
 def test_a_view_depends_on_seed_place_and_number_alone(
-    classifier: Classifier, store: ImageStore
+    classifier: Classifier, store: ImageTensorStore
 ) -> None:
     weak = Weak()
     one, all_ = (

@@ -15,7 +15,7 @@ import torch
 from torch.optim import AdamW
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.feed.image_store import ImageStore
+from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interfaces import StepOutput
@@ -38,7 +38,7 @@ def on_meta(**keys: Any) -> Trainer:
     images = trainer.batches.images
     stored = images.store.images
     assert isinstance(stored, torch.Tensor)
-    store = ImageStore(stored.to("meta"))
+    store = ImageTensorStore(stored.to("meta"))
     names = ("labeled", "labels", "unlabeled", "hidden")
     moved = {name: getattr(images, name).to("meta") for name in names}
     trainer.batches.images = replace(images, store=store, pool=store, **moved)

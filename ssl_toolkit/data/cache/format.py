@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import math
 import mmap
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.examine import Examined, examine_images
 from ssl_toolkit.data.cache.in_use import META, Use
+from ssl_toolkit.data.images.decoding import Unreadable, to_upright
+from ssl_toolkit.data.images.files import each_image, fit_image, open_content, opened_image
 from ssl_toolkit.files import write_json
 
 Progress = Callable[[int, int], None]
 """Called with how many images of how many are read."""
 
+_SMALL_BYTES = 16 * 2**20  # of a file that is read at once
 _BLOCK_BYTES = 16 * 2**20  # pixels of one block
 _CHECKED_BYTES = 256 * 2**20  # of a column, spread evenly, when a cache is opened
 _HELD_BYTES = 64 * 2**20  # of the mapped file, before its pages are given back
@@ -266,7 +271,7 @@ def _blocks(
         columns = {name: column[: len(block)] for name, column in whole.items()}
         faults = {}
         for place, answer in enumerate(examine_images(block, size, workers, fit)):
-            if isinstance(answer, Examined):
+            if isinstance(answer, DecodedImage):
                 columns["pixels"][place] = answer.pixels.transpose(2, 0, 1)
                 columns["digests"][place] = np.frombuffer(answer.digest, np.uint8)
                 columns["shapes"][place] = answer.shape
@@ -316,3 +321,62 @@ def _map(path: Path) -> mmap.mmap:
     # Shared and read-only: a private map of a file beyond the memory would be refused.
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """An image that could be read, and what its file is like."""
+
+    pixels: NDArray[np.uint8]
+    """(size, size, 3), as `read_image`."""
+    digest: bytes
+    """SHA-256 of the file, 32 bytes."""
+    shape: tuple[int, int]
+    """Width and height of the upright image."""
+    mode: str
+    """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
+
+
+def examine_images(
+    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
+) -> list[DecodedImage | str]:
+    """Read, verify and hash images, each decoded once.
+
+    Args:
+        paths: the files.
+        size: side in pixels.
+        workers: threads that decode; 0 decodes in the calling one.
+        fit: see `fit_image`.
+
+    Returns:
+        For each what was found, or the reason why it can't be read.
+    """
+
+    def examine(path: Path) -> DecodedImage | str:
+        try:
+            content = _small_content(path)  # read once; what is wrong with a file is told below
+            with opened_image(path if content is None else content) as image:
+                mode = image.mode
+                upright = to_upright(image)
+                if content is None:
+                    with open_content(path) as file:
+                        digest = hashlib.file_digest(file, "sha256").digest()
+                else:
+                    digest = hashlib.sha256(content).digest()
+                return DecodedImage(fit_image(upright, size, fit), digest, upright.size, mode)
+        except Unreadable as error:
+            return str(error)
+
+    return each_image(examine, paths, workers)
+
+
+def _small_content(path: Path) -> bytes | None:
+    """The bytes of a regular file that memory has room for, else None."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _SMALL_BYTES:
+            return None
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except OSError:
+        return None

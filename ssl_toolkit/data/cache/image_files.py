@@ -20,7 +20,7 @@ from ssl_toolkit.data.cache.format import ImageCache, Progress
 from ssl_toolkit.data.images.archives import container, tar_member
 from ssl_toolkit.data.images.decoding import Unreadable
 from ssl_toolkit.data.images.files import open_content, opened_image, pillow_muted, read_images
-from ssl_toolkit.data.packed_strings import Texts
+from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.interfaces import ImageTable
 
 
@@ -217,7 +217,7 @@ class ImageFiles(Sequence[str]):
     def _cached_paths(self) -> Sequence[str]:
         if self._cached is None:
             return self._paths
-        return Texts(self._paths[index] for index in self._cached.tolist())
+        return PackedStrings(self._paths[index] for index in self._cached.tolist())
 
     def _by_row(self, cache: ImageCache) -> ImageCache:
         """The cache of `_cached_paths` by row of the table."""

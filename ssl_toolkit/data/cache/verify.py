@@ -10,7 +10,7 @@ import numpy as np
 
 from ssl_toolkit.data.cache.format import Progress
 from ssl_toolkit.data.cache.image_files import files_of, with_files
-from ssl_toolkit.data.packed_strings import Texts
+from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import display_path
@@ -49,7 +49,7 @@ def verify(
     good = np.delete(np.arange(len(table.keys)), sorted(faults))
     return replace(
         with_files(table, files.drop(faults)),
-        keys=Texts(table.keys[row] for row in good.tolist()),
+        keys=PackedStrings(table.keys[row] for row in good.tolist()),
         labels=table.labels[good],
         parts=table.parts[good],
         notes=(*table.notes, *notes),

@@ -24,7 +24,7 @@ _COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the C
 _MOVED_BYTES = 2 * 2**30  # of decoded files, moved to another device
 
 
-class ImageStore:
+class ImageTensorStore:
     """Images of one size, gathered by index.
 
     Args:
@@ -104,13 +104,13 @@ class ImageStore:
         return first, second
 
 
-def build_store(
+def load_images(
     table: ImageTable,
     rows: NDArray[np.int64],
     size: int,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
-) -> ImageStore:
+) -> ImageTensorStore:
     """Read images of a table into a store.
 
     Files are decoded once, into a cache (`ImageFiles`). Its pixels are copied up to 128 MiB, or
@@ -136,20 +136,20 @@ def build_store(
         limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
         whole = bool(cache.has(rows).all())
         if whole and (stays or len(rows) * 3 * size * size > limit):
-            return ImageStore(cache, rows, device)
+            return ImageTensorStore(cache, rows, device)
     images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
     for start in range(0, len(rows), _BLOCK):
         block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))
         images[start : start + len(block)] = block.permute(0, 3, 1, 2).to(device)
         if progress is not None:
             progress(start + len(block), len(rows))
-    return ImageStore(images)
+    return ImageTensorStore(images)
 
 
 def channel_statistics(
-    store: ImageStore,
+    store: ImageTensorStore,
     rows: Tensor | NDArray[np.int64],
-    *others: tuple[ImageStore, Tensor],
+    *others: tuple[ImageTensorStore, Tensor],
 ) -> tuple[ChannelStatistics, ChannelStatistics]:
     """Mean and standard deviation of each channel over images of a store.
 

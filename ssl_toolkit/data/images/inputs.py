@@ -23,7 +23,7 @@ Pixels = NDArray[np.uint8] | NDArray[np.float32]
 """(size, size, 3) RGB, uint8 or float in [0, 1]."""
 
 
-def several(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
+def as_list(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
     """One image as a list of one, a stack as its images.
 
     Stacks are arrays (N, H, W, 3), (N, H, W, 1) or (N, H, W), and tensors (N, 3, H, W), (N, 1, H,
@@ -46,7 +46,7 @@ def name_of(image: ImageInput, place: int) -> str:
     return display_path(Path(image)) if isinstance(image, str | os.PathLike) else f"number {place}"
 
 
-def pixels_of(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
+def to_pixels(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
     """One image, made square as `fit_image` does; inside `pillow_muted`, from any thread.
 
     Args:
@@ -109,7 +109,7 @@ def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.fl
     return fitted
 
 
-def unit_floats(pixels: Pixels) -> NDArray[np.float32]:
+def to_float01(pixels: Pixels) -> NDArray[np.float32]:
     """Pixels as floats in [0, 1]."""
     floats = pixels.astype(np.float32)
     return floats / np.float32(255) if pixels.dtype == np.uint8 else floats

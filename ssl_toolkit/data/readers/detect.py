@@ -15,7 +15,7 @@ from ssl_toolkit.data.readers.hugging_face import is_metadata, read_image_folder
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
 from ssl_toolkit.data.readers.npz import read_npz
 from ssl_toolkit.data.readers.rows import SUFFIXES
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -57,7 +57,7 @@ def read_data(
         DataError: it doesn't exist, is of no known layout, or what is in it is wrong.
     """
     top = Path(path)
-    rows = Collected(workers, size, progress, lazily, fit)
+    rows = TableBuilder(workers, size, progress, lazily, fit)
     suffix = top.suffix.lower()
     if top.is_dir():
         shards, tables, metadata = _files(top)
@@ -133,7 +133,7 @@ def _files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]
     return of(".tar"), of(".parquet"), metadata
 
 
-def _check_filled(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
+def _check_filled(top: Path, classes: tuple[str, ...], rows: TableBuilder) -> None:
     """Refuse classes whose images were all skipped."""
     counts = Counter(
         label

@@ -30,7 +30,7 @@ _LEFT_BY_TOOLS = frozenset(
 
 
 @dataclass
-class Finds:
+class FileTree:
     """What a walk met; keys are relative to the data folder, with ``/``, as UTF-8 text."""
 
     images: dict[str, Path] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def entries(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: display_text(path.name))
 
 
-def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Finds:
+def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> FileTree:
     """Collect the images below one folder.
 
     Real folders come first; then each linked folder that was not seen yet is walked once, so that
@@ -71,7 +71,7 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fin
     Raises:
         DataError: a folder can't be listed.
     """
-    finds = Finds()
+    tree = FileTree()
     base = real_path(top)
     seen = {base}
     linked: list[tuple[Path, str]] = []
@@ -89,11 +89,11 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fin
                 else:
                     enter(path, inner)
             elif path.suffix.lower() not in IMAGE_SUFFIXES:
-                finds.unused.append(inner)
+                tree.unused.append(inner)
             elif path.is_symlink() and in_any(real_path(path), others):
-                finds.links.append(inner)
+                tree.links.append(inner)
             else:
-                finds.images[inner] = path
+                tree.images[inner] = path
 
     def enter(folder: Path, key: str) -> None:
         real = real_path(folder)
@@ -101,13 +101,13 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fin
             seen.add(real)
             descend(folder, key)
         else:
-            finds.links.append(key)
+            tree.links.append(key)
 
     descend(top, key)
     for path, inner in linked:  # grows while linked folders hold more links
         enter(path, inner)
-    finds.images = dict(sorted(finds.images.items()))
-    return finds
+    tree.images = dict(sorted(tree.images.items()))
+    return tree
 
 
 def unused_notes(names: Iterable[str], why: str) -> list[str]:

@@ -12,7 +12,7 @@ from ssl_toolkit.data.cache.format import Progress
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.images.kinds import kind_of_name, way_out
 from ssl_toolkit.data.readers.file_tree import entries, in_any, is_inside, real_path, walk
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
 from ssl_toolkit.text import display_path, display_text, summarize
@@ -84,7 +84,7 @@ def read_folder(
         raise DataError(
             f"the data folder {display_path(top)} {kind}; give one that holds {LAYOUTS}"
         )
-    rows = Collected(workers, size, progress, lazily, fit)
+    rows = TableBuilder(workers, size, progress, lazily, fit)
     inside = entries(top)
     folders = [entry for entry in inside if entry.is_dir()]
     rows.unused += [display_text(entry.name) for entry in inside if not entry.is_dir()]
@@ -124,7 +124,7 @@ def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
     return sources
 
 
-def _read_splits(top: Path, sources: dict[Source, Path], rows: Collected) -> tuple[str, ...]:
+def _read_splits(top: Path, sources: dict[Source, Path], rows: TableBuilder) -> tuple[str, ...]:
     """Read the layouts with a folder a split; returns the classes."""
     main: Part = "labeled" if "labeled" in sources else "pool"
     validation, val = sources.get("validation"), sources.get("val")
@@ -181,7 +181,7 @@ def _read_classes(
     folders: Sequence[Path],
     part: Part,
     others: Sequence[Path],
-    rows: Collected,
+    rows: TableBuilder,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[str, ...]:
     """Read class folders into the table; returns `classes`, by default those read here."""
@@ -199,14 +199,14 @@ def _read_classes(
         ):
             rows.links.append(prefix + name)
             continue
-        finds = walk(folder, prefix + name, root=root, others=others)
-        if not prefix and not finds.images and not any(map(kind_of_name, finds.unused)):
+        tree = walk(folder, prefix + name, root=root, others=others)
+        if not prefix and not tree.images and not any(map(kind_of_name, tree.unused)):
             rows.ignored.append(name)  # beside the classes of a single pool: no class
             continue
         if kind not in kinds[-1:]:
             kinds.append(kind)
         label = len(kinds) - 1 if classes is None else classes.index(kind)
-        rows.add(finds, label, part)
+        rows.add(tree, label, part)
     return tuple(kinds) if classes is None else classes
 
 
@@ -215,13 +215,15 @@ def _class_of(folder: Path) -> str:
     return class_name(display_text(folder.name))
 
 
-def _read_unlabeled(top: Path, pool: Path | None, others: Sequence[Path], rows: Collected) -> None:
+def _read_unlabeled(
+    top: Path, pool: Path | None, others: Sequence[Path], rows: TableBuilder
+) -> None:
     if pool is None:
         rows.notes.append(f"no unlabeled images: there is no folder {display_path(top)}/unlabeled")
         return
-    finds = walk(pool, display_text(pool.name), root=real_path(top), others=others)
-    rows.add(finds, -1, "unlabeled")
-    if not finds.images:
+    tree = walk(pool, display_text(pool.name), root=real_path(top), others=others)
+    rows.add(tree, -1, "unlabeled")
+    if not tree.images:
         rows.notes.append(f"no unlabeled images: the folder {display_path(pool)} holds none")
 
 
@@ -243,7 +245,7 @@ def _both(top: Path, one: Path, other: Path) -> DataError:
     )
 
 
-def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None:
+def _check_classes(top: Path, classes: tuple[str, ...], rows: TableBuilder) -> None:
     where = display_path(rows.folders[0] if rows.folders else top)
     start = f"{display_text(rows.folders[0].name)}/" if rows.folders else ""
     pairs = zip(rows.labels, rows.parts, strict=True)
@@ -260,7 +262,7 @@ def _check_classes(top: Path, classes: tuple[str, ...], rows: Collected) -> None
         raise DataError(f"{where} has {len(classes)} class folders; two classes are the least")
 
 
-def _but(start: str, rows: Collected) -> str:
+def _but(start: str, rows: TableBuilder) -> str:
     """What a class folder without images holds in their place; empty for nothing known."""
     kinds = Counter(kind_of_name(name) for name in rows.unused if name.startswith(start))
     skipped = [note for note in rows.notes if note.startswith(f"skipped {start}")]

@@ -12,8 +12,8 @@ from ssl_toolkit.data.class_names import class_of
 from ssl_toolkit.data.images.archives import parquet_images, parquet_path
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.data.readers.manifests import fill, fill_from_files, part_of
-from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_text, records
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, label_text, records
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path, display_text
 
@@ -32,7 +32,7 @@ def is_metadata(path: Path) -> bool:
     return b"file_name" in first and b"label" in first
 
 
-def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
+def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images that ``metadata.csv`` or ``metadata.jsonl`` files name.
 
     A file in ``train/``, ``validation/`` or ``test/`` says the split; in the data folder itself
@@ -50,7 +50,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> t
     Raises:
         DataError: as `manifests.read_manifest`.
     """
-    bad = BadRows(display_path(top))
+    bad = RowErrors(display_path(top))
 
     def found() -> Iterator[Record]:
         for path in metadata:
@@ -64,7 +64,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: Collected) -> t
     return fill_from_files(found(), top, bad, rows)
 
 
-def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
+def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images of parquet files, without reading any.
 
     A file whose name, or whose folder's, begins with a split's (``train-00000-of-00001.parquet``)
@@ -84,7 +84,7 @@ def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str
         DataError: pyarrow isn't installed, a file is damaged or lacks a column of images, or as
             `manifests.fill`.
     """
-    bad = BadRows(display_path(top), "row")
+    bad = RowErrors(display_path(top), "row")
 
     def found() -> Iterator[Record]:
         for path in files:
@@ -95,7 +95,7 @@ def read_parquet(files: Sequence[Path], top: Path, rows: Collected) -> tuple[str
     return fill(found(), os.path.abspath(top), bad, rows)
 
 
-def _rows(path: Path, top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
+def _rows(path: Path, top: Path, bad: RowErrors, rows: TableBuilder) -> Iterator[Record]:
     try:
         source = parquet_images(os.fspath(path), os.stat(path).st_mtime_ns)
         column, names = _label_column(source.schema)

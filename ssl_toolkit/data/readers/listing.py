@@ -50,16 +50,16 @@ def list_images(arguments: Sequence[str]) -> Listing:
             listing.names.append(display_text(typed))
             listing.paths.append(path)
             continue
-        finds = walk(path, "", root=real_path(path))
+        tree = walk(path, "", root=real_path(path))
         start = display_text(os.path.join(typed, ""))
-        if not finds.images:
-            known = [name for name in finds.unused if kind_of_name(name)]
+        if not tree.images:
+            known = [name for name in tree.unused if kind_of_name(name)]
             told = "; ".join(["there are no images in this folder", *unused_notes(known, "")])
             faults.append(f"{display_path(path)}: {told}")
-        listing.names.extend(start + key.removeprefix("/") for key in finds.images)
-        listing.paths.extend(finds.images.values())
-        unused += [start + key.removeprefix("/") for key in finds.unused]
-        links += [start + key.removeprefix("/") for key in finds.links]
+        listing.names.extend(start + key.removeprefix("/") for key in tree.images)
+        listing.paths.extend(tree.images.values())
+        unused += [start + key.removeprefix("/") for key in tree.unused]
+        links += [start + key.removeprefix("/") for key in tree.links]
     if faults:
         raise DataError(faults)
     listing.notes.extend(unused_notes(unused, "no image's extension"))

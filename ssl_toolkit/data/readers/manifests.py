@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ssl_toolkit.data.class_names import class_name, name_fault
-from ssl_toolkit.data.packed_strings import Texts, have_twins
+from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.file_tree import is_inside, real_path
-from ssl_toolkit.data.readers.rows import BadRows, Record, records
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.rows import Record, RowErrors, records
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.registry import did_you_mean
@@ -38,7 +38,7 @@ PARTS: dict[str, Part] = {
 _LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=True))})(?![a-z])")
 
 
-def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, ...]:
+def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images that a manifest names; opens none of them.
 
     A table has a first line that names its columns: ``path``, and ``label`` and ``split`` where
@@ -61,13 +61,13 @@ def read_manifest(path: Path, root: Path | None, rows: Collected) -> tuple[str, 
         DataError: the file can't be read, some rows are wrong (told by line), fewer than two
             classes carry labels, or none of the images exists.
     """
-    bad = BadRows(display_path(path))
+    bad = RowErrors(display_path(path))
     found = records(path, bad, "path", rows.notes)
     return fill_from_files(found, path.parent if root is None else root, bad, rows)
 
 
 def fill_from_files(
-    found: Iterable[Record], root: Path, bad: BadRows, rows: Collected
+    found: Iterable[Record], root: Path, bad: RowErrors, rows: TableBuilder
 ) -> tuple[str, ...]:
     """Add records of image files to the table; see `read_manifest`.
 
@@ -84,7 +84,7 @@ def fill_from_files(
     classes = fill(found, base, bad, rows, Links(base))
     rows.paths = rows.keys
     if not rows.keys.is_ascii() and any(_file_name(key) != key for key in rows.keys):
-        rows.paths = Texts(_file_name(key) for key in rows.keys)
+        rows.paths = PackedStrings(_file_name(key) for key in rows.keys)
     rows.base = base
     if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
         first = display_path(Path(base, rows.paths[0]))
@@ -98,8 +98,8 @@ def fill_from_files(
 def fill(
     found: Iterable[Record],
     base: str,
-    bad: BadRows,
-    rows: Collected,
+    bad: RowErrors,
+    rows: TableBuilder,
     links: Links | None = None,
 ) -> tuple[str, ...]:
     """Add records to the table, all but where the images are.
@@ -148,7 +148,7 @@ def fill(
             lines.append(line)
             numbers.append(forms[label])
             parts.append(part if label else "unlabeled")
-    if have_twins(keys):
+    if may_have_duplicates(keys):
         _name_twins(keys, lines, bad)
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
     bad.refuse()
@@ -164,7 +164,7 @@ def fill(
     return classes
 
 
-def _name_twins(keys: Sequence[str], lines: Sequence[int], bad: BadRows) -> None:
+def _name_twins(keys: Sequence[str], lines: Sequence[int], bad: RowErrors) -> None:
     seen: dict[str, int] = {}
     for key, line in zip(keys, lines, strict=True):
         if key in seen:
@@ -242,7 +242,7 @@ def _classes(
     numbers: Sequence[int],
     parts: Sequence[Part],
     lines: Sequence[int],
-    bad: BadRows,
+    bad: RowErrors,
     notes: list[str],
 ) -> tuple[str, ...]:
     """The classes of labeled and pool images; what else is named is a fault or a note."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.label_values import label_names, label_numbers, sorted_classes
-from ssl_toolkit.data.packed_strings import Texts, have_twins
+from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.manifests import PARTS
 from ssl_toolkit.errors import DataError
@@ -92,8 +92,8 @@ def read_npz(path: Path) -> ImageTable:
     make = _feature_table if kind == "features" else _image_table
     table = make(classes, groups, where)
     if "keys" in arrays and len(groups) == 1:
-        keys = Texts(map(str, arrays["keys"].tolist()))
-        if len(keys) != len(table.keys) or have_twins(keys):
+        keys = PackedStrings(map(str, arrays["keys"].tolist()))
+        if len(keys) != len(table.keys) or may_have_duplicates(keys):
             raise DataError(f"{where}: keys must be {len(table.keys)} different texts")
         table = replace(table, keys=keys)
     counts = {part: int((table.parts == part).sum()) for part in dict.fromkeys(PARTS.values())}
@@ -174,7 +174,7 @@ def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -
     keys = (f"{group.prefix}{n:08d}" for group in groups for n in range(len(group.values)))
     return ImageTable(
         classes=classes,
-        keys=Texts(keys),
+        keys=PackedStrings(keys),
         labels=np.concatenate([label_numbers(group.names, classes) for group in groups]),
         parts=np.concatenate([group.parts for group in groups]),
         read=read,

@@ -34,7 +34,7 @@ Record = tuple[int, str, str, str]
 
 
 @dataclass
-class BadRows:
+class RowErrors:
     """The faults of a file, told together."""
 
     where: str
@@ -61,7 +61,7 @@ class BadRows:
             raise DataError(self.told)
 
 
-def records(path: Path, bad: BadRows, column: str, notes: list[str]) -> Iterator[Record]:
+def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterator[Record]:
     """The rows of a manifest of any kind.
 
     Args:
@@ -114,7 +114,7 @@ _SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))
 _PATH_ENDS = re.compile(rf"(.*(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
 
 
-def _listed(lines: Iterable[str], bad: BadRows) -> Iterator[Record]:
+def _listed(lines: Iterable[str], bad: RowErrors) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if "\t" in text:
@@ -136,7 +136,7 @@ def _listed(lines: Iterable[str], bad: BadRows) -> Iterator[Record]:
 
 
 def _table(
-    lines: Iterator[str], suffix: str, bad: BadRows, column: str, notes: list[str]
+    lines: Iterator[str], suffix: str, bad: RowErrors, column: str, notes: list[str]
 ) -> Iterator[Record]:
     first = next(lines, "")
     delimiter = "\t" if suffix == ".tsv" else max(",;\t", key=first.count)
@@ -168,7 +168,7 @@ def _table(
         raise DataError(f"{bad.where}, line {rows.line_num + 1}: {error}") from None
 
 
-def _objects(lines: Iterable[str], bad: BadRows, column: str) -> Iterator[Record]:
+def _objects(lines: Iterable[str], bad: RowErrors, column: str) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -13,14 +13,14 @@ from ssl_toolkit.data.cache.format import Progress
 from ssl_toolkit.data.cache.image_files import ImageFiles, RelativePaths, with_files
 from ssl_toolkit.data.cache.verify import skipped, unreadable
 from ssl_toolkit.data.images.files import image_faults
-from ssl_toolkit.data.packed_strings import Texts
-from ssl_toolkit.data.readers.file_tree import Finds, unused_notes
+from ssl_toolkit.data.packed_strings import PackedStrings
+from ssl_toolkit.data.readers.file_tree import FileTree, unused_notes
 from ssl_toolkit.interfaces import ImageTable, Part
 from ssl_toolkit.text import summarize
 
 
 @dataclass
-class Collected:
+class TableBuilder:
     """Rows of the table and what the user should hear about the rest."""
 
     workers: int = 0
@@ -35,8 +35,8 @@ class Collected:
     """See `images.fit_image`."""
     folders: list[Path] = field(default_factory=list)
     """The folders of the splits, the one that says which classes there are first."""
-    keys: Texts = field(default_factory=Texts)
-    paths: Texts = field(default_factory=Texts)
+    keys: PackedStrings = field(default_factory=PackedStrings)
+    paths: PackedStrings = field(default_factory=PackedStrings)
     """Perhaps the keys themselves."""
     base: str = ""
     """The folder that relative `paths` are in; empty for the current one."""
@@ -48,14 +48,14 @@ class Collected:
     notes: list[str] = field(default_factory=list)
     _files: ImageFiles | None = field(default=None, init=False)
 
-    def add(self, finds: Finds, label: int, part: Part) -> None:
+    def add(self, tree: FileTree, label: int, part: Part) -> None:
         """Add what a walk met, all with one label (-1 for none) and part."""
-        self.keys.extend(finds.images)
-        self.paths.extend(map(str, finds.images.values()))
-        self.labels += [label] * len(finds.images)
-        self.parts += [part] * len(finds.images)
-        self.unused += finds.unused
-        self.links += finds.links
+        self.keys.extend(tree.images)
+        self.paths.extend(map(str, tree.images.values()))
+        self.labels += [label] * len(tree.images)
+        self.parts += [part] * len(tree.images)
+        self.unused += tree.unused
+        self.links += tree.links
 
     def drop_unreadable(self, *, refuse: bool) -> None:
         """Decode every image; leave the unreadable ones out with a note each.
@@ -84,7 +84,7 @@ class Collected:
         self.notes += skipped(self.keys, faults)
         good = [row for row in range(len(files)) if row not in faults]
         self._files = files.drop(faults)
-        self.keys = Texts(self.keys[row] for row in good)
+        self.keys = PackedStrings(self.keys[row] for row in good)
         self.labels = [self.labels[row] for row in good]
         self.parts = [self.parts[row] for row in good]
 

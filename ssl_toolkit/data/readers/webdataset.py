@@ -20,8 +20,8 @@ from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
 from ssl_toolkit.data.readers.file_tree import unused_notes
 from ssl_toolkit.data.readers.manifests import fill, part_of
-from ssl_toolkit.data.readers.rows import LABEL_LENGTH, BadRows, Record, label_text
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, label_text
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.data.readers.webdataset_index import Index, Member, indexed
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path, display_text, summarize
@@ -49,7 +49,7 @@ class Sample:
         return next((self.labels[end] for end in LABEL_SUFFIXES if self.labels.get(end)), "")
 
 
-def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str, ...]:
+def read_shards(shards: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images of tar files; reads headers and labels, no image, and each shard once.
 
     What was found is kept (`shard_index.indexed`). A shard whose name, or whose folder's, begins
@@ -67,11 +67,13 @@ def read_shards(shards: Sequence[Path], top: Path, rows: Collected) -> tuple[str
         DataError: a shard can't be read or leads outside, a label is none, or fewer than two
             classes carry labels.
     """
-    bad = BadRows(display_path(top), "sample")
+    bad = RowErrors(display_path(top), "sample")
     return fill(_records(shards, top, bad, rows), os.path.abspath(top), bad, rows)
 
 
-def _records(shards: Sequence[Path], top: Path, bad: BadRows, rows: Collected) -> Iterator[Record]:
+def _records(
+    shards: Sequence[Path], top: Path, bad: RowErrors, rows: TableBuilder
+) -> Iterator[Record]:
     number = 0
     dotted: list[str] = []
     for shard in shards:

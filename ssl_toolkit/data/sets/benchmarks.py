@@ -45,8 +45,8 @@ class CIFAR10(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``cifar-10-batches-py/``; see `Dataset.load`."""
-        folder = find_files(root, "cifar10", ["cifar-10-batches-py"], download)
-        with told_faults("cifar10", folder):
+        folder = require_files(root, "cifar10", ["cifar-10-batches-py"], download)
+        with wrap_dataset_errors("cifar10", folder):
             from torchvision.datasets import CIFAR10 as Source
 
             train = Source(folder, train=True, download=download)
@@ -76,8 +76,8 @@ class CIFAR100(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``cifar-100-python/``; see `Dataset.load`."""
-        folder = find_files(root, "cifar100", ["cifar-100-python"], download)
-        with told_faults("cifar100", folder):
+        folder = require_files(root, "cifar100", ["cifar-100-python"], download)
+        with wrap_dataset_errors("cifar100", folder):
             from torchvision.datasets import CIFAR100 as Source
 
             train = Source(folder, train=True, download=download)
@@ -108,8 +108,8 @@ class SVHN(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read the two .mat files; see `Dataset.load`."""
-        folder = find_files(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
-        with told_faults("svhn", folder):
+        folder = require_files(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
+        with wrap_dataset_errors("svhn", folder):
             from torchvision.datasets import SVHN as Source
 
             train = Source(folder, split="train", download=download)
@@ -133,8 +133,8 @@ class STL10(Dataset):
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
-        folder = find_files(root, "stl10", ["stl10_binary"], download)
-        with told_faults("stl10", folder):
+        folder = require_files(root, "stl10", ["stl10_binary"], download)
+        with wrap_dataset_errors("stl10", folder):
             from torchvision.datasets import STL10 as Source
 
             train = Source(folder, split="train", download=download)
@@ -183,7 +183,7 @@ def _fold(path: Path, name: str) -> set[int]:
         raise DataError(f"{display_path(path)} is corrupt: fold {number} names no images") from None
 
 
-def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
+def require_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
     """The folder of the files; looks for them before torchvision, whose import takes seconds.
 
     Raises:
@@ -201,7 +201,7 @@ def find_files(root: Path | None, name: str, wanted: Sequence[str], download: bo
 
 
 @contextlib.contextmanager
-def told_faults(name: str, folder: Path) -> Iterator[None]:
+def wrap_dataset_errors(name: str, folder: Path) -> Iterator[None]:
     """Turn what torchvision raises for missing, damaged or unreachable files into one line.
 
     Raises:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from ssl_toolkit.data.readers.manifests import Links, inside
-from ssl_toolkit.data.readers.rows import BadRows, records
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.rows import RowErrors, records
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.data.sets.benchmarks import default_root
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
@@ -53,7 +53,7 @@ class DomainNetReal(Dataset):
                 "the folder that holds real/, real_train.txt and real_test.txt with --root DIR"
                 f"{never}"
             )
-        rows = Collected(lazily=True)
+        rows = TableBuilder(lazily=True)
         names: dict[int, str] = {}
         base = os.path.abspath(folder)
         links = Links(base, ["real"])
@@ -79,9 +79,9 @@ class DomainNetReal(Dataset):
 
 
 def _read_list(
-    path: Path, part: Part, base: str, links: Links, names: dict[int, str], rows: Collected
+    path: Path, part: Part, base: str, links: Links, names: dict[int, str], rows: TableBuilder
 ) -> None:
-    bad = BadRows(display_path(path))
+    bad = RowErrors(display_path(path))
     seen = set(rows.keys)
     for line, text, label, _ in records(path, bad, "path", rows.notes):
         key = inside(text, base)

@@ -16,7 +16,7 @@ from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
 from ssl_toolkit.data.readers.manifests import Links
-from ssl_toolkit.data.readers.table_builder import Collected
+from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.data.sets.benchmarks import default_root
 from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.data.splits.draw import hashed_order
@@ -112,7 +112,7 @@ def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
     return table(np.split(split, ends))
 
 
-def _parted_files(rows: tuple[Collected, tuple[str, ...]]) -> ImageTable:
+def _parted_files(rows: tuple[TableBuilder, tuple[str, ...]]) -> ImageTable:
     collected, names = rows
     collected.notes += _counted(names, len(collected.keys))
     collected.parts = _test_parts(collected.table(names)).tolist()
@@ -186,7 +186,7 @@ def _rows(path: Path, images: NDArray[np.uint8], rows: Any) -> NDArray[np.uint8]
         raise DataError(f"{display_path(path)}: 'class_dict' has rows that aren't there") from None
 
 
-def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
+def _listed(folder: Path) -> tuple[TableBuilder, tuple[str, ...]]:
     """images/ with train.csv, val.csv and test.csv, each ``filename,label``."""
     found: dict[str, str] = {}
     faults = []
@@ -211,7 +211,7 @@ def _listed(folder: Path) -> tuple[Collected, tuple[str, ...]]:
         raise DataError(faults[:20])
     classes = tuple(sorted(set(found.values())))
     numbers = {name: number for number, name in enumerate(classes)}
-    rows = Collected(lazily=True)
+    rows = TableBuilder(lazily=True)
     for name, label in sorted(found.items(), key=lambda item: (item[1], item[0])):
         rows.keys.append(f"images/{name}")
         rows.paths.append(f"{folder}/images/{name}")
@@ -234,13 +234,13 @@ def _class_folders(folder: Path) -> list[Path]:
     return filled if len(filled) > 1 else []
 
 
-def _walked(folder: Path, folders: list[Path]) -> tuple[Collected, tuple[str, ...]]:
+def _walked(folder: Path, folders: list[Path]) -> tuple[TableBuilder, tuple[str, ...]]:
     classes = tuple(sorted(path.name for path in folders))
     if len(set(classes)) < len(classes):
         raise DataError(
             f"{display_path(folder)}: train/, val/ and test/ share classes; they must not"
         )
-    rows = Collected(lazily=True)
+    rows = TableBuilder(lazily=True)
     for path in sorted(folders, key=lambda path: path.name):
         key = path.relative_to(folder).as_posix()
         rows.add(

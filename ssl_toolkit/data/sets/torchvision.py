@@ -16,9 +16,9 @@ from PIL import Image
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.data.images.files import pillow_muted, try_image
-from ssl_toolkit.data.packed_strings import Texts
+from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.fit import FittedRead
-from ssl_toolkit.data.sets.benchmarks import default_root, told_faults
+from ssl_toolkit.data.sets.benchmarks import default_root, wrap_dataset_errors
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
 from ssl_toolkit.registry import did_you_mean
@@ -144,7 +144,7 @@ class TorchvisionSet(Dataset):
         folder = default_root() if root is None else root
         kind = getattr(torchvision.datasets, self.name)
         sources: dict[Part, Any] = {}
-        with told_faults(f"{PREFIX}{self.name}", folder):
+        with wrap_dataset_errors(f"{PREFIX}{self.name}", folder):
             accepted = inspect.signature(kind.__init__).parameters
             fetch = {"download": download} if {"download", "kwargs"} & accepted.keys() else {}
             if self.name == "ImageNet":  # not even with False: it can't be fetched
@@ -201,10 +201,10 @@ def _file_table(
         rows += sorted(zip(keys, own, labels[part].tolist(), [part] * len(own), strict=True))
     table = ImageTable(
         classes=classes,
-        keys=Texts(key for key, _, _, _ in rows),
+        keys=PackedStrings(key for key, _, _, _ in rows),
         labels=np.array([label for _, _, label, _ in rows], dtype=np.int64),
         parts=np.array([part for _, _, _, part in rows], dtype=np.str_),
-        files=Texts(path for _, path, _, _ in rows),
+        files=PackedStrings(path for _, path, _, _ in rows),
     )
     return open_files(table)
 

@@ -28,7 +28,7 @@ class Group:
     """Classes, -1 for none."""
 
     @property
-    def two_labels(self) -> bool:
+    def conflicting_labels(self) -> bool:
         """Whether the images stand under more than one class."""
         return len({*self.labels} - {-1}) > 1
 
@@ -36,10 +36,12 @@ class Group:
     def is_leak(self) -> bool:
         """Whether they are in test or validation and elsewhere, or have two labels."""
         parts = {*self.parts}
-        return self.two_labels or (len(parts) > 1 and not parts.isdisjoint(("test", "validation")))
+        return self.conflicting_labels or (
+            len(parts) > 1 and not parts.isdisjoint(("test", "validation"))
+        )
 
     @property
-    def offenders(self) -> list[int]:
+    def rows_to_drop(self) -> list[int]:
         """The rows that `drop_leaks` removes.
 
         Where the group reaches into the test: all that are not test images. Where it reaches
@@ -50,7 +52,8 @@ class Group:
         return [
             row
             for row, part in zip(self.rows.tolist(), self.parts, strict=True)
-            if (held and part not in (held, "test")) or (self.two_labels and part == "labeled")
+            if (held and part not in (held, "test"))
+            or (self.conflicting_labels and part == "labeled")
         ]
 
 
@@ -60,15 +63,17 @@ class Leaks:
 
     groups: tuple[Group, ...] = ()
     dropped: bool = False
-    """Whether the `offenders` were removed from the split."""
+    """Whether the `rows_to_drop` were removed from the split."""
 
     def __bool__(self) -> bool:
         return bool(self.groups)
 
     @property
-    def offenders(self) -> Rows:
+    def rows_to_drop(self) -> Rows:
         """The rows that `drop_leaks` removes, ascending."""
-        return np.array(sorted(row for group in self.groups for row in group.offenders), np.int64)
+        return np.array(
+            sorted(row for group in self.groups for row in group.rows_to_drop), np.int64
+        )
 
     def warning(self) -> str:
         """All of it in one line."""
@@ -81,7 +86,7 @@ class Leaks:
             counts = Counter(part for group in reaching for part in group.parts)
             if told := [f"{counts[part]} {part}" for part in others if counts[part]]:
                 tolds.append(f"{' and '.join(told)} images are {held} images too")
-        if two := [group for group in self.groups if group.two_labels]:
+        if two := [group for group in self.groups if group.conflicting_labels]:
             files = sum(len(group.rows) for group in two)
             tolds.append(f"{len(two)} images stand under two labels ({files} files)")
         way_out = "removed" if self.dropped else "--drop-leaks removes the training side"
@@ -89,7 +94,7 @@ class Leaks:
 
     def content(self, table: ImageTable) -> dict[str, Any]:
         """What the list says: of every image its path, part, class and whether it offends."""
-        bad = {*self.offenders.tolist()}
+        bad = {*self.rows_to_drop.tolist()}
         groups = [
             [
                 {
@@ -175,16 +180,16 @@ def _identical(table: ImageTable, groups: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Leaks]:
-    """The split without `Leaks.offenders`, which a note counts; and the leaks as dropped ones.
+    """The split without `Leaks.rows_to_drop`, which a note counts; and the leaks as dropped ones.
 
     Raises:
         DataError: a class is left without labeled images.
     """
-    offenders = leaks.offenders
-    if not len(offenders):
+    rows_to_drop = leaks.rows_to_drop
+    if not len(rows_to_drop):
         return split, leaks
     parts = {part: getattr(split, part) for part in ("labeled", "unlabeled", "validation")}
-    kept = {part: rows[~np.isin(rows, offenders)] for part, rows in parts.items()}
+    kept = {part: rows[~np.isin(rows, rows_to_drop)] for part, rows in parts.items()}
     counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
     if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
         raise DataError(
@@ -193,6 +198,6 @@ def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Le
         )
     found = {part: len(rows) - len(kept[part]) for part, rows in parts.items()}
     told = ", ".join(f"{count} {part}" for part, count in found.items() if count)
-    note = f"--drop-leaks removed {len(offenders)} images: {told}"
+    note = f"--drop-leaks removed {len(rows_to_drop)} images: {told}"
     changed = replace(split, **kept, notes=(*split.notes, note))
     return changed, replace(leaks, dropped=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ssl_toolkit.data.class_names import class_name
-from ssl_toolkit.data.packed_strings import places_of
+from ssl_toolkit.data.packed_strings import index_of
 from ssl_toolkit.data.readers.manifests import inside
-from ssl_toolkit.data.readers.rows import BadRows, Record, bounded_lines, records
+from ssl_toolkit.data.readers.rows import Record, RowErrors, bounded_lines, records
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -58,13 +58,13 @@ def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
 
 def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
     """Rows of the table, and the labels that the file gives to rows without one."""
-    bad = BadRows(display_path(path))
+    bad = RowErrors(display_path(path))
     found = list(_lines(path, bad))
     labeled = any(label for _, _, label, _ in found)
-    rows = places_of(table.keys, [text for _, text, _, _ in found])
+    rows = index_of(table.keys, [text for _, text, _, _ in found])
     for read in (str.strip, lambda text: _key(text.strip(), base)):
         if (rows < 0).any():  # perhaps with spaces around, perhaps written as paths
-            rows = np.maximum(rows, places_of(table.keys, [read(text) for _, text, _, _ in found]))
+            rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in found]))
     numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
     said: dict[int, int] = {}
@@ -94,7 +94,7 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
     return np.array(sorted(said), dtype=np.int64), said
 
 
-def _lines(path: Path, bad: BadRows) -> list[Record]:
+def _lines(path: Path, bad: RowErrors) -> list[Record]:
     if path.suffix.lower() in _TABLES:
         return list(records(path, bad, "path", []))
     try:

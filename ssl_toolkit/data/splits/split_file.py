@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ssl_toolkit.data.packed_strings import places_of
+from ssl_toolkit.data.packed_strings import index_of
 from ssl_toolkit.data.splits.contents import (
     NAMED,
     Changes,
@@ -133,7 +133,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     rows: dict[str, Rows] = {}
     for part in PARTS:
         keys = content.pop(part)
-        places = places_of(table.keys, keys)
+        places = index_of(table.keys, keys)
         if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
             told = f"{len(foreign):,} of {len(keys):,} {part} images"
             faults.append(f"{where}: {told} that the data doesn't have: {summarize(foreign)}")
