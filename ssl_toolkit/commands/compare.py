@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ssl_toolkit.commands.run import configuration_options, tell_clashes
+from ssl_toolkit.commands.flags import configuration_options
+from ssl_toolkit.commands.run import tell_clashes
 from ssl_toolkit.commands.screen import echo, echo_data
 
 
@@ -33,7 +34,7 @@ from ssl_toolkit.commands.screen import echo, echo_data
 @click.option("--jobs", metavar="N", help="Runs at a time (of a launcher that takes it).")
 @click.option("--threads", metavar="N", help="CPU threads of a run (default: shared out).")
 @click.option("--no-probe", is_flag=True, help="No row for the linear probe under --pretrained.")
-@configuration_options(without=("--algo", "--seed"))
+@configuration_options(without=("algo", "seed"))
 @click.option("--overwrite", is_flag=True, help="Replace the comparison that is in --output.")
 @click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop.")
 @click.option("--quiet", is_flag=True, help="Warnings and results only.")

@@ -6,36 +6,13 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.flags import add_options, common_options, resume_options
+
 
 @click.command(short_help="Go on with a run that was stopped.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Where its images are now, if they were moved.",
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Steps in all, to train longer than was asked at first.",
-)
-@click.option(
-    "--devices",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that share each batch from now on (default: as before).",
-)
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="MIN",
-    help="Minutes after which to save and stop this time (default: as in its configuration).",
-)
-@click.option("--quiet", is_flag=True, help="Warnings and results only.")
-@click.option("--verbose", is_flag=True, help="Every row of metrics.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@resume_options
+@add_options(common_options)
 def command(
     run: Path,
     data: Path | None,

@@ -76,8 +76,8 @@ def _option(config: Any, name: str) -> dict[str, Any]:
     option = {
         "name": name,
         "default": field.default,
-        "type": _type(schema),
-        "range": _range(schema),
+        "type": type_text(schema),
+        "range": range_text(schema),
         "meaning": field.description or "",
         "source": (field.json_schema_extra or {}).get("source", ""),
     }
@@ -87,17 +87,19 @@ def _option(config: Any, name: str) -> dict[str, Any]:
     return option
 
 
-def _type(schema: dict[str, Any]) -> str:
+def type_text(schema: dict[str, Any]) -> str:
+    """Return the type of an option, of its JSON schema."""
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
     if "anyOf" in schema:
-        return " | ".join(_type(branch) for branch in schema["anyOf"])
+        return " | ".join(type_text(branch) for branch in schema["anyOf"])
     return str(schema.get("type", "any"))
 
 
-def _range(schema: dict[str, Any]) -> str:
+def range_text(schema: dict[str, Any]) -> str:
+    """Return the bounds of an option, of its JSON schema."""
     signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
     limits = {key: branch[key] for branch in [schema, *schema.get("anyOf", [])] for key in branch}
     return ", ".join(f"{sign} {limits[key]:g}" for key, sign in signs.items() if key in limits)

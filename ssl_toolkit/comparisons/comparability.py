@@ -10,29 +10,11 @@ from typing import Any
 from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.config.comparability import differences, flatten, permitted, shared_keys
 from ssl_toolkit.config.loading import AUTO
+from ssl_toolkit.config.roles import Consequence, keys_behind
 from ssl_toolkit.data.splits.split_file import compare_files
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import summarize
-
-_DATA = ("dataset", "data", "classes")
-_SPLIT = (
-    *_DATA,
-    "labels_per_class",
-    "num_labels",
-    "labels",
-    "val_fraction",
-    "test_fraction",
-    "labeled_in_pool",
-    "on_bad_image",
-    "drop_leaks",
-    "stream_buffer",
-)
-_WEIGHTS = (*_DATA, "backbone", "pretrained", "weights", "image_size", "fit")
-_DRAWS = (*_SPLIT, "sampler", "image_size", "batch_size")
-"""The keys that a split, the initial weights and the classes follow from, and with those of
-`augment` the draws: where one of these differs by permission, what follows from it may differ too.
-"""
 
 
 def section(config: Mapping[str, Any]) -> str:
@@ -83,8 +65,9 @@ def check_comparable(
         for key, value in _joined(runs, _algorithm).items():
             if isinstance(value, _BySeed):
                 messages.append(f"{key} differs between the seeds of {name}: {value}")
-    for what, keys in (("split", _SPLIT), ("initial weights", _WEIGHTS), ("classes", _DATA)):
-        messages += _unequal(members, what, keys)
+    consequences: tuple[Consequence, ...] = ("split", "initial weights", "classes")
+    for what in consequences:
+        messages += _unequal(members, what, keys_behind(what))
     messages += unequal_draws(members)
     if messages:
         raise ConfigError(messages)
@@ -184,8 +167,9 @@ def unequal_draws(members: Sequence[ComparedRun]) -> list[str]:
     Only what two runs both draw is held against each other, where the settings that it follows from
     are equal.
     """
-    augment = [k for m in members for k in shared_settings(m) if k.startswith("augment.")]
-    keys = (*_DRAWS, *dict.fromkeys(augment))
+    causes = keys_behind("draws")
+    shared = dict.fromkeys(key for member in members for key in shared_settings(member))
+    keys = [key for key in shared if key in causes or key.partition(".")[0] in causes]
     names = dict.fromkeys(name for member in members for name in _draws(member))
     return [
         f"{message} (versions may differ; or for other numbers of images the augmenter draws "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ssl_toolkit.config.loading import NOT_COMPARED
+from ssl_toolkit.config.roles import NOT_COMPARED
 
 
 def shared_keys(tree: Mapping[str, Any], section: str) -> dict[str, Any]:

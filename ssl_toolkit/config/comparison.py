@@ -28,25 +28,18 @@ from ssl_toolkit.config.loading import (
     validate,
 )
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.config.settings import Place
+from ssl_toolkit.config.roles import FOLLOW_STEPS
+from ssl_toolkit.config.settings import Names, Place, split_names
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 
-
-def _listed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-Names = Annotated[list[str], BeforeValidator(_listed)]
 MOST_SEEDS = 10_000
 """In one range: more is a typing error, and would take all memory."""
 
 
 def _ranges(value: Any) -> Any:
     """Seeds with ``0-2`` written out; whatever is neither list nor text is left to pydantic."""
-    listed = _listed(value)
+    listed = split_names(value)
     if not isinstance(listed, list):
         return listed
     seeds: list[Any] = []
@@ -111,17 +104,6 @@ class ComparisonSettings(Options):
     )
     name: str | None = option(None, min_length=1, help="title; default: the folder's name")
     output: Place | None = option(None, help="folder of the comparison")
-
-
-"""What every method with a pre-trained backbone has to beat."""
-
-BUDGET_KEYS = (
-    "steps",
-    "eval_every",
-    "ema.decay",
-    "model.batchnorm_momentum",
-)
-"""Shared keys that follow from the number of steps, and differ under a budget of another kind."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +328,7 @@ def allowed_keys(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> se
     """Shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
     sections = {row.config.section for row in rows} | {"algorithm"}
     swept = {key for key in settings.sweep if key.partition(".")[0] not in sections}
-    budget = () if settings.budget == "steps" else BUDGET_KEYS
+    budget = () if settings.budget == "steps" else FOLLOW_STEPS
     return {*settings.allow_different, *swept, *budget}
 
 

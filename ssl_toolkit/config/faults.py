@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ssl_toolkit.config.settings import OTHER_NAMES, Settings
+from ssl_toolkit.config.other_names import OTHER_NAMES
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import near_names
 

@@ -16,14 +16,14 @@ from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.faults import FLAGS, Faults, Path_
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import (
+from ssl_toolkit.config.recipes import (
     FINE_TUNING,
     FINE_TUNING_RATE,
     HEAD_TRAINING,
     SHARED_REFERENCE,
-    ResolvedSettings,
-    Settings,
 )
+from ssl_toolkit.config.roles import NOT_COMPARED
+from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.files import holds_features
 
@@ -33,27 +33,6 @@ Defaults = Literal["reference", "for_pretrained"] | None
 
 AUTO = "auto"
 """The algorithm that stands for a choice among the installed ones."""
-
-NOT_COMPARED = frozenset(
-    {
-        "algo",
-        "seed",
-        "output",
-        "workers",
-        "time_limit",
-        "minutes",
-        "on_collapse",
-        "log_every",
-        "save_every",
-        "keep_checkpoints",
-        "download",
-        "root",
-        "split",
-        "loggers",
-        "group",
-    }
-)
-"""Settings that two rows of one table may differ in."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
+from ssl_toolkit.config.roles import OPEN_VALUES
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import load_table, named_dataset
@@ -20,8 +21,6 @@ from ssl_toolkit.interfaces import Backbone, DatasetDefaults
 from ssl_toolkit.models.factory import own_image_size, size_for
 from ssl_toolkit.models.feature_input import feature_backbone
 
-STEPS = 1000
-LEARNING_RATE = 0.002
 MOST_HEADERS = 200
 """Images whose headers are read to learn how large the images of a data set are."""
 MOST_ROWS = 20
@@ -100,7 +99,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
 
 
 def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None) -> dict[str, Any]:
-    steps = settings.steps or STEPS
+    steps = settings.steps or OPEN_VALUES["steps"]
     backbone = settings.backbone or defaults.backbone or default_plugins.BACKBONE
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
     labels_given = any(
@@ -115,7 +114,7 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         "steps": steps,
         "batch_size": settings.batch_size or defaults.batch_size,
         "eval_batch_size": settings.eval_batch_size or (256 if image_size <= 64 else 64),
-        "lr": settings.lr or LEARNING_RATE,
+        "lr": settings.lr or OPEN_VALUES["lr"],
         "eval_every": eval_every,
         "log_every": settings.log_every or min(10, eval_every),
         "save_every": settings.save_every or eval_every,

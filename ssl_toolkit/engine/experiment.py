@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import EMASettings, ResolvedSettings
+from ssl_toolkit.config.sections import EMASettings
+from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.feed.sampling import derive_seed

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from ssl_toolkit import ops
-from ssl_toolkit.config.settings import OptimizerSettings, ScheduleSettings
+from ssl_toolkit.config.sections import OptimizerSettings, ScheduleSettings
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.torch_workarounds import norms, without_compiler
 

@@ -38,7 +38,7 @@ that follows takes as long as one of its trials."""
 GOOD_ENOUGH = 0.5
 """Share of the way from chance to perfect from which on frozen features are not questioned."""
 FINE_TUNED: Tree = {"model": {"freeze": "bn"}}
-"""What a fine-tuned candidate changes; the rest is by default, see `settings.FINE_TUNING`."""
+"""What a fine-tuned candidate changes; the rest is by default, see `recipes.FINE_TUNING`."""
 WITHOUT_BATCHNORM: Tree = {"model": {"freeze": "none"}}
 """The same where the backbone has no BatchNorm."""
 

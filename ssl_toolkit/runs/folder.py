@@ -11,26 +11,12 @@ from typing import Any
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import Layer, ResolvedConfig, RunConfig, filled, validate
+from ssl_toolkit.config.roles import FREE_ON_RESUME
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import append_line, write_text
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import RunSummary
 from ssl_toolkit.text import display_path, summarize
-
-MAY_CHANGE = frozenset(
-    {
-        "output",
-        "root",
-        "download",
-        "workers",
-        "time_limit",
-        "on_collapse",
-        "loggers",
-        "group",
-    }
-)
-"""Keys that say where and how, not what: another value of theirs changes no result."""
-
 
 FROM_DATA = "labeled_in_pool"
 """The key that is filled from the data alone: None in a configuration that was not run yet."""
@@ -210,7 +196,7 @@ def check_same(folder: RunFolder, config: RunConfig) -> None:
         ConfigError: names the keys that differ, with both values.
     """
     stored = dict(flatten(folder.read_config().tree()))
-    left_out = {*MAY_CHANGE, "devices"}  # whoever goes on says with how many
+    left_out = {*FREE_ON_RESUME, "devices"}  # whoever goes on says with how many
     given = {key: value for key, value in flatten(config.tree()) if key not in left_out}
     if given[FROM_DATA] is None:
         del given[FROM_DATA]

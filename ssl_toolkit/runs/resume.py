@@ -11,6 +11,7 @@ from typing import Any
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import ResolvedConfig
+from ssl_toolkit.config.roles import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe
@@ -23,7 +24,7 @@ from ssl_toolkit.interrupts import Interrupts, handled
 from ssl_toolkit.locking import hold
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
-from ssl_toolkit.runs.folder import MAY_CHANGE, RunFolder, check_classes
+from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.record import Change
 from ssl_toolkit.runs.spawn import launch
 from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
@@ -31,9 +32,6 @@ from ssl_toolkit.runs.workers import prepare_all, shared
 from ssl_toolkit.text import display_path
 
 State = dict[str, Any]
-
-_MAY_BE_ASKED = ("steps", "devices")
-"""Keys that `resume` gives another value; other changes in a record are of the machine."""
 
 
 def resume(
@@ -219,7 +217,7 @@ def _checked(
     agreed = {
         change.key: change.after
         for change in folder.read_record().changes
-        if change.key in _MAY_BE_ASKED
+        if change.key in RECORDED_ON_RESUME
     }
     agreed |= {key: now[key] for key in asked}
     changes = [
@@ -230,7 +228,7 @@ def _checked(
     told = [
         f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
         for key in sorted(was.keys() | now.keys())
-        if key not in {*MAY_CHANGE, "data"}  # images may move; what they hold is checked
+        if key not in FREE_ON_RESUME | MOVED_ON_RESUME  # images may move; what they hold is checked
         and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
     ]
     if told:

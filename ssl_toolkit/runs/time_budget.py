@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ssl_toolkit.config.loading import AUTO, RunConfig
+from ssl_toolkit.config.roles import OPEN_VALUES
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
-from ssl_toolkit.engine.defaults import STEPS, resolve_config
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.auto import resolve_auto, stand_in
@@ -238,7 +239,7 @@ class Fitting:
             return costs.of(steps, _eval_every(config, steps))
 
         asked = _steps_asked(config)
-        wanted = asked or settings.steps or STEPS
+        wanted = asked or settings.steps or OPEN_VALUES["steps"]
         rest = left - fixed - least_views * view
         steps = wanted
         if total(wanted) > rest:

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import EMASettings, OptimizerSettings, ResolvedSettings
+from ssl_toolkit.config.sections import EMASettings, OptimizerSettings
+from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.engine.batches import BatchMaker, TrainingImages

@@ -12,7 +12,8 @@ from in_process import call, refusal
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
-from ssl_toolkit.config.settings import OTHER_NAMES, ResolvedSettings, Settings
+from ssl_toolkit.config.other_names import OTHER_NAMES
+from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder

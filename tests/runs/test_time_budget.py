@@ -17,7 +17,7 @@ from ssl_toolkit import ConfigError, ModelError
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
-from ssl_toolkit.config.settings import HEAD_TRAINING
+from ssl_toolkit.config.recipes import HEAD_TRAINING
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.cache.build import feature_root
 from ssl_toolkit.data.load import load_table

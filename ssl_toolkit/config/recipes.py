@@ -1,0 +1,37 @@
+"""Defaults that replace those of the settings: of a profile, and of pre-trained weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHARED_REFERENCE: dict[str, Any] = {
+    "optimizer": {"clip_norm": 5.0, "weight_decay_on": "all"},
+    "schedule": {"cycles": 1023 / 2048},
+    "ema": {"average_buffers": False},
+    "model": {"freeze": "none", "head_init": "random"},
+}
+"""What ``--profile reference`` sets outside the algorithm's and the augmenters' own sections."""
+
+HEAD_TRAINING: dict[str, Any] = {
+    "steps": 300,
+    "schedule": {"name": "cosine", "cycles": 0.5},
+}
+"""What is set where the head alone is trained, on a frozen backbone or on given features
+(docs/results.md): it starts at the probe, and more steps lead away from it. The same for every
+algorithm; one that needs other options has them in ``Config.for_pretrained``."""
+
+FINE_TUNING_RATE = 0.001
+FINE_TUNING: dict[str, Any] = {
+    "steps": 300,
+    "batch_size": 32,
+    "lr": 5e-3,
+    "eval_every": 100,
+    "optimizer": {"clip_norm": 5.0},
+    "schedule": {"name": "cosine", "cycles": 0.5, "warmup_steps": 10},
+    "augment": {"flip": False},
+    "model": {"head_init": "zero"},
+}
+"""What is set where a pre-trained backbone is trained, beside `FINE_TUNING_RATE` for the backbone,
+unless ``optimizer.backbone_lr`` is given: with 2e-5 there it is the paper's transfer recipe. Images
+are not mirrored: where frozen features fail, it is often for signs whose mirror image is another
+one (7 points on letters, docs/results.md)."""

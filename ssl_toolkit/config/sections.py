@@ -1,0 +1,170 @@
+"""The sections of the settings: optimizer, schedule, averaged weights, augmentation, network."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from ssl_toolkit.config.declaration import setting
+from ssl_toolkit.config.options import Options, option
+
+Auto = Literal["auto"]
+Off = Annotated[Literal[False], BeforeValidator(lambda _: False)]
+Rate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Momentum = Annotated[float, Field(gt=0, le=1)]
+PAPER = "Hu et al., SimPLE, CVPR 2021"
+SHORT = "short runs on a CPU"
+
+
+class OptimizerSettings(Options):
+    """How the weights are updated."""
+
+    name: Literal["sgd", "adamw"] = option("adamw", help="update rule", source=SHORT)
+    momentum: float = option(0.9, ge=0, lt=1, help="momentum of SGD", source=PAPER)
+    nesterov: bool = option(True, help="Nesterov's form of momentum", source=PAPER)
+    weight_decay: float = option(
+        0.02,
+        ge=0,
+        help="decay: decoupled under AdamW, added to the gradient under SGD",
+        source=f"{PAPER}, Mini-ImageNet and transfer",
+    )
+    weight_decay_on: Literal["all", "kernels"] = option(
+        "all",
+        help="decay every parameter, or only those with two or more dimensions",
+        source="the authors' code; MixMatch's and FixMatch's: kernels",
+    )
+    backbone_lr: Rate | Auto | None = option(
+        "auto",
+        help="learning rate of the backbone; none: that of the classifier; auto: none from "
+        "random weights, 0.001 where a pre-trained backbone is trained, with the other defaults of "
+        "fine-tuning; 2e-5 there gives the paper's transfer recipe",
+        source=f"{PAPER}, transfer: 2e-5 from ImageNet, 2e-4 from DomainNet-Real",
+    )
+    clip_norm: float | None = option(
+        None,
+        gt=0,
+        help="largest norm of the gradient; none: no clipping",
+        source="the authors' run files use 5, the paper none",
+    )
+    accumulation_steps: int = option(
+        1,
+        ge=1,
+        help="batches whose gradients are averaged for one step; what compares images, such as "
+        "SimPLE's pairs, and BatchNorm see one batch at a time",
+        source="",
+    )
+
+
+class ScheduleSettings(Options):
+    """The learning rate over the steps."""
+
+    name: Literal["constant", "cosine"] = option("constant", help="shape", source=SHORT)
+    cycles: float = option(
+        7 / 16,
+        gt=0,
+        le=0.5,
+        help="cosine: multiplier cos(2 pi cycles t / 2T)",
+        source="FixMatch; the authors' code has 1023/2048",
+    )
+    warmup_steps: int = option(0, ge=0, help="steps of linear warm-up", source=PAPER)
+
+
+class EMASettings(Options):
+    """The averaged copy of the weights: the teacher, and what is evaluated."""
+
+    decay: Decay | Auto = setting(
+        "auto",
+        follows_steps=True,
+        help="share kept at each step; auto: min(0.999, 1 - 10/steps)",
+        source=f"0.999 in {PAPER}; a short run needs a shorter memory",
+    )
+    warmup: bool = option(
+        True, help="start faster: decay at step t is at most (1 + t)/(10 + t)", source=SHORT
+    )
+    average_buffers: bool = option(
+        False, help="average BatchNorm's statistics too (else copied)", source="the authors' code"
+    )
+
+
+class AugmentSettings(Options):
+    """Which augmenters make the views, and their options (see ``ssl-toolkit show NAME``)."""
+
+    weak: str = option("weak", help="augmenter of the weak views", source=PAPER)
+    strong: str = option(
+        "auto",
+        help="augmenter of the strong views; auto: fixed for pre-trained backbones on "
+        "--data, else randaugment",
+        source=PAPER,
+    )
+    weak_options: dict[str, Any] = option({}, help="options of the weak augmenter")
+    strong_options: dict[str, Any] = option({}, help="options of the strong augmenter")
+    flip: bool | Auto = option("auto", help="mirror images; auto: as the data set allows")
+
+
+class ModelSettings(Options):
+    """Details of the network."""
+
+    batchnorm_momentum: Momentum | Auto | None = setting(
+        "auto",
+        follows_steps=True,
+        help="weight of a batch in BatchNorm's running statistics; auto: the "
+        "backbone's rule, clamp(100/steps, 0.001, 0.1) for our wide ResNets",
+        source=f"0.001 in {PAPER}",
+    )
+    channels_last: bool | Auto = option(
+        "auto", help="memory layout NHWC; auto: yes", source="measured, docs/performance"
+    )
+    freeze: str = option(
+        "auto",
+        min_length=1,
+        help="what is not trained: none, backbone, bn (BatchNorm's weights and statistics), or "
+        "the name of a part of the backbone for it and all before it; auto: backbone when "
+        "pre-trained, else none",
+        source="docs/results.md",
+    )
+    stages: Annotated[int, Field(ge=0, le=8)] | Auto = option(
+        "auto",
+        help="last stages of the backbone whose means are part of the features; auto: 2 where it "
+        "is frozen, else 0",
+        source="docs/results.md",
+    )
+    head_init: Literal["auto", "random", "zero", "probe"] = option(
+        "auto",
+        help="first weights of the head; probe: those of a logistic regression on the labeled "
+        "features; auto: probe when pre-trained, else random",
+        source="docs/results.md",
+    )
+    probe: bool | Auto = option(
+        "auto",
+        help="fit a linear probe to the features before training and say at the end whether "
+        "training went beyond it; auto: when pre-trained",
+    )
+    feature_views: int = option(
+        8,
+        ge=0,
+        le=1000,
+        help="augmented views of each image from which the steps of a frozen backbone draw, whose "
+        "features are computed once; 0: augment and compute at every step",
+        source="docs/results.md",
+    )
+    sync_batchnorm: bool = option(
+        False,
+        help="normalize by the whole batch where several GPUs share it (else each by its part)",
+    )
+
+
+def _defaults_if_on(value: Any) -> Any:
+    return {} if str(value).lower() in ("true", "on", "yes") else value
+
+
+def _on_or_off(value: Any) -> str:
+    return "off" if str(value).lower() in ("false", "off", "no") else "on"
+
+
+EMAOrOff = Annotated[
+    Annotated[EMASettings, BeforeValidator(_defaults_if_on), Tag("on")]
+    | Annotated[Off, Tag("off")],
+    Discriminator(_on_or_off),
+]

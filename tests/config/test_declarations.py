@@ -1,0 +1,71 @@
+"""What derives from the declarations of the settings: flags, lists and the reference page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from in_process import call
+from settings_page import page
+
+from ssl_toolkit.config.declaration import declaration_of, fields_of
+from ssl_toolkit.config.roles import (
+    FOLLOW_STEPS,
+    FREE_ON_RESUME,
+    MOVED_ON_RESUME,
+    NOT_COMPARED,
+    OPEN_VALUES,
+    RECORDED_ON_RESUME,
+    keys_behind,
+)
+from ssl_toolkit.config.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = {"dataset", "data", "classes"}
+SPLIT = DATA | {
+    "labels_per_class", "num_labels", "labels", "val_fraction", "test_fraction", "labeled_in_pool",
+    "on_bad_image", "drop_leaks", "stream_buffer",
+}  # fmt: skip
+
+
+def test_what_a_comparison_and_resume_leave_free() -> None:
+    assert {
+        "algo", "seed", "output", "workers", "time_limit", "minutes", "on_collapse", "log_every",
+        "save_every", "keep_checkpoints", "download", "root", "split", "loggers", "group",
+    } == NOT_COMPARED  # fmt: skip
+    assert {*FOLLOW_STEPS} == {"steps", "eval_every", "ema.decay", "model.batchnorm_momentum"}
+    assert {
+        "output", "root", "download", "workers", "time_limit", "on_collapse", "loggers", "group",
+    } == FREE_ON_RESUME  # fmt: skip
+    assert {"data"} == MOVED_ON_RESUME
+    assert {"steps", "devices"} == RECORDED_ON_RESUME
+
+
+def test_what_follows_from_a_setting() -> None:
+    assert {*keys_behind("classes")} == DATA
+    assert {*keys_behind("split")} == SPLIT
+    assert {*keys_behind("initial weights")} == DATA | {
+        "backbone", "pretrained", "weights", "image_size", "fit",
+    }  # fmt: skip
+    assert {*keys_behind("draws")} == SPLIT | {"sampler", "image_size", "batch_size", "augment"}
+
+
+def test_a_flag_shows_help_and_default_of_its_declaration() -> None:
+    told = " ".join(call("run", "--help").stdout.split())
+    for key, field in fields_of(Settings):
+        flag = f"--{key.replace('_', '-')}"
+        assert (re.search(rf"{flag}[ /]", told) is not None) == declaration_of(field).flag, key
+    assert "--lr X Learning rate (default: 0.002)." in told
+    assert "--on-bad-image error|skip How to handle unreadable images (default: error)." in told
+    assert OPEN_VALUES == {"dataset": "digits", "steps": 1000, "lr": 0.002}
+    resumed = call("resume", "--help").stdout
+    declared = {k for k, f in fields_of(Settings) if declaration_of(f).resume_help}
+    assert declared == {"data", "steps", "devices", "time_limit"}
+    assert all(f"--{key.replace('_', '-')} " in resumed for key in declared)
+
+
+def test_every_setting_is_explained() -> None:
+    assert all(field.description for _, field in fields_of(Settings))
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page(), (
+        "run: python tests/support/settings_page.py > docs/settings.md"
+    )
