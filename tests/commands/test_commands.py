@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from in_process import call, refusal
 
 import ssl_toolkit
 from ssl_toolkit import registry
-from ssl_toolkit.commands import COMMANDS
+from ssl_toolkit.commands import COMMANDS, doctor
 
 
 def strict_json(text: str) -> Any:
@@ -200,3 +201,18 @@ def test_doctor() -> None:
     versions = f"ssl-toolkit {ssl_toolkit.__version__}, torch {version('torch')}"
     for words in (versions, f"auto means {device}", "0 broken", "configs", "OMP_WAIT_POLICY="):
         assert words in told.stdout
+    lines = {line.partition(":")[0]: line for line in told.stdout.splitlines()}
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert {f"[{extra}]" for extra in extras} <= lines.keys()
+
+
+def test_doctor_says_what_a_missing_extra_gives_and_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "_installed", lambda name: name != "ray")
+    findings = dict(doctor._findings())
+    assert findings["[ray]"].startswith("adds the launcher: ")
+    assert findings["[ray]"].endswith('(not installed: pip install "ssl-toolkit[ray]" for ray)')
+    assert findings["[onnx]"] == f"{doctor.EXTRAS['onnx']} (installed)"
+    assert findings["[slurm]"].endswith("(installed)")

@@ -456,6 +456,6 @@ def test_a_cache_in_use_stays_however_old(paths, root):
 def test_doctor_says_how_large_the_caches_are(paths, root):
     opened(paths, 300)
     line = next(one for one in call("doctor").stdout.splitlines() if one.startswith("images:"))
-    assert f"{root} (there), 2 MiB" in line
+    assert f"{root} (exists), 2 MiB" in line
     assert "not used for 90 days is removed" in line
     assert "SSL_TOOLKIT_CACHE=DIR" in line
