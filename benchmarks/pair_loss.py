@@ -20,7 +20,7 @@ from collections.abc import Callable
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle threads must not spin
 
 import torch
-from ssl_toolkit_simple import pair_loss
+from ssl_toolkit_simple import pair_loss, pair_weights
 from torch import Tensor
 
 IMAGES, STRONG_VIEWS, CLASSES = 64, 7, 10
@@ -43,7 +43,7 @@ def explicit_pairs(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def matrix_products(logits: Tensor, targets: Tensor) -> Tensor:
-    return pair_loss(logits, targets, *THRESHOLDS)
+    return pair_loss(logits, targets, *pair_weights(targets, *THRESHOLDS))
 
 
 def measure(form: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor) -> float:
@@ -61,8 +61,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(IMAGES * STRONG_VIEWS, CLASSES, generator=generator).requires_grad_()
-    guesses = (8 * torch.randn(IMAGES, CLASSES, generator=generator)).softmax(dim=-1)
-    targets = guesses.repeat(STRONG_VIEWS, 1)
+    probs = (8 * torch.randn(IMAGES, CLASSES, generator=generator)).softmax(dim=-1)
+    targets = probs.repeat(STRONG_VIEWS, 1)
 
     values, gradients = [], []
     for form in (matrix_products, explicit_pairs):  # also the warm-up
@@ -93,7 +93,7 @@ def main() -> None:
     targets = (8 * torch.randn(4096, 100, generator=generator)).softmax(dim=-1)
     for distance in ("bhattacharyya", "entropy", "l2"):
         start = time.perf_counter()
-        pair_loss(logits, targets, *THRESHOLDS, distance).backward()
+        pair_loss(logits, targets, *pair_weights(targets, *THRESHOLDS), distance).backward()
         took = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"4096 rows, {distance}: {1e3 * took:.0f} ms; at most {peak:.0f} MiB until here")

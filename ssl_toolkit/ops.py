@@ -8,7 +8,7 @@ gradient flows into them. No value or gradient is NaN for logits up to 1e38 in s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,19 +17,34 @@ from ssl_toolkit.torch_workarounds import sample_dirichlet
 
 __all__ = [
     "align_distribution",
+    "at_least_float32",
     "average_and_sharpen",
-    "bhattacharyya",
     "cosine_factor",
     "follow_shares",
     "interleave",
     "interleave_rows",
+    "interleaved_forward",
     "l2_consistency",
     "linear_rampup",
     "mixup",
+    "rampup",
     "sample_beta",
     "sharpen",
     "soft_cross_entropy",
 ]
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32, or unchanged if it is float64.
+
+    Args:
+        tensor: (...,).
+
+    Returns:
+        (...,).
+    """
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
 
 # --- pseudo labels ------------------------------------------------------------------------------
 
@@ -57,7 +72,7 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    probs = _at_least_float32(probs)
+    probs = at_least_float32(probs)
     zero = probs <= 0
     # The zeros are replaced before the logarithm: a gradient of 1 / 0 could not be masked after it.
     log_probs = probs.masked_fill(zero, 1).log().masked_fill(zero, -math.inf)
@@ -68,7 +83,7 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
 
 
 def average_and_sharpen(logits: Tensor, temperature: float) -> Tensor:
-    """PseudoLabels one label for each image from several views of it; no gradient.
+    """Compute one pseudo label for each image from several views of it; no gradient.
 
     The probabilities of the views are averaged (not their logits), then sharpened.
 
@@ -86,7 +101,7 @@ def average_and_sharpen(logits: Tensor, temperature: float) -> Tensor:
     """
     if logits.ndim != 3:
         raise ValueError(f"logits must be (views, N, classes), got {tuple(logits.shape)}")
-    mean = _at_least_float32(logits.detach()).softmax(dim=-1).mean(dim=0)
+    mean = at_least_float32(logits.detach()).softmax(dim=-1).mean(dim=0)
     return sharpen(mean, temperature)
 
 
@@ -114,7 +129,7 @@ def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: fl
     >>> align_distribution(even[None], torch.tensor([0.2, 0.8]), even, 1)
     tensor([[0.2000, 0.8000]])
     """
-    probs, shares, mean = (_at_least_float32(t.detach()) for t in (probs, shares, mean))
+    probs, shares, mean = (at_least_float32(t.detach()) for t in (probs, shares, mean))
     tiny = torch.finfo(probs.dtype).tiny  # a share of 0 would leave some rows no class at all
     ratio = shares.clamp_min(tiny).log() - mean.clamp_min(tiny).log()
     return (probs.log() + exponent * ratio).softmax(dim=-1)
@@ -171,57 +186,31 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     >>> soft_cross_entropy(torch.zeros(1, 2), torch.tensor([[0.5, 0.5]]))
     tensor([0.6931])
     """
-    log_probs = _at_least_float32(logits).log_softmax(dim=-1)
-    return -(_at_least_float32(targets.detach()) * log_probs).sum(dim=-1)
+    log_probs = at_least_float32(logits).log_softmax(dim=-1)
+    return -(at_least_float32(targets.detach()) * log_probs).sum(dim=-1)
 
 
-def l2_consistency(logits: Tensor, targets: Tensor, threshold: float | None = None) -> Tensor:
+def l2_consistency(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Mean squared difference between predicted and target probabilities (the Brier score).
 
-    The mean is over all N · C entries; rows that a threshold leaves out count as 0 and stay in
-    the divisor, so that nothing passing gives 0 with an exactly zero gradient.
+    The mean is over all N · C entries; masked-out rows count as 0 and stay in the divisor, so that
+    an empty mask gives 0 with an exactly zero gradient.
 
     Args:
         logits: (N, C); carries the gradient.
         targets: (N, C) probabilities.
-        threshold: only rows whose largest target is strictly above it count; None for all.
+        mask: (N,) bool, the rows that count; None for all.
 
     Returns:
         0-dim.
 
-    Source: MixMatch, eq. 4 (no threshold); SimPLE (CVPR 2021), the unsupervised loss L_U.
+    Source: MixMatch, eq. 4 (no mask); SimPLE (CVPR 2021), the unsupervised loss L_U.
     """
-    targets = _at_least_float32(targets.detach())
-    squared = (_at_least_float32(logits).softmax(dim=-1) - targets).square()
-    if threshold is not None:
-        squared = squared * (targets.amax(dim=-1, keepdim=True) > threshold)
+    targets = at_least_float32(targets.detach())
+    squared = (at_least_float32(logits).softmax(dim=-1) - targets).square()
+    if mask is not None:
+        squared = squared * mask[:, None]
     return squared.sum() / max(squared.numel(), 1)
-
-
-def bhattacharyya(p: Tensor, q: Tensor) -> Tensor:
-    """Bhattacharyya coefficient of each pair of rows: sum_c sqrt(p_c · q_c).
-
-    1 for equal rows, 0 for disjoint ones; rounding may take it a few units in the last place
-    above 1, and it is not clamped because that would silence the gradient. The gradient with
-    respect to an entry that is exactly 0 is 0 in place of infinity.
-
-    Args:
-        p: (..., C) probabilities; carries gradient.
-        q: (..., C) probabilities; carries gradient.
-
-    Returns:
-        (...,).
-
-    >>> bhattacharyya(torch.tensor([1.0, 0.0]), torch.tensor([0.25, 0.75]))
-    tensor(0.5000)
-    """
-    return (_square_root(p) * _square_root(q)).sum(dim=-1)
-
-
-def _square_root(probs: Tensor) -> Tensor:
-    probs = _at_least_float32(probs)
-    zero = probs <= 0
-    return probs.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
 
 
 # --- mixing and ordering batches ----------------------------------------------------------------
@@ -253,7 +242,7 @@ def mixup(
     """
 
     def mix(values: Tensor) -> Tensor:
-        values = _at_least_float32(values)
+        values = at_least_float32(values)
         share: float | Tensor
         if isinstance(lam, Tensor):
             share = torch.maximum(lam, 1 - lam).to(values)
@@ -340,6 +329,29 @@ def interleave_rows(x: Tensor, size: int) -> Tensor:
     return x.reshape(-1, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1)
 
 
+def interleaved_forward(model: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """Forward batches of one size one after another, each a mixture of all (see `interleave`).
+
+    Args:
+        model: images to logits, such as `Context.model`.
+        images: (n · size, ...).
+        size: images in one forward.
+
+    Returns:
+        (n · size, C) logits, in the order of the images.
+
+    Raises:
+        ValueError: the length is not a multiple of the size.
+
+    Source: MixMatch's code.
+
+    >>> interleaved_forward(lambda batch: 10 * batch, torch.arange(4), 2)
+    tensor([ 0, 10, 20, 30])
+    """
+    mixed = interleave(torch.split(images, size))
+    return torch.cat(interleave([model(batch) for batch in mixed]))
+
+
 # --- schedules ----------------------------------------------------------------------------------
 
 
@@ -351,6 +363,21 @@ def linear_rampup(step: float, length: float) -> float:
         length: in the unit of `step`; 0 for no ramp.
     """
     return min(step / length, 1.0) if length > 0 else 1.0
+
+
+def rampup(step: int, max_steps: int, fraction: float, steps: int | None = None) -> float:
+    """Weight in [0, 1] that rises linearly over part of a run; see `linear_rampup`.
+
+    Args:
+        step: updates already done.
+        max_steps: length of the run.
+        fraction: length of the ramp as a share of the run; 0 for no ramp.
+        steps: the same in steps, which takes precedence; None to use the fraction.
+
+    >>> rampup(15, 100, 0.3), rampup(15, 100, 0.3, 60)
+    (0.5, 0.25)
+    """
+    return linear_rampup(step, fraction * max_steps if steps is None else steps)
 
 
 def cosine_factor(
@@ -375,7 +402,3 @@ def cosine_factor(
         return step / warmup_steps
     length = max(total_steps - warmup_steps, 1)
     return max(0.0, math.cos(math.pi * cycles * min(step - warmup_steps, length) / length))
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

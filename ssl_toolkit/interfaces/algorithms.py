@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -126,11 +126,26 @@ class Context(ABC):
         """
 
     def teacher(self, images: Tensor) -> Tensor:
-        """The teacher's probabilities (N, C) for images (N, 3, H, W), float32; rows sum to 1.
+        """`teacher_forward` of images (N, 3, H, W), logits (N, C) only, as `model` gives them."""
+        return self.teacher_forward(images).logits
 
-        Carries no gradient.
+    def view_logits(self, views: Tensor, by: Literal["teacher", "model"] = "teacher") -> Tensor:
+        """Logits of several views of each image, without gradient, to compute pseudo labels from.
+
+        Args:
+            views: (K, U, 3, H, W), such as ``batch.unlabeled_weak``.
+            by: ``teacher``, one forward of all views in eval mode; or ``model``, in train mode, one
+                forward for each view, normalized by the BatchNorm statistics of that view, which
+                leave the running statistics alone (as MixMatch does).
+
+        Returns:
+            (K, U, C).
         """
-        return self.teacher_forward(images).logits.softmax(dim=-1)
+        if by == "teacher":
+            return self.teacher(views.flatten(0, 1)).reshape(*views.shape[:2], -1)
+        with torch.no_grad():
+            logits = [self.forward(view, update_statistics=False).logits for view in views]
+        return torch.stack(logits)
 
     @abstractmethod
     def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:

@@ -154,7 +154,7 @@ def test_a_resumed_run_has_the_same_shares_and_running_mean(folder: Path, tmp_pa
     resume(tmp_path / "half", steps=4)
     whole, half = last("whole"), last("half")
     assert torch.equal(whole["probe"]["shares"], half["probe"]["shares"])
-    assert float(whole["algorithm_state"]["guessed_weight"]) > 0
+    assert float(whole["algorithm_state"]["mean_weight"]) > 0
     for part in ("model", "algorithm_state"):
         assert whole[part].keys() == half[part].keys()
         assert all(torch.equal(value, half[part][key]) for key, value in whole[part].items())
@@ -220,7 +220,7 @@ def test_fixmatch_aligns_its_guesses_with_the_mean_of_all_batches() -> None:
     guess = aligned[2].pseudo_labels
     torch.testing.assert_close(guess.probs, expected, rtol=1e-4, atol=1e-5)
     assert torch.equal(guess.mask, guess.probs.amax(dim=-1) >= 0.3)
-    assert set(algorithm.state_dict()) == {"guessed", "guessed_weight"}
+    assert set(algorithm.state_dict()) == {"mean_probs", "mean_weight"}
     assert not torch.equal(
         aligned[2].losses["unsupervised"].value, plain[2].losses["unsupervised"].value
     )

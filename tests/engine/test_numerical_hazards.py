@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 import torch
-from ssl_toolkit_fixmatch import fixmatch_loss
-from ssl_toolkit_simple import pair_loss, pair_statistics
+from loss_forms import fixmatch_loss, l2_consistency, pair_loss, pair_statistics
+from ssl_toolkit_simple import pair_weights
 from ssl_toolkit_simple.pair_loss import Distance
 from torch import Tensor, nn
 
@@ -31,15 +31,6 @@ def gradient(loss: Tensor, at: Tensor) -> Tensor:
 
 
 # --- zeros --------------------------------------------------------------------------------------
-
-
-def test_bhattacharyya_of_zeros_has_a_finite_gradient() -> None:
-    p = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], requires_grad=True)
-    q = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.25, 0.75]], requires_grad=True)
-    coefficient = ops.bhattacharyya(p, q)
-    torch.testing.assert_close(coefficient, torch.tensor([1.0, math.sqrt(0.125)]))
-    assert gradient(coefficient.sum(), p)[0, 0] == 0.5
-    gradient(ops.bhattacharyya(p, q).sum(), q)
 
 
 def test_sharpen_keeps_zeros_with_a_finite_gradient() -> None:
@@ -97,7 +88,7 @@ def test_a_masked_row_does_not_leak(distance: Distance) -> None:
     torch.testing.assert_close(whole, pair_loss(logits[:2], targets[:2], 0.95, 0.9, distance))
     assert gradient(whole, logits)[2].count_nonzero() == 0
 
-    loss = ops.l2_consistency(logits, targets, 0.95)
+    loss = l2_consistency(logits, targets, 0.95)
     assert gradient(loss, logits)[2].count_nonzero() == 0
     weak = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 0.0]])
     loss, _ = fixmatch_loss(weak, logits, 0.95)
@@ -108,7 +99,7 @@ def test_nothing_passes() -> None:
     logits = random_logits().requires_grad_()
     uniform = torch.full((6, 5), 0.2)
     losses = [pair_loss(logits, uniform, 0.95, 0.9, distance) for distance in DISTANCES]
-    losses += [ops.l2_consistency(logits, uniform, 0.95), fixmatch_loss(uniform, logits, 0.95)[0]]
+    losses += [l2_consistency(logits, uniform, 0.95), fixmatch_loss(uniform, logits, 0.95)[0]]
     for loss in losses:
         assert loss.item() == 0
         assert loss.requires_grad
@@ -138,7 +129,7 @@ def test_low_precision_is_raised(dtype: torch.dtype) -> None:
     results = [
         ops.average_and_sharpen(logits[None], 0.5),
         ops.soft_cross_entropy(logits, targets),
-        ops.l2_consistency(logits, targets),
+        l2_consistency(logits, targets),
         fixmatch_loss(logits, logits, 0.5)[0],
         *(pair_loss(logits, targets, 0.5, 0.5, distance) for distance in DISTANCES),
     ]
@@ -146,15 +137,13 @@ def test_low_precision_is_raised(dtype: torch.dtype) -> None:
     expected = [
         ops.average_and_sharpen(wide[None], 0.5),
         ops.soft_cross_entropy(wide, targets),
-        ops.l2_consistency(wide, targets),
+        l2_consistency(wide, targets),
         fixmatch_loss(wide, wide, 0.5)[0],
         *(pair_loss(wide, targets, 0.5, 0.5, distance) for distance in DISTANCES),
     ]
     for result, reference in zip(results, expected, strict=True):
         assert result.dtype == torch.float32
         assert torch.equal(result, reference)
-    uniform = torch.full((1, 100), 0.01, dtype=dtype)
-    assert ops.bhattacharyya(uniform, uniform).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -164,8 +153,8 @@ def test_autocast_changes_nothing(dtype: torch.dtype) -> None:
 
     def results() -> list[Tensor]:
         losses = [pair_loss(logits, targets, 0.5, 0.5, distance) for distance in DISTANCES]
-        losses += [ops.l2_consistency(logits, targets, 0.5), *pair_statistics(targets, 0.5, 0.5)]
-        losses += [ops.soft_cross_entropy(logits, targets), ops.bhattacharyya(targets, targets)]
+        losses += [l2_consistency(logits, targets, 0.5), *pair_statistics(targets, 0.5, 0.5)]
+        losses += [ops.soft_cross_entropy(logits, targets), *pair_weights(targets, 0.5, 0.5)]
         return [*losses, ops.average_and_sharpen(logits[None], 0.5), gradient(losses[0], logits)]
 
     expected = results()
@@ -184,7 +173,7 @@ def test_thresholds_are_exact(dtype: torch.dtype) -> None:
         targets = torch.tensor([[confidence, 1 - confidence]] * 2, dtype=dtype)
         logits = torch.zeros(2, 2, dtype=dtype)
         return (
-            bool(ops.l2_consistency(logits, targets, 0.95) > 0),
+            bool(l2_consistency(logits, targets, 0.95) > 0),
             bool(pair_loss(logits, targets, 0.95, 0.9) > 0),
             bool(pair_statistics(targets, 0.95, 0.9)[0] > 0),
         )
@@ -198,16 +187,6 @@ def test_thresholds_are_exact(dtype: torch.dtype) -> None:
     targets = torch.tensor([[1.0, 0.0], [0.25, 0.75]], dtype=dtype)
     assert pair_statistics(targets, 0.0, 0.5)[1] == 0
     assert pair_statistics(targets, 0.0, 0.499)[1] == 1
-
-
-def test_coefficient_slightly_above_one_keeps_its_gradient() -> None:
-    logits = random_logits(64, 100, 0.01).requires_grad_()
-    probs = logits.softmax(dim=-1)
-    coefficient = ops.bhattacharyya(probs, probs.detach())
-    assert coefficient.max() > 1  # so a clamp at 1 would have silenced some rows
-    assert coefficient.max() < 1 + 1e-5
-    (to_probs,) = torch.autograd.grad(coefficient.sum(), probs)
-    torch.testing.assert_close(to_probs, torch.full_like(to_probs, 0.5))
 
 
 @pytest.mark.parametrize("temperature", [0.04, 0.01, 1e-3, 1e-30, 1e-300])
@@ -263,7 +242,7 @@ def test_pair_loss_never_holds_every_difference(
         whole = pair_loss(logits, targets, 0.5, 0.5, distance)
     assert 48 * 48 <= largest < 48 * 48 * 2
 
-    monkeypatch.setattr(sys.modules[pair_loss.__module__], "_L2_ELEMENTS", 48 * 10 * 5)
+    monkeypatch.setattr(sys.modules["ssl_toolkit_simple.pair_loss"], "_L2_ELEMENTS", 48 * 10 * 5)
     torch.testing.assert_close(pair_loss(logits, targets, 0.5, 0.5, distance), whole)
 
 

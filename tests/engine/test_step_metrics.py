@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from ssl_toolkit_simple import pair_masks, pair_statistics
+from loss_forms import pair_masks, pair_statistics
 
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.step_metrics import StepRecorder

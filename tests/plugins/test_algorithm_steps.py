@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from ssl_toolkit_fixmatch import FixMatch, fixmatch_loss
+from loss_forms import fixmatch_loss
+from ssl_toolkit_fixmatch import FixMatch
 from ssl_toolkit_mixmatch import MixMatch, MixMatchEnhanced
 from ssl_toolkit_simple import SimPLE
 from ssl_toolkit_supervised import FullySupervised

@@ -72,7 +72,7 @@ def train(output: Path, **keys: Any) -> list[dict[str, Any]]:
 
 
 def unlabeled(batch: Batch, ctx: Context) -> Tensor:
-    return ctx.teacher(batch.unlabeled_weak[0])
+    return ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1)
 
 
 WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
@@ -430,7 +430,7 @@ def late(self: Any, batch: Batch, ctx: Context) -> StepOutput:
     value = labels(batch, ctx)
     if ctx.step < 3:
         return StepOutput({"supervised": Loss(value), "early": Loss(0 * value + 1)})
-    probs = ctx.teacher(batch.unlabeled_weak[0])
+    probs = ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1)
     return StepOutput(
         {"supervised": Loss(value), "late": Loss(0 * value + 100, 0.5)},
         pseudo_labels=PseudoLabels(probs, probs[:, 0] >= 0),

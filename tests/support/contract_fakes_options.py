@@ -33,7 +33,7 @@ class Method(Algorithm):
     class Config(Options):
         """Options of the method."""
 
-        confidence: float = an_option(0.8, ge=0, le=1, help="a guess counts from here on")
+        confidence: float = an_option(0.8, ge=0, le=1, help="a pseudo label counts from here on")
         unsupervised_weight: float = an_option(0.5, ge=0, help="weight of the guesses")
         unlabeled_ratio: int = an_option(2, ge=1, help="unlabeled images for a labeled one")
 
@@ -48,17 +48,17 @@ class Method(Algorithm):
     def plain(self, batch: Batch, ctx: Context) -> StepOutput:
         """A step that breaks no rule."""
         first, second = batch.unlabeled_weak
-        guess = ctx.teacher(first)
+        probs = ctx.teacher(first).softmax(dim=-1)
         logits = ctx.model(torch.cat([batch.labeled_weak[0], second])).float()
         labeled, unlabeled = logits[: len(batch.labels)], logits[len(batch.labels) :]
-        used = guess.amax(dim=-1) >= self.config.confidence
-        losses = F.cross_entropy(unlabeled, guess.argmax(dim=-1), reduction="none")
+        used = probs.amax(dim=-1) >= self.config.confidence
+        losses = F.cross_entropy(unlabeled, probs.argmax(dim=-1), reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
                 "unsupervised": Loss((losses * used).mean(), self.config.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(guess, used),
+            pseudo_labels=PseudoLabels(probs, used),
             metrics={"share": used.float().mean()},
             pairs={"both": used[:, None] & used[None, :]},
         )

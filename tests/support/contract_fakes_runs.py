@@ -164,7 +164,7 @@ class Unguarded(Method):
     """It takes the logarithm of what is left of a certain answer."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        rest = 1 - ctx.teacher(batch.unlabeled_weak[0]).amax(dim=-1)
+        rest = 1 - ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1).amax(dim=-1)
         return self.with_loss(batch, ctx, -0.001 * rest.log().mean())
 
 
@@ -173,7 +173,7 @@ class Dividing(Method):
     """It divides by the spread of the answers."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        probs = ctx.teacher(batch.unlabeled_weak[0])
+        probs = ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1)
         return self.with_loss(batch, ctx, 0.001 / (probs.amax() - probs.amin()))
 
 

@@ -1,5 +1,5 @@
 """FixMatch: strong views must agree with confident labels from weak views."""
 
-from ssl_toolkit_fixmatch.algorithm import FixMatch, fixmatch_loss
+from ssl_toolkit_fixmatch.algorithm import FixMatch
 
-__all__ = ["FixMatch", "fixmatch_loss"]
+__all__ = ["FixMatch"]

@@ -20,7 +20,7 @@ from ssl_toolkit import (
     Views,
     option,
 )
-from ssl_toolkit.ops import align_distribution, interleave_rows
+from ssl_toolkit.ops import align_distribution, at_least_float32, interleave_rows
 
 MEMORY = 128
 """Batches over which predictions are averaged for `align_exponent`, as in ReMixMatch."""
@@ -30,8 +30,8 @@ class FixMatch(Algorithm):
     """Train strong views on the hard labels of confident weak views of the same images.
 
     Labeled, weak and strong images share one forward in train mode, so BatchNorm sees all of
-    them; the live model guesses, not the teacher. Without `weak_in_graph` the weak images have a
-    forward of their own, in train mode and without gradient.
+    them; pseudo labels come from the live model, not the teacher. Without `weak_in_graph` the weak
+    images have a separate forward, in train mode and without gradient.
     """
 
     auto_rank: ClassVar[int] = 60
@@ -41,7 +41,7 @@ class FixMatch(Algorithm):
         """Options of FixMatch."""
 
         reference: ClassVar[dict[str, Any]] = {"interleaved": True}
-        # docs/results.md: a calibrated head is seldom surer of an image that it has not seen, and
+        # docs/results.md: a calibrated head is seldom more confident of an unseen image, and
         # seven unlabeled images for each labeled one take longer without bringing more.
         for_pretrained: ClassVar[dict[str, Any]] = {
             "confidence_threshold": 0.8,
@@ -49,7 +49,7 @@ class FixMatch(Algorithm):
         }
 
         confidence_threshold: float = option(
-            0.95, ge=0, le=1, help="a pseudo label counts from here on", source="paper, sec. 4"
+            0.95, ge=0, le=1, help="minimum confidence of a pseudo label", source="paper, sec. 4"
         )
         unsupervised_weight: float = option(
             1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, sec. 4"
@@ -61,8 +61,8 @@ class FixMatch(Algorithm):
         )
         weak_in_graph: bool = option(
             True,
-            help="guess in the forward that trains; false: in one of its own, a third faster, by "
-            "the BatchNorm statistics of the weak images alone, which leave no trace",
+            help="compute pseudo labels in the forward that trains; false: in a separate one, a "
+            "third faster, by the BatchNorm statistics of the weak images alone, not kept",
             source="True: FixMatch's code",
         )
         unlabeled_ratio: int = option(
@@ -72,19 +72,19 @@ class FixMatch(Algorithm):
             0.0,
             ge=0,
             le=1,
-            help="how far guesses are moved toward the expected class shares; 0 for not at all",
+            help="how far predictions are moved toward the expected class shares; 0 for not at all",
             source="0: FixMatch's code; 1: ReMixMatch, sec. 3.1",
         )
 
     config: Config
-    guessed: Tensor
-    guessed_weight: Tensor
+    mean_probs: Tensor
+    mean_weight: Tensor
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         if self.config.align_exponent:
-            self.register_buffer("guessed", torch.zeros(task.num_classes))
-            self.register_buffer("guessed_weight", torch.zeros(()))
+            self.register_buffer("mean_probs", torch.zeros(task.num_classes))
+            self.register_buffer("mean_weight", torch.zeros(()))
 
     def views(self) -> Views:
         """One weak labeled view, one weak and one strong unlabeled one."""
@@ -97,80 +97,47 @@ class FixMatch(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """l_s + lambda_u · l_u, eqs. 3-4."""
         c = self.config
-        labeled, weak, strong = self._logits(batch, ctx)
+        labeled, weak, strong = map(at_least_float32, self._logits(batch, ctx))
+        probs = weak.detach().softmax(dim=-1)
         if c.align_exponent:
-            weak = self._aligned(weak, ctx)
+            probs = self._aligned(probs, ctx).log().softmax(dim=-1)
 
-        supervised = F.cross_entropy(labeled.float(), batch.labels)  # eq. 3
-        unsupervised, _ = fixmatch_loss(weak, strong, c.confidence_threshold)  # eq. 4
-
-        guess = weak.detach().float().softmax(dim=-1)
+        supervised = F.cross_entropy(labeled, batch.labels)  # eq. 3
+        confidence, pseudo_labels = probs.max(dim=-1)
+        mask = confidence >= c.confidence_threshold
+        losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
+        unsupervised = (losses * mask).sum() / len(mask)  # eq. 4: all rows are in the divisor
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(guess, guess.amax(dim=-1) >= c.confidence_threshold),
+            pseudo_labels=PseudoLabels(probs, mask),
         )
 
-    def _aligned(self, weak: Tensor, ctx: Context) -> Tensor:
-        """Logits of guesses that have been moved toward `Context.class_shares`."""
-        probs = weak.detach().float().softmax(dim=-1)
+    def _aligned(self, probs: Tensor, ctx: Context) -> Tensor:
+        """Move predictions toward `Context.class_shares`."""
         mean = ctx.all_reduce_sum(probs.sum(dim=0)) / ctx.all_reduce_sum(
             probs.new_full((), len(probs))
         )
-        self.guessed.lerp_(mean, 1 / MEMORY)
+        self.mean_probs.lerp_(mean, 1 / MEMORY)
         # Both start at 0, so that their ratio is a weighted mean of the batches seen so far.
-        self.guessed_weight.lerp_(torch.ones_like(self.guessed_weight), 1 / MEMORY)
-        mean = self.guessed / self.guessed_weight
-        return align_distribution(probs, ctx.class_shares, mean, self.config.align_exponent).log()
+        self.mean_weight.lerp_(torch.ones_like(self.mean_weight), 1 / MEMORY)
+        mean = self.mean_probs / self.mean_weight
+        return align_distribution(probs, ctx.class_shares, mean, self.config.align_exponent)
 
     def _logits(self, batch: Batch, ctx: Context) -> tuple[Tensor, ...]:
-        """Of the labeled, the weak and the strong views."""
-        labeled, weak = batch.labeled_weak[0], batch.unlabeled_weak[0]
-        trained = [labeled, batch.unlabeled_strong[0]]
-        if self.config.weak_in_graph:
-            trained.insert(1, weak)
-            logits = self._forward(torch.cat(trained), len(labeled), ctx)
-            return torch.split(logits, [len(images) for images in trained])
-        with torch.no_grad():
-            guessed = ctx.forward(weak, update_statistics=False).logits
-        logits = self._forward(torch.cat(trained), len(labeled), ctx)
-        return logits[: len(labeled)], guessed, logits[len(labeled) :]
-
-    def _forward(self, images: Tensor, batch_size: int, ctx: Context) -> Tensor:
-        if not self.config.interleaved:
-            return ctx.model(images)
-        logits = ctx.model(interleave_rows(images, len(images) // batch_size))
-        return interleave_rows(logits, batch_size)
-
-
-def fixmatch_loss(
-    weak_logits: Tensor, strong_logits: Tensor, threshold: float
-) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of strong views against the confident hard labels of weak views.
-
-    1/N · sum over all N rows of 1(max p_weak >= threshold) · H(argmax p_weak, p_strong): rows
-    below the threshold count 0 and stay in the divisor. A tie is the lowest class.
-
-    Args:
-        weak_logits: (N, C); no gradient flows into them.
-        strong_logits: (N, C); carries the gradient.
-        threshold: in [0, 1]; compared in float32, or in float64 for such logits.
-
-    Returns:
-        The loss and the share of rows that count, both 0-dim.
-
-    Source: FixMatch, eq. 4.
-
-    >>> fixmatch_loss(torch.tensor([[9.0, 0.0]]), torch.zeros(1, 2), 0.95)
-    (tensor(0.6931), tensor(1.))
-    """
-    weak, strong = (
-        t if t.dtype == torch.float64 else t.float() for t in (weak_logits, strong_logits)
-    )
-    probs = weak.detach().softmax(dim=-1)
-    mask = (probs.amax(dim=-1) >= threshold).to(strong)
-    losses = F.cross_entropy(strong, probs.argmax(dim=-1), reduction="none")
-    count = max(len(losses), 1)
-    return (losses * mask).sum() / count, mask.sum() / count
+        """Return the logits of the labeled, the weak and the strong views."""
+        c = self.config
+        groups = [batch.labeled_weak[0], batch.unlabeled_strong[0]]
+        if c.weak_in_graph:
+            groups.insert(1, batch.unlabeled_weak[0])
+        else:
+            weak = ctx.view_logits(batch.unlabeled_weak, by="model")[0]
+        images, sizes = torch.cat(groups), [len(group) for group in groups]
+        if c.interleaved:
+            logits = ctx.model(interleave_rows(images, len(images) // sizes[0]))
+            parts = torch.split(interleave_rows(logits, sizes[0]), sizes)
+        else:
+            parts = torch.split(ctx.model(images), sizes)
+        return parts if c.weak_in_graph else (parts[0], weak, parts[1])

@@ -1,4 +1,4 @@
-"""MixMatch and MixMatch Enhanced: guessed labels, mixed with the given ones."""
+"""MixMatch and MixMatch Enhanced: pseudo labels, mixed with the true ones."""
 
 from ssl_toolkit_mixmatch.algorithm import MixMatch, MixMatchEnhanced
 

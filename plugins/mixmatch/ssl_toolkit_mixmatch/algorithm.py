@@ -11,7 +11,7 @@ from ssl_toolkit_mixmatch.mixture import MixingOptions, mixmatch_step
 
 
 class MixMatch(Algorithm):
-    """PseudoLabels labels from weak views, mix all images and labels, fit the mixtures."""
+    """Pseudo-label images from weak views, mix all images and labels, fit the mixtures."""
 
     class Config(MixingOptions):
         """Options of MixMatch."""
@@ -31,7 +31,7 @@ class MixMatch(Algorithm):
 
 
 class MixMatchEnhanced(Algorithm):
-    """MixMatch with augmentation anchoring: strong views join, under the guess from weak ones.
+    """MixMatch with augmentation anchoring: strong views join, with the pseudo labels of weak ones.
 
     The baseline of the SimPLE paper, as in its authors' code. That code can also add the Pair Loss
     on mixed labels, with weight 0 in every published run; it is not offered here.
@@ -61,7 +61,7 @@ class MixMatchEnhanced(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """The step of MixMatch with U^ = weak and strong views, all under one guess."""
+        """The step of MixMatch with U^ = weak and strong views, all with one pseudo label."""
         views = batch.unlabeled_strong
         if self.config.train_on == "both":
             views = torch.cat([batch.unlabeled_weak, views])

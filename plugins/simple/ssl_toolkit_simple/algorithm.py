@@ -21,19 +21,25 @@ from ssl_toolkit import (
 )
 from ssl_toolkit.ops import (
     average_and_sharpen,
-    interleave,
+    interleaved_forward,
     l2_consistency,
-    linear_rampup,
+    rampup,
     soft_cross_entropy,
 )
-from ssl_toolkit_simple.pair_loss import Distance, pair_loss, pair_masks, pair_statistics
+from ssl_toolkit_simple.pair_loss import (
+    Distance,
+    pair_loss,
+    pair_masks,
+    pair_statistics,
+    pair_weights,
+)
 from ssl_toolkit_simple.pair_metrics import PAIR_METRICS
 
 
 class SimPLE(Algorithm):
     """Consistency of each image with its own pseudo label and with those of similar images.
 
-    Pseudo labels come from the teacher's answers to weak views, the gradient from strong views.
+    Pseudo labels come from the teacher's predictions on weak views, the gradient from strong views.
     Labeled and unlabeled images go through one joint forward; the authors' code interleaves
     them into batches of B and runs those one after another (option ``interleaved``).
     """
@@ -57,7 +63,7 @@ class SimPLE(Algorithm):
             0.5, gt=0, help="sharpening of the pseudo labels; 1 for none", source="paper"
         )
         weak_views: int = option(
-            2, ge=1, help="weak views that a pseudo label is guessed from (K)", source="authors"
+            2, ge=1, help="weak views for each pseudo label (K)", source="authors"
         )
         strong_views: int = option(
             2,
@@ -95,7 +101,7 @@ class SimPLE(Algorithm):
         )
         confidence_weighted: bool = option(
             True,
-            help="whether the Pair Loss multiplies by the anchor's confidence",
+            help="multiply the Pair Loss by the confidence of the pseudo label",
             source="paper; the authors' code only thresholds it",
         )
         unsupervised_loss: Literal["l2", "cross_entropy"] = option(
@@ -103,7 +109,7 @@ class SimPLE(Algorithm):
         )
         pseudo_labels_from: Literal["teacher", "model"] = option(
             "teacher",
-            help="who guesses: the averaged weights in eval mode, or the live ones in train mode",
+            help="source: the averaged weights in eval mode, or the live ones in train mode",
             source="authors' code; MixMatch's own uses the live ones",
         )
         interleaved: bool = option(
@@ -134,60 +140,52 @@ class SimPLE(Algorithm):
         """L_X + r · (lambda_U · L_U + lambda_P · L_P), the paper's algorithm 1."""
         c = self.config
         # q_b: mean over the K weak views, sharpened; every strong view of u_b gets the same one.
-        guess = average_and_sharpen(self._guess_logits(batch.unlabeled_weak, ctx), c.temperature)
-        targets = guess.repeat(c.strong_views, 1)
+        weak = ctx.view_logits(batch.unlabeled_weak, c.pseudo_labels_from)
+        probs = average_and_sharpen(weak, c.temperature)
+        targets = probs.repeat(c.strong_views, 1)
 
-        images = torch.cat([batch.labeled_weak[0], batch.unlabeled_strong.flatten(0, 1)])
-        logits = self._forward(images, len(batch.labels), ctx)
+        images = torch.cat([batch.labeled_weak[0], *batch.unlabeled_strong])
+        if c.interleaved:
+            logits = interleaved_forward(ctx.model, images, len(batch.labels))
+        else:
+            logits = ctx.model(images)
         labeled, unlabeled = torch.split(logits, [len(batch.labels), len(targets)])
 
-        thresholds = c.confidence_threshold, c.similarity_threshold
-        supervised = F.cross_entropy(labeled.float(), batch.labels)
-        unsupervised = self._unsupervised(unlabeled, targets)
-        paired = unlabeled, targets
+        pairs = unlabeled, targets
         if c.gather_pairs:
-            paired = ctx.all_gather(unlabeled), ctx.all_gather(targets)
-        pair = pair_loss(*paired, *thresholds, c.pair_distance, c.confidence_weighted)
+            pairs = ctx.all_gather(unlabeled), ctx.all_gather(targets)
+        phi_c, phi_s = pair_weights(pairs[1], c.confidence_threshold, c.similarity_threshold)
+        masks = pair_masks(phi_c, phi_s)
+        mask = self._local(phi_c > 0, ctx)
+        anchor = phi_c if c.confidence_weighted else (phi_c > 0).to(phi_c)
 
-        ramp = linear_rampup(ctx.step, self._ramp_length(ctx))
-        confidence, similarity, both = pair_statistics(paired[1], *thresholds)
+        supervised = F.cross_entropy(labeled.float(), batch.labels)
+        unsupervised = self._unsupervised(unlabeled, targets, mask)
+        pair = pair_loss(*pairs, anchor, phi_s, c.pair_distance)
+        ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction, c.rampup_steps)
+        count = len(probs)  # the first of the strong views
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, ramp * c.unsupervised_weight),
-                "pair": Loss(pair, ramp * self._pair_weight(guess.shape[-1])),
+                "pair": Loss(pair, ramp * self._pair_weight(probs.shape[-1])),
             },
-            pseudo_labels=PseudoLabels(guess, guess.amax(dim=-1) > c.confidence_threshold),
-            pairs=pair_masks(guess, *thresholds),
-            metrics={
-                "pair_confidence": confidence,
-                "pair_similarity": similarity,
-                "pair_both": both,
-            },
+            pseudo_labels=PseudoLabels(probs, mask[:count]),
+            pairs={k: self._local(m, ctx)[:count, :count] for k, m in masks.items()},
+            metrics={f"pair_{k}": share for k, share in pair_statistics(masks).items()},
         )
 
-    def _guess_logits(self, views: Tensor, ctx: Context) -> Tensor:
-        """(K, U, 3, H, W) to (K, U, C), without gradient."""
-        if self.config.pseudo_labels_from == "teacher":
-            logits = ctx.teacher_forward(views.flatten(0, 1)).logits
-            return logits.reshape(*views.shape[:2], -1)
-        # One forward a view, as MixMatch does: each normalizes by the statistics of its own view.
-        with torch.no_grad():
-            answers = [ctx.forward(view, update_statistics=False).logits for view in views]
-        return torch.stack(answers)
+    def _local(self, rows: Tensor, ctx: Context) -> Tensor:
+        """Return the part of this process, in each dimension, of what was computed for all."""
+        for dim in range(rows.ndim if self.config.gather_pairs else 0):
+            rows = ctx.local_shard(rows, dim)
+        return rows
 
-    def _forward(self, images: Tensor, batch_size: int, ctx: Context) -> Tensor:
-        if not self.config.interleaved:
-            return ctx.model(images)
-        mixed = interleave(torch.split(images, batch_size))
-        return torch.cat(interleave([ctx.model(part) for part in mixed]))
-
-    def _unsupervised(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _unsupervised(self, logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """L_U: mean over all rows, those at or below the threshold counting 0."""
-        threshold = self.config.confidence_threshold
         if self.config.unsupervised_loss == "l2":
-            return l2_consistency(logits, targets, threshold)
-        return (soft_cross_entropy(logits, targets) * (targets.amax(dim=-1) > threshold)).mean()
+            return l2_consistency(logits, targets, mask)
+        return (soft_cross_entropy(logits, targets) * mask).mean()
 
     def _pair_weight(self, classes: int) -> float:
         # An image's own pseudo label weighs lambda_U / C; its pairs 2 lambda_P times the share of
@@ -195,7 +193,3 @@ class SimPLE(Algorithm):
         if self.config.pair_weight is None:
             return self.config.unsupervised_weight / (2 * classes)
         return self.config.pair_weight
-
-    def _ramp_length(self, ctx: Context) -> float:
-        steps = self.config.rampup_steps
-        return self.config.rampup_fraction * ctx.max_steps if steps is None else steps

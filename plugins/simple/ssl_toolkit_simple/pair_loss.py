@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from ssl_toolkit.ops import at_least_float32
 
 Distance = Literal["bhattacharyya", "l2", "entropy"]
 
@@ -15,32 +16,53 @@ _L2_ELEMENTS = 2**24
 """Differences held at once by the l2 distance: 64 MiB in float32."""
 
 
+def pair_weights(
+    targets: Tensor, confidence_threshold: float, similarity_threshold: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the factors phi_c and phi_s of all ordered pairs; no gradient.
+
+    phi_t(x) is x where x > t, and 0 elsewhere.
+
+    Args:
+        targets: (N, C) pseudo labels q.
+        confidence_threshold: in [0, 1]; an image counts if its largest q is strictly above it.
+        similarity_threshold: in [0, 1]; a pair counts if its similarity is strictly above it.
+
+    Returns:
+        phi_c (N,), of the confidence max_c q_ic, and phi_s (N, N), of the similarity
+        s_ij = sum_c sqrt(q_ic q_jc) (the Bhattacharyya coefficient); its diagonal is 0, because no
+        image pairs with itself. In float32 or wider, outside autocast.
+    """
+    with torch.autocast(targets.device.type, enabled=False):
+        targets = at_least_float32(targets.detach())
+        phi_c = F.threshold(targets.amax(dim=-1), confidence_threshold, 0)
+        roots = targets.sqrt()
+        phi_s = (roots @ roots.T).fill_diagonal_(0)
+        return phi_c, torch.threshold_(phi_s, similarity_threshold, 0)
+
+
 def pair_loss(
     logits: Tensor,
     targets: Tensor,
-    confidence_threshold: float,
-    similarity_threshold: float,
+    phi_c: Tensor,
+    phi_s: Tensor,
     distance: Distance = "bhattacharyya",
-    confidence_weighted: bool = True,
 ) -> Tensor:
     """Pull predictions toward confident pseudo labels of similar images.
 
-    2 / (N (N - 1)) · sum over ordered pairs i != j of
-    phi_c(max q_i) · phi_s(s_ij) · d(q_i, p_j), with phi_t(x) = x where x > t and 0 elsewhere, and
-    s_ij the Bhattacharyya coefficient of q_i and q_j. The divisor is the number of unordered
-    pairs, whatever passes, as in the paper: with all factors 1 the loss is up to twice the mean
-    distance. Copies of one image pair with each other too. All in float32 or wider, outside
-    autocast; memory grows with N², never with N² · C.
+    2 / (N (N - 1)) · sum over ordered pairs i != j of phi_c(i) · phi_s(i, j) · d(q_i, p_j). The
+    divisor is the number of unordered pairs, whatever passes, as in the paper: with all factors 1
+    the loss is up to twice the mean distance. Copies of one image pair with each other too. All in
+    float32 or wider, outside autocast; memory grows with N², never with N² · C.
 
     Args:
         logits: (N, C), of the strongly augmented views; p = softmax(logits) carries the gradient.
         targets: (N, C) pseudo labels q, constants.
-        confidence_threshold: in [0, 1]; the anchor's largest entry must be strictly above it.
-        similarity_threshold: in [0, 1]; the similarity must be strictly above it.
+        phi_c: (N,) from `pair_weights`; ones in place of the confidences that pass give the loss
+            of the authors' code.
+        phi_s: (N, N) from `pair_weights`: symmetric, 0 on the diagonal.
         distance: ``bhattacharyya``, 1 - sum_c sqrt(q_c p_c); ``l2``, the Euclidean norm (not
             squared; gradient 0 where it is 0); ``entropy``, -sum_c q_c log p_c.
-        confidence_weighted: whether phi_c passes the confidence on, as the paper's equation does;
-            False passes 1, as its authors' code does.
 
     Returns:
         0-dim; 0 with zero gradient for N < 2 or when no pair passes.
@@ -50,118 +72,79 @@ def pair_loss(
 
     Source: Hu, Yang, Hu and Nevatia, SimPLE (CVPR 2021, arXiv:2103.16725), the Pair Loss L_P.
 
-    >>> targets = torch.tensor([[0.98, 0.02], [0.98, 0.02]])
-    >>> pair_loss(torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log(), targets, 0.95, 0.9)
-    tensor(0.2118)
+    The equation as plain loops gives the same:
+
+    >>> q = torch.tensor([[0.98, 0.02], [0.96, 0.04], [0.5, 0.5]])
+    >>> logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
+    >>> phi_c, phi_s = pair_weights(q, 0.95, 0.8)
+    >>> p, total = logits.softmax(dim=-1), 0.0
+    >>> for i in range(3):
+    ...     for j in range(3):
+    ...         coefficient = sum((q[i, c] * p[j, c]).sqrt() for c in range(2))
+    ...         total += phi_c[i] * phi_s[i, j] * (1 - coefficient)
+    >>> torch.testing.assert_close(pair_loss(logits, q, phi_c, phi_s), 2 / (3 * 2) * total)
     """
     with torch.autocast(logits.device.type, enabled=False):
-        targets = _at_least_float32(targets.detach())
-        log_probs = _at_least_float32(logits).log_softmax(dim=-1)
-
-        similarity = _similarity(targets)
-        torch.threshold_(similarity, similarity_threshold, 0)  # phi_s
-        confidence = targets.amax(dim=-1, keepdim=True)
-        anchors = F.threshold(confidence, confidence_threshold, 0)  # phi_c
-        if not confidence_weighted:
-            anchors = (anchors > 0).to(anchors)
-
-        # Two distances are linear in a function of p_j, so a sum over the anchors is all they need
-        # of the pairs: nothing of size N² enters the graph. The similarity is symmetric.
+        targets = at_least_float32(targets.detach())
+        log_probs = at_least_float32(logits).log_softmax(dim=-1)
+        phi_c = phi_c[:, None]
+        # With a = phi_c, S = phi_s (S_ij = S_ji) and o for products by element,
+        #     sum_ij a_i S_ij (1 - sum_c sqrt(q_ic p_jc))
+        #         = sum_j (sum_i S_ji a_i) - sum_jc (sum_i S_ji a_i sqrt(q_ic)) sqrt(p_jc)
+        #         = sum(S a) - sum((S (a o sqrt(q))) o sqrt(p)),
+        # and likewise sum_ij a_i S_ij (-sum_c q_ic log(p_jc)) = -sum((S (a o q)) o log(p)). So
+        # the graph holds p, of size N · C, but nothing of size N². There is no such form for l2.
         if distance == "bhattacharyya":
             roots = (log_probs / 2).exp()  # finite gradient where sqrt(softmax) has none
-            total = (similarity @ anchors).sum()
-            total = total - (similarity @ (anchors * targets.sqrt()) * roots).sum()
+            total = (phi_s @ phi_c).sum()
+            total = total - (phi_s @ (phi_c * targets.sqrt()) * roots).sum()
         elif distance == "entropy":
-            total = -(similarity @ (anchors * targets) * log_probs).sum()
+            total = -(phi_s @ (phi_c * targets) * log_probs).sum()
         elif distance == "l2":
-            total = _weighted_l2(anchors * similarity, targets, log_probs.exp())
+            total = _weighted_l2(phi_c * phi_s, targets, log_probs.exp())
         else:
             raise ValueError(f"unknown distance {distance!r}; bhattacharyya, l2 or entropy")
     count = len(logits)
     return total / max(count * (count - 1) / 2, 1)
 
 
-def pair_statistics(
-    targets: Tensor, confidence_threshold: float, similarity_threshold: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shares of ordered pairs i != j that pass the thresholds of `pair_loss`; no gradient.
+def pair_masks(phi_c: Tensor, phi_s: Tensor) -> dict[str, Tensor]:
+    """Mark the ordered pairs i != j that pass the thresholds of `pair_weights`.
 
     Args:
-        targets: (N, C) pseudo labels.
-        confidence_threshold: as for `pair_loss`.
-        similarity_threshold: as for `pair_loss`.
+        phi_c: (N,).
+        phi_s: (N, N).
 
     Returns:
-        Three 0-dim tensors in [0, 1]: the anchor is confident, the two are similar, both. Each is
-        a count over N (N - 1); 0 for N < 2.
-    """
-    masks = pair_masks(targets, confidence_threshold, similarity_threshold)
-    pairs = max(len(targets) * (len(targets) - 1), 1)
-    confidence, similarity, both = (mask.sum() / pairs for mask in masks.values())
-    return confidence, similarity, both
-
-
-def pair_masks(
-    targets: Tensor, confidence_threshold: float, similarity_threshold: float
-) -> dict[str, Tensor]:
-    """Which ordered pairs i != j pass the thresholds of `pair_loss`; no gradient.
-
-    Args:
-        targets: (N, C) pseudo labels.
-        confidence_threshold: as for `pair_loss`.
-        similarity_threshold: as for `pair_loss`.
-
-    Returns:
-        Three (N, N) bool tensors, False on the diagonal: ``confidence`` (anchor i is confident),
+        Three (N, N) bool tensors, False on the diagonal: ``confidence`` (image i is confident),
         ``similarity`` (the two are similar), ``both``.
     """
-    with torch.autocast(targets.device.type, enabled=False):
-        targets = _at_least_float32(targets.detach())
-        similar = _similarity(targets) > similarity_threshold
-    different = ~torch.eye(len(targets), dtype=torch.bool, device=targets.device)
-    confident = (targets.amax(dim=-1) > confidence_threshold)[:, None] & different
-    similar = similar & different
+    different = ~torch.eye(len(phi_c), dtype=torch.bool, device=phi_c.device)
+    confident = (phi_c > 0)[:, None] & different
+    similar = phi_s > 0
     return {"confidence": confident, "similarity": similar, "both": confident & similar}
 
 
-def infimal_confidence(confidence_threshold: float, similarity_threshold: float) -> float:
-    """Bound above which the confidence of every image that takes part in a pair lies.
-
-    cos²(arccos sqrt(confidence_threshold) + arccos(similarity_threshold)), or 0 when the two
-    angles reach a right angle together. A bound below 1 / C says nothing.
+def pair_statistics(masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Compute the share of the N (N - 1) ordered pairs in each mask; 0 for N < 2.
 
     Args:
-        confidence_threshold: in [0, 1].
-        similarity_threshold: in [0, 1].
+        masks: from `pair_masks`.
 
-    Source: SimPLE (CVPR 2021), the theorem on the infimal confidence. The condition on the angles
-    is not printed there, but the squared cosine grows again beyond it.
-
-    >>> round(infimal_confidence(0.95, 0.9), 3)
-    0.608
+    Returns:
+        0-dim tensors in [0, 1] under the same names.
     """
-    angle = math.acos(math.sqrt(confidence_threshold)) + math.acos(similarity_threshold)
-    return math.cos(angle) ** 2 if angle < math.pi / 2 else 0.0
-
-
-def _similarity(targets: Tensor) -> Tensor:
-    """(N, N) Bhattacharyya coefficients; the diagonal is 0, for no image pairs with itself."""
-    roots = targets.sqrt()
-    return (roots @ roots.T).fill_diagonal_(0)
+    return {name: mask.sum() / max(len(mask) * (len(mask) - 1), 1) for name, mask in masks.items()}
 
 
 def _weighted_l2(weights: Tensor, targets: Tensor, probs: Tensor) -> Tensor:
-    """sum_ij w_ij ||q_i - p_j||, in chunks of anchors."""
+    """sum_ij w_ij ||q_i - p_j||, in chunks of rows i."""
     # The shortcut through ||q||² - 2 q·p + ||p||² loses small distances to cancellation. On a GPU
     # the backward of cdist holds all its differences, hence the chunks.
     rows = max(_L2_ELEMENTS // max(probs.numel(), 1), 1)
     total = probs.new_zeros(())
     chunks = zip(torch.split(weights, rows), torch.split(targets.to(probs), rows), strict=True)
-    for part, anchors in chunks:
-        distances = torch.cdist(anchors, probs, compute_mode="donot_use_mm_for_euclid_dist")
-        total = total + (part * distances).sum()
+    for chunk_weights, chunk_targets in chunks:
+        distances = torch.cdist(chunk_targets, probs, compute_mode="donot_use_mm_for_euclid_dist")
+        total = total + (chunk_weights * distances).sum()
     return total
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
