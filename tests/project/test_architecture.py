@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -66,6 +67,19 @@ RANKS = {
     "commands": 10,
 }
 """A part imports parts of a lower rank, itself, and the parts named in BESIDE."""
+DATA_RANKS = {
+    "class_names": 0,
+    "packed_strings": 0,
+    "label_values": 1,
+    "images": 1,
+    "cache": 2,
+    "readers": 3,
+    "splits": 4,
+    "sets": 5,
+    "feed": 5,
+    "load": 6,
+}
+"""A part of `data` imports parts of `data` of a lower rank, and itself."""
 BESIDE = {"files", "config", "registry"}
 LIGHT = (
     *(
@@ -157,6 +171,30 @@ def test_imports_go_in_one_direction() -> None:
             if not (lower or target == part or {target, part} <= BESIDE):
                 wrong.append(f"{path.relative_to(ROOT)} imports {target}")
     assert wrong == []
+
+
+def data_imports(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, part) of what a file of `data` imports from `data`."""
+    for module, name in imports(parse(path)):
+        if module == "ssl_toolkit.data" or module.startswith("ssl_toolkit.data."):
+            whole = f"{module}.{name}"
+            inner = module.split(".")[2:]
+            yield whole, inner[0] if inner else name
+
+
+def test_imports_of_data_go_in_one_direction() -> None:
+    wrong, graph = [], {}
+    for path in (CORE / "data").rglob("*.py"):
+        part = path.relative_to(CORE / "data").parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        graph[module] = {whole.rpartition(".")[0] for whole, _ in data_imports(path)}
+        for whole, target in data_imports(path):
+            if target != part and DATA_RANKS[target] >= DATA_RANKS[part]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {whole}")
+    assert wrong == []
+    assert [*TopologicalSorter(graph).static_order()], "two files import each other"
 
 
 def test_light_parts_import_nothing_heavy_when_imported() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import PIL
+from filelock import FileLock
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import (
@@ -198,12 +198,13 @@ def _build(
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other runs from building the same cache, where the system has locks."""
-    with (folder.parent / f".{folder.name}.lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
-        else:  # no other build is alive: what lies there was left by one that was killed
-            for leftover in folder.parent.glob(f".{folder.name}.*.partial"):
-                shutil.rmtree(leftover, ignore_errors=True)
+    lock = FileLock(folder.parent / f".{folder.name}.lock", fallback_to_soft=False)
+    with contextlib.suppress(OSError, NotImplementedError):
+        lock.acquire()
+        # No other build is alive: what is there was left by one that was killed.
+        for leftover in folder.parent.glob(f".{folder.name}.*.partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
+    try:
         yield
+    finally:
+        lock.release()

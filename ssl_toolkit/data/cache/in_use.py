@@ -78,7 +78,7 @@ def _remove(folder: Path) -> None:
 
 
 def _lock(file: int, *, shared: bool) -> None:
-    """Lock a file where the system has locks.
+    """Lock a file where the system has locks; `filelock` has no shared ones.
 
     Raises:
         BlockingIOError: another process has it.
