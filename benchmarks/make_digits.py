@@ -1,8 +1,8 @@
-"""Write ssl_toolkit/data/sets/digits.npz from scikit-learn's copy of the UCI digits.
+"""Write plugins/digits/ssl_toolkit_digits/digits.npz from scikit-learn's copy of the UCI digits.
 
     python benchmarks/make_digits.py [PATH]
 
-Source and license: ssl_toolkit/data/sets/DIGITS-LICENSE.md.
+Source and license: plugins/digits/ssl_toolkit_digits/LICENSE-digits.md.
 """
 
 import sys

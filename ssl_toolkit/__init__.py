@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from ssl_toolkit.api import API_VERSION as API_VERSION
     from ssl_toolkit.config.options import Options as Options
     from ssl_toolkit.config.options import option as option
+    from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray
+    from ssl_toolkit.data.readers.arrays import array_table as array_table
+    from ssl_toolkit.data.readers.file_table import file_table as file_table
+    from ssl_toolkit.data.sets.local_files import default_root as default_root
+    from ssl_toolkit.data.sets.local_files import require_files as require_files
+    from ssl_toolkit.data.sets.local_files import wrap_dataset_errors as wrap_dataset_errors
+    from ssl_toolkit.data.splits.draw import hashed_order as hashed_order
     from ssl_toolkit.engine.ema import EMA as EMA
     from ssl_toolkit.engine.metrics import convergence_step as convergence_step
     from ssl_toolkit.errors import ConfigError as ConfigError
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces import Logger as Logger
     from ssl_toolkit.interfaces import Loss as Loss
     from ssl_toolkit.interfaces import Metric as Metric
+    from ssl_toolkit.interfaces import Part as Part
     from ssl_toolkit.interfaces import PseudoLabels as PseudoLabels
     from ssl_toolkit.interfaces import RunInfo as RunInfo
     from ssl_toolkit.interfaces import StepOutput as StepOutput
@@ -72,6 +80,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "api": ("API_VERSION",),
     "config.options": ("Options", "option"),
+    "data.readers.arrays": (
+        "ImageArray",
+        "array_table",
+    ),
+    "data.readers.file_table": ("file_table",),
+    "data.sets.local_files": (
+        "default_root",
+        "require_files",
+        "wrap_dataset_errors",
+    ),
+    "data.splits.draw": ("hashed_order",),
     "engine.ema": ("EMA",),
     "engine.metrics": ("convergence_step",),
     "launchers.job": ("JobProcess",),
@@ -102,6 +121,7 @@ _HOMES = {
         "AugmentationParams",
         "JobResult",
         "FeatureAlgorithm",
+        "Part",
         "PseudoLabels",
         "ImageTable",
         "Launcher",

@@ -118,7 +118,7 @@ def _caches() -> str:
 
 
 def _dataset_folder() -> Path:
-    from ssl_toolkit.data.sets.benchmarks import default_root
+    from ssl_toolkit.data.sets.local_files import default_root
 
     return default_root()
 

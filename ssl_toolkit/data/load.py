@@ -16,7 +16,7 @@ from ssl_toolkit.data.cache.verify import verify
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.fit import lay_out
-from ssl_toolkit.data.sets.benchmarks import default_root
+from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.sets.torchvision import PREFIX, TorchvisionSet
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows

@@ -15,7 +15,7 @@ from ssl_toolkit.commands import _at_home
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.data.cache.build import VARIABLE, cache_root
-from ssl_toolkit.data.sets.benchmarks import ROOT_VARIABLE, default_root
+from ssl_toolkit.data.sets.local_files import ROOT_VARIABLE, default_root
 from ssl_toolkit.runs.train import resume
 
 DIGITS = {"algo": "supervised", "steps": 2, "eval_every": 1, "device": "cpu", "batch_size": 8}

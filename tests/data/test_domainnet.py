@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from ssl_toolkit_benchmarks.domainnet import DomainNetReal
 from tiny_images import put, rows_of
 
 from ssl_toolkit.data.cache.verify import verify
-from ssl_toolkit.data.sets.domainnet import DomainNetReal
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
@@ -42,7 +42,7 @@ def test_the_lists_and_the_papers_numbers(root):
         val_fraction=defaults.val_fraction,
     )
     assert len(split.labeled) == 3795
-    assert not any("not whole" in note for note in table.notes)
+    assert not any("incomplete" in note for note in table.notes)
     assert table.read(np.array([0]), 84).shape == (1, 84, 84, 3)
 
 
@@ -71,7 +71,7 @@ def test_classes_go_by_number_and_a_part_is_told(tmp_path):
         ("real/zebra/1.jpg 0\n../real/ant/1.jpg 1\n", "line 2.*no path"),
         ("real/zebra/1.jpg 0\n/etc/real/passwd.jpg 1\n", "line 2.*no path"),
         ("real/zebra/1.jpg zero\n", "line 1.*no path"),
-        ("real/zebra/1.jpg 0\nreal/zebra/1.jpg 0\n", "line 2.*stands in a list already"),
+        ("real/zebra/1.jpg 0\nreal/zebra/1.jpg 0\n", "line 2.*is in a list already"),
         ("real/zebra/9.jpg 0\nreal/ant/1.jpg 1\n", r"real_test\.txt, line 1.*already"),
         ("real/zebra/1.jpg 0\nreal/ant/7.jpg 1\n", r"real/ant/7\.jpg: no such file"),
     ],

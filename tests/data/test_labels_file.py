@@ -3,11 +3,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from in_process import call, refusal
+from ssl_toolkit_benchmarks import STL10
 from tiny_images import put
 
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.sets.benchmarks import STL10
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.errors import DataError

@@ -4,10 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
+from ssl_toolkit_benchmarks.mini_imagenet import CACHES, CATEGORIES, MiniImageNet
+from ssl_toolkit_benchmarks.safe_pickle import read_array_pickle
 from tiny_images import encoded, put
 
-from ssl_toolkit.data.sets.mini_imagenet import CACHES, CATEGORIES, MiniImageNet
-from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
@@ -150,8 +150,9 @@ def test_numbers_of_the_paper():
     assert defaults.image_size == 84
     assert [round(value, 4) for value in defaults.mean] == [0.4727, 0.4482, 0.4023]
     # 600 images a class: 500 for training, 72 of them for validation, 40 with labels.
+    from ssl_toolkit_benchmarks.mini_imagenet import _test_parts
+
     from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-    from ssl_toolkit.data.sets.mini_imagenet import _test_parts
 
     blank = np.zeros((600, 1, 1, 3), dtype=np.uint8)
     groups = [

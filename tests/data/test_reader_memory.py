@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 from image_files import saved, tiff
 from PIL import Image
+from ssl_toolkit_benchmarks.safe_pickle import read_array_pickle
 from tiny_images import encoded
 
 from ssl_toolkit.data.images import archives
 from ssl_toolkit.data.images.decoding import Room, Unreadable
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.rows import LINE_LENGTH
-from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import checked_archive
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ssl_toolkit_benchmarks import CIFAR10, CIFAR100, STL10, SVHN
+from ssl_toolkit_digits import Digits, Mnist5k
 
-from ssl_toolkit.data.sets.benchmarks import CIFAR10, CIFAR100, STL10, SVHN, default_root
-from ssl_toolkit.data.sets.digits import Digits, Mnist5k
+from ssl_toolkit import default_root
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
@@ -50,8 +51,8 @@ def test_embedded_sets_import_no_heavy_package(monkeypatch):
 
 
 def test_digits_archive_is_small():
-    package = Path(importlib.util.find_spec("ssl_toolkit.data").submodule_search_locations[0])
-    assert (package / "sets" / "digits.npz").stat().st_size < 100_000
+    package = Path(importlib.util.find_spec("ssl_toolkit_digits").submodule_search_locations[0])
+    assert (package / "digits.npz").stat().st_size < 100_000
 
 
 def test_mnist5k(mnist):
@@ -156,7 +157,7 @@ def test_cifar10(tmp_path, monkeypatch):
     classes = [f"kind {number}" for number in range(10)]
     meta = pickle.dumps({"label_names": classes}, protocol=2)
     (tmp_path / "cifar-10-batches-py" / "batches.meta").write_bytes(meta)
-    with pytest.raises(DataError, match=r"cifar10 in .* incomplete or damaged.*--download"):
+    with pytest.raises(DataError, match=r"cifar10 in .* incomplete or corrupt.*--download"):
         CIFAR10().load(tmp_path)
     # The real files' checksums.
     monkeypatch.setattr(theirs.CIFAR10, "_check_integrity", lambda self: True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from case_folders import case_folders  # noqa: F401
 from split_tables import table_of
+from ssl_toolkit_benchmarks import SVHN
 
 from ssl_toolkit.data.readers.folders import read_folder
-from ssl_toolkit.data.sets.benchmarks import SVHN
 from ssl_toolkit.data.splits.draw import Split, draw_split, identical_rows, proportional
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable

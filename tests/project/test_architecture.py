@@ -312,8 +312,6 @@ def test_the_core_names_no_plugin() -> None:
             continue  # the defaults, and examples
         if where in ("models/timm_registration.py", "models/wide_resnet.py"):
             continue  # the wide ResNets themselves
-        if where.startswith("data/sets/"):
-            continue
         allowed = {"fixmatch"} if where == "augment/randaugment.py" else set()  # its table
         found = {text for text in texts(path) if text in named or text.startswith("wrn_")}
         assert found <= allowed, where

@@ -14,10 +14,10 @@ import pytest
 import torch
 from in_process import call, refusal
 from run_files import DIGITS, strict_json, summary
+from ssl_toolkit_benchmarks.safe_pickle import read_array_pickle
 
 from ssl_toolkit import ConfigError, DataError, ModelError, load_model
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
 from ssl_toolkit.models.weights import read_weights
 
 

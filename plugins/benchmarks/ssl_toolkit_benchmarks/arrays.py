@@ -1,29 +1,22 @@
-"""The benchmarks of the papers, read from disk by torchvision."""
+"""Benchmarks that torchvision reads from disk as arrays."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.text import display_path
-
-ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
-"""Environment variable with the default folder of the data sets."""
-
-
-def default_root() -> Path:
-    """Where data sets are looked for without ``--root``."""
-    named = os.environ.get(ROOT_VARIABLE)
-    return Path(named or "~/.cache/ssl-toolkit/datasets").expanduser()
-
+from ssl_toolkit import (
+    DataError,
+    Dataset,
+    DatasetDefaults,
+    ImageArray,
+    ImageTable,
+    array_table,
+    require_files,
+    wrap_dataset_errors,
+)
 
 FOLD = "fold:"
 """Start of the names of STL-10's selections of labeled images."""
@@ -42,10 +35,12 @@ class CIFAR10(Dataset):
         mean=(0.49139968, 0.48215841, 0.44653091),
         std=(0.24703223, 0.24348513, 0.26158784),
     )
+    citation = "A. Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images"
+    homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``cifar-10-batches-py/``; see `Dataset.load`."""
-        folder = require_files(root, "cifar10", ["cifar-10-batches-py"], download)
+        folder = require_files(root, "cifar10", ["cifar-10-batches-py"], download=download)
         with wrap_dataset_errors("cifar10", folder):
             from torchvision.datasets import CIFAR10 as Source
 
@@ -73,10 +68,12 @@ class CIFAR100(Dataset):
         mean=(0.50707516, 0.48654887, 0.44091784),
         std=(0.26733429, 0.25643846, 0.27615047),
     )
+    citation = "A. Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images"
+    homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``cifar-100-python/``; see `Dataset.load`."""
-        folder = require_files(root, "cifar100", ["cifar-100-python"], download)
+        folder = require_files(root, "cifar100", ["cifar-100-python"], download=download)
         with wrap_dataset_errors("cifar100", folder):
             from torchvision.datasets import CIFAR100 as Source
 
@@ -105,10 +102,17 @@ class SVHN(Dataset):
         mean=(0.4376821, 0.4437697, 0.47280442),
         std=(0.19803012, 0.20101562, 0.19703614),
     )
+    citation = (
+        "Y. Netzer et al. (2011), Reading Digits in Natural Images with "
+        "Unsupervised Feature Learning"
+    )
+    homepage = "http://ufldl.stanford.edu/housenumbers/"
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read the two .mat files; see `Dataset.load`."""
-        folder = require_files(root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download)
+        folder = require_files(
+            root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download=download
+        )
         with wrap_dataset_errors("svhn", folder):
             from torchvision.datasets import SVHN as Source
 
@@ -130,10 +134,15 @@ class STL10(Dataset):
     """
 
     defaults = DatasetDefaults(image_size=96, batch_size=64, val_fraction=0.1)
+    citation = (
+        "A. Coates, H. Lee and A. Y. Ng (2011), An Analysis of Single Layer "
+        "Networks in Unsupervised Feature Learning"
+    )
+    homepage = "https://cs.stanford.edu/~acoates/stl10/"
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
-        folder = require_files(root, "stl10", ["stl10_binary"], download)
+        folder = require_files(root, "stl10", ["stl10_binary"], download=download)
         with wrap_dataset_errors("stl10", folder):
             from torchvision.datasets import STL10 as Source
 
@@ -160,9 +169,7 @@ class STL10(Dataset):
         rows = [row for row, key in enumerate(table.keys) if key.startswith("stl10/train/")]
         places = _fold(path, name)
         if not places <= set(range(len(rows))):
-            raise DataError(
-                f"{display_path(path)} is corrupt: {name} names images that don't exist"
-            )
+            raise DataError(f"{path} is corrupt: {name} names images that don't exist")
         return np.array(sorted(rows[place] for place in places), dtype=np.int64)
 
 
@@ -171,48 +178,11 @@ def _fold(path: Path, name: str) -> set[int]:
     try:
         folds = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise DataError(
-            f"--labels {name}: can't read {display_path(path)}: {error.strerror}"
-        ) from None
+        raise DataError(f"--labels {name}: can't read {path}: {error.strerror}") from None
     number = name.removeprefix(FOLD)
     if not number.isdecimal() or int(number) >= len(folds):
         raise DataError(f"--labels {name}: folds go from {FOLD}0 to {FOLD}{len(folds) - 1}")
     try:
         return {int(place) for place in folds[int(number)].split()}
     except ValueError:
-        raise DataError(f"{display_path(path)} is corrupt: fold {number} names no images") from None
-
-
-def require_files(root: Path | None, name: str, wanted: Sequence[str], download: bool) -> Path:
-    """The folder of the files; looks for them before torchvision, whose import takes seconds.
-
-    Raises:
-        DataError: some are missing, and may not be downloaded.
-    """
-    folder = default_root() if root is None else root
-    missing = [item for item in wanted if not (folder / item).exists()]
-    if missing and not download:
-        raise DataError(
-            f"{name} is not in {display_path(folder)} ({', '.join(missing)} missing); give its "
-            "folder "
-            "with --root DIR, or fetch it with --download"
-        )
-    return folder
-
-
-@contextlib.contextmanager
-def wrap_dataset_errors(name: str, folder: Path) -> Iterator[None]:
-    """Turn what torchvision raises for missing, damaged or unreachable files into one line.
-
-    Raises:
-        DataError: with that line.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"{name} in {display_path(folder)} is incomplete or damaged, or can't be fetched "
-            f"({reason}); "
-            "remove its files there and use --download, or give another folder with --root DIR"
-        ) from None
+        raise DataError(f"{path} is corrupt: fold {number} names no images") from None

