@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_toolkit.comparisons.types import ComparedRun, Comparison, ScoreStats, Variant
+from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
 from ssl_toolkit.text import display_text
 
 NOTHING = "–"
@@ -34,23 +34,21 @@ def sheet(comparison: Comparison) -> Sheet:
     """
     marks, footnotes = _footnotes(comparison)
     rows = tuple(
-        {_HEAD: _marked(row, marks)} | {name: told(row) for name, told in _COLUMNS.items()}
+        {_HEAD: _marked(row, marks)} | {name: show(row) for name, show in _COLUMNS.items()}
         for row in comparison.rows
     )
-    versus = {
+    titles = {
         _DIFFERENCE: f"difference to {display_text(comparison.baseline or '')}",
-        _VERSUS_INTERVAL: "its 95 % interval",
+        _DIFFERENCE_INTERVAL: "its 95 % interval",
     }
-    tested = any("test.accuracy" in row.scores for row in comparison.rows)
-    kept = [
-        name
+    names = {
+        name: titles.get(name, name)
         for name in _COLUMNS
         if any(cells[name] != NOTHING for cells in rows)
-        and not (tested and name == "validation accuracy")
-    ]
-    names = {name: versus.get(name, name) for name in kept}
+    }
     renamed = tuple(
-        {_HEAD: cells[_HEAD]} | {names[name]: cells[name] for name in kept} for cells in rows
+        {_HEAD: cells[_HEAD]} | {title: cells[name] for name, title in names.items()}
+        for cells in rows
     )
     blocks = tuple(
         (_HEAD, *(names[name] for name in block if name in names))
@@ -88,17 +86,32 @@ def cell(value: Any) -> str:
     return "null" if value is None else display_text(str(value))
 
 
-def _score(name: str, digits: int) -> Callable[[Variant], str]:
-    def told(row: Variant) -> str:
-        spread = row.scores.get(name)
-        return NOTHING if spread is None else _spread(spread, digits)
-
-    return told
+def share(value: float) -> str:
+    """Format a score, which is a share, for people: in every table and page the same."""
+    return f"{value:.4f}"
 
 
-def _spread(spread: ScoreStats, digits: int, sign: str = "") -> str:
+def spread_text(spread: ScoreStats, digits: int = 4, sign: str = "") -> str:
+    """Format the mean of a score with its standard deviation, if it has one."""
     mean = f"{spread.mean:{sign}.{digits}f}"
     return mean if spread.deviation is None else f"{mean} ± {spread.deviation:.{digits}f}"
+
+
+def p_text(value: float | None) -> str:
+    """Format a p-value."""
+    return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _score(name: str, digits: int = 4) -> Callable[[Variant], str]:
+    def show(row: Variant) -> str:
+        spread = row.scores.get(name)
+        return NOTHING if spread is None else spread_text(spread, digits)
+
+    return show
+
+
+def _difference(show: Callable[[Difference], str]) -> Callable[[Variant], str]:
+    return lambda row: NOTHING if row.difference is None else show(row.difference)
 
 
 def _interval(spread: ScoreStats | None, sign: str = "") -> str:
@@ -108,10 +121,6 @@ def _interval(spread: ScoreStats | None, sign: str = "") -> str:
     return f"{lower:{sign}.4f} to {upper:{sign}.4f}"
 
 
-def _p(value: float | None) -> str:
-    return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
-
-
 def _n(row: Variant) -> str:
     done = sum(member.completed for member in row.runs)
     return str(done) if done == len(row.runs) else f"{done} of {len(row.runs)}"
@@ -119,33 +128,33 @@ def _n(row: Variant) -> str:
 
 _HEAD = "row"
 _DIFFERENCE = "difference"
-_VERSUS_INTERVAL = "interval of the difference"
-_COLUMNS: dict[str, Callable[[Variant], str]] = {
-    "n": _n,
-    "accuracy": _score("test.accuracy", 4),
-    "validation accuracy": _score("validation.accuracy", 4),
-    "95 % interval": lambda row: _interval(row.scores.get("test.accuracy")),
-    _DIFFERENCE: lambda row: (
-        NOTHING if row.difference is None else _spread(row.difference.spread, 4, "+")
-    ),
-    _VERSUS_INTERVAL: lambda row: (
-        NOTHING if row.difference is None else _interval(row.difference.spread, "+")
-    ),
-    "p": lambda row: NOTHING if row.difference is None else _p(row.difference.p_value),
-    "p (Holm)": lambda row: NOTHING if row.difference is None else _p(row.difference.adjusted),
-    "balanced accuracy": _score("test.balanced_accuracy", 4),
-    "macro F1": _score("test.macro_f1", 4),
-    "ECE": _score("test.ece", 4),
-    "convergence step": _score("convergence_step", 0),
-    "seconds": _score("seconds", 0),
-    "images/s": _score("images_per_second", 0),
-}
-_BLOCKS = (
-    ("n", "accuracy", "validation accuracy", "95 % interval"),
-    (_DIFFERENCE, _VERSUS_INTERVAL, "p", "p (Holm)"),
-    ("balanced accuracy", "macro F1", "ECE"),
-    ("convergence step", "seconds", "images/s"),
+_DIFFERENCE_INTERVAL = "interval of the difference"
+_BLOCKS: tuple[dict[str, Callable[[Variant], str]], ...] = (
+    {
+        "n": _n,
+        "accuracy": _score("test.accuracy"),
+        "95 % interval": lambda row: _interval(row.scores.get("test.accuracy")),
+    },
+    {
+        _DIFFERENCE: _difference(lambda difference: spread_text(difference.spread, 4, "+")),
+        _DIFFERENCE_INTERVAL: _difference(lambda difference: _interval(difference.spread, "+")),
+        "p": _difference(lambda difference: p_text(difference.p_value)),
+        "p (Holm)": _difference(lambda difference: p_text(difference.adjusted)),
+    },
+    {
+        "validation accuracy": _score("validation.accuracy"),
+        "balanced accuracy": _score("test.balanced_accuracy"),
+        "macro F1": _score("test.macro_f1"),
+    },
+    {
+        "ECE": _score("test.ece"),
+        "NLL": _score("test.nll"),
+        "convergence step": _score("convergence_step", 0),
+    },
+    {"seconds": _score("seconds", 0), "images/s": _score("images_per_second", 0)},
 )
+"""The columns of the terminal, Markdown and the HTML report, in groups that fit 80 characters."""
+_COLUMNS = {name: show for block in _BLOCKS for name, show in block.items()}
 
 
 def _marked(row: Variant, marks: dict[str, list[int]]) -> str:

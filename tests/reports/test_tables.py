@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ssl_toolkit.comparisons.gather import gather
 from ssl_toolkit.comparisons.read import SCORES
 from ssl_toolkit.comparisons.types import Comparison
 from ssl_toolkit.console import Console
+from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.tables import NAMES, markdown_page, show_table, write_tables
 
 RED = "[red]=a|b"
@@ -134,10 +136,28 @@ def test_piped_lines(made: Comparison) -> None:
 
 def test_a_terminal_gets_tables_that_fit(made: Comparison) -> None:
     text = shown(made, terminal=True)
-    assert text.count(RED) == 5  # four tables and a footnote
+    assert text.count(RED) == 6  # five tables and a footnote
     tables = [line for line in text.splitlines() if line.startswith(("│", "┏"))]
     assert max(map(len, tables)) <= 100
     assert "0.8100 ± 0.0100" in text
+
+
+def test_terminal_markdown_and_html_have_the_same_columns_and_numbers(
+    made: Comparison, tmp_path: Path
+) -> None:
+    head, _, *rows = [line for line in markdown_page(made).splitlines() if line.startswith("|")]
+    titles = [cell.replace("\\", "").strip() for cell in head.strip("|").split(" | ")]
+    assert "NLL" in titles
+    write_report(made, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    table = page[page.index("<table>") : page.index("</table>")]
+    assert re.findall(r'<th scope="col">([^<]*)</th>', table) == titles
+    terminal = shown(made, terminal=True)
+    bodies = re.findall(r'<tr><th scope="row".*?</tr>', table, re.DOTALL)
+    for line, body in zip(rows, bodies, strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")][1:]
+        assert re.findall("<td>([^<]*)</td>", body) == cells
+        assert all(cell in terminal for cell in cells)
 
 
 def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:

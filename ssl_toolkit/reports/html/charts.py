@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.types import ScoreStats
 from ssl_toolkit.reports.html.series import Curve
+from ssl_toolkit.reports.summary_table import share
 
 MOST_NAMED = 8
 """Rows up to which lines carry their names and bands; beyond, the legend has to do."""
@@ -132,14 +133,14 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
     Args:
         identity: unique in the page.
         title: what is drawn.
-        rows: name, place among all rows, and values in [0, 1]; drawn as percent.
+        rows: name, place among all rows, and values in [0, 1].
     """
     names = [_short(name, 30) for name, _, _ in rows]
     left = 14 + _LETTER * max(map(len, names))
     width, height = left + 420, 26.0 * len(rows) + 40
     ends = [v for _, _, s in rows for v in (*s.values.values(), *(s.interval or ()))]
-    low, high = 100 * min(ends), 100 * max(ends)
-    gap = 0.05 * (high - low) or 1.0
+    low, high = min(ends), max(ends)
+    gap = 0.05 * (high - low) or 0.01
     across = Axis(low - gap, high + gap, left, width - 16)
     parts = [
         Markup(
@@ -156,7 +157,7 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
             )
         )
         if spread.interval is not None:
-            a, b = (across.at(100 * end) for end in spread.interval)
+            a, b = (across.at(end) for end in spread.interval)
             parts.append(
                 Markup('<path class="interval {}" d="M{} {}H{}"/>').format(
                     style_of(place), _fixed(a), y, _fixed(b)
@@ -165,28 +166,18 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
         for seed, value in spread.values.items():
             parts.append(
                 Markup(
-                    '<circle class="dot {}" cx="{}" cy="{}" r="4"><title>{}, seed {}: {} %</title>'
+                    '<circle class="dot {}" cx="{}" cy="{}" r="4"><title>{}, seed {}: {}</title>'
                     "</circle>"
-                ).format(
-                    style_of(place), _fixed(across.at(100 * value)), y, full, seed, percent(value)
-                )
+                ).format(style_of(place), _fixed(across.at(value)), y, full, seed, share(value))
             )
         if spread.count > 1:
             parts.append(
                 Markup('<path class="mean" d="M{} {}v18"/>').format(
-                    _fixed(across.at(100 * spread.mean)), y - 9
+                    _fixed(across.at(spread.mean)), y - 9
                 )
             )
-    parts.append(
-        Markup('<text x="{}" y="{}" text-anchor="end">%</text>').format(width - 2, height - 17)
-    )
-    said = "; ".join(f"{name}: {percent(spread.mean)} %" for name, _, spread in rows)
+    said = "; ".join(f"{name}: {share(spread.mean)}" for name, _, spread in rows)
     return _svg(identity, width, height, title, said, parts)
-
-
-def percent(value: float) -> str:
-    """A share as percent with two decimals, without the sign."""
-    return f"{100 * value:.2f}"
 
 
 def number(value: float) -> str:

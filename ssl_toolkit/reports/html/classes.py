@@ -17,9 +17,8 @@ from PIL import Image
 from ssl_toolkit.comparisons.types import Comparison, Variant
 from ssl_toolkit.engine.metrics import confusion_matrix
 from ssl_toolkit.files import checked_archive
-from ssl_toolkit.reports.html.charts import percent
 from ssl_toolkit.reports.html.scores import Table
-from ssl_toolkit.reports.summary_table import NOTHING
+from ssl_toolkit.reports.summary_table import NOTHING, share
 from ssl_toolkit.runs.folder import RunFolder
 
 MOST_IN_MATRIX = 30
@@ -147,11 +146,11 @@ def confused_pairs(
         order = np.argsort(-off, axis=None, kind="stable")[:_PAIRS]
         pairs = [divmod(int(place), len(classes)) for place in order]
         cells = [
-            [classes[a], classes[b], f"{off[a, b]:,}", percent(float(shares[a, b]))]
+            [classes[a], classes[b], f"{off[a, b]:,}", share(float(shares[a, b]))]
             for a, b in pairs
             if off[a, b]
         ]
-        heads = ("true class", "predicted class", "images", "of its class, %")
+        heads = ("true class", "predicted class", "images", "share of its class")
         made.append(Pairs(row.name, Table(heads, cells)))
     return made
 
@@ -172,15 +171,15 @@ def class_table(
         [
             classes[k],
             f"{counts[0, k] // there[0][1].runs:,}",
-            *(percent(float(shares[j, k])) if counts[j, k] else NOTHING for j in range(len(there))),
+            *(share(float(shares[j, k])) if counts[j, k] else NOTHING for j in range(len(there))),
         ]
         for k in order
     ]
-    return Table(("class", "test images", *(f"{row.name}, %" for row, _ in there)), cells)
+    return Table(("class", "test images", *(row.name for row, _ in there)), cells)
 
 
 def pseudo_label_table(comparison: Comparison) -> Table | None:
-    """Share of each class among the labels and among each row's pseudo labels, in percent.
+    """Share of each class among the labels and among each row's pseudo labels.
 
     None where no run recorded them.
     """
@@ -198,7 +197,7 @@ def pseudo_label_table(comparison: Comparison) -> Table | None:
     classes = dict.fromkeys([*labeled, *(name for own in columns.values() for name in own)])
     shares = [_shares(labeled), *map(_shares, columns.values())]
     cells = [[name, *(own.get(name, NOTHING) for own in shares)] for name in classes]
-    return Table(("class", "labeled, %", *(f"{name}, %" for name in columns)), cells)
+    return Table(("class", "labeled", *columns), cells)
 
 
 Found = tuple[float, str, tuple[Mapping[str, Any], int, int]]
@@ -224,7 +223,7 @@ def _shown(arrays: Mapping[str, Any], place: int, classes: Sequence[str], seed: 
         tiny,
         classes[int(arrays["test_labels"][index])],
         classes[int(probabilities.argmax())],
-        percent(float(probabilities.max())),
+        share(float(probabilities.max())),
         str(arrays["mistakes_keys"][place]),
         seed,
     )
@@ -262,4 +261,4 @@ def _add(total: dict[str, float], counts: Mapping[str, float]) -> None:
 
 def _shares(counts: Mapping[str, float]) -> dict[str, str]:
     total = sum(counts.values())
-    return {name: percent(count / total) if total else NOTHING for name, count in counts.items()}
+    return {name: share(count / total) if total else NOTHING for name, count in counts.items()}

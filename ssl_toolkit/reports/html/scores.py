@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +9,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
-from ssl_toolkit.reports.html.charts import dot_plot, number, percent
-from ssl_toolkit.reports.summary_table import NOTHING
+from ssl_toolkit.reports.html.charts import dot_plot, number
+from ssl_toolkit.reports.summary_table import NOTHING, p_text, share, sheet, spread_text
 from ssl_toolkit.text import display_path
-
-_SCORES = (
-    ("test.accuracy", "test accuracy, %", True),
-    ("test.balanced_accuracy", "balanced accuracy, %", True),
-    ("test.macro_f1", "macro F1", False),
-    ("test.ece", "ECE", False),
-    ("test.nll", "NLL", False),
-    ("validation.accuracy", "validation accuracy, %", True),
-    ("convergence_step", "convergence step", False),
-    ("seconds", "seconds", False),
-    ("images_per_second", "images a second", False),
-)
 
 
 @dataclass(frozen=True)
@@ -82,17 +69,17 @@ def summary(comparison: Comparison) -> list[str]:
     sentences = []
     over = f"over {spread.count} seeds" if spread.count > 1 else "on one seed"
     if len(comparison.rows) == 1:
-        sentences.append(f"{best.name} has a {kind} of {_percents(spread)} % {over}.")
+        sentences.append(f"{best.name} has a {kind} of {spread_text(spread)} {over}.")
     else:
         besides = " of the rows that were not given the hidden labels" * any(
             row.uses_hidden_labels for row in rows
         )
         sentences.append(
-            f"{best.name} has the highest mean {kind}{besides}: {_percents(spread)} % {over}."
+            f"{best.name} has the highest mean {kind}{besides}: {spread_text(spread)} {over}."
         )
     if spread.interval is not None:
         a, b = spread.interval
-        sentences.append(f"The 95 % interval of that mean is {percent(a)} to {percent(b)} %.")
+        sentences.append(f"The 95 % interval of that mean is {share(a)} to {share(b)}.")
     if comparison.baseline is not None and best.difference is not None:
         sentences.append(_difference(best.name, comparison.baseline, best.difference))
     elif comparison.baseline == best.name and len(rows) > 1:
@@ -125,31 +112,10 @@ def problems(comparison: Comparison) -> list[Problem]:
 
 
 def results_table(comparison: Comparison) -> Table:
-    """A row for each row; columns that no row has are left out."""
-    rows = comparison.rows
-    columns: list[tuple[str, list[str]]] = []
-    for score, head, share in _SCORES:
-        spreads = [row.scores.get(score) for row in rows]
-        texts = [_score(spread, share) for spread in spreads]
-        columns.append((head, texts))
-        if score == "test.accuracy" and not is_single(comparison):
-            intervals = [None if s is None else s.interval for s in spreads]
-            columns.append(("95 % interval, %", [_interval(i) for i in intervals]))
-            counts = [sum(member.completed for member in row.runs) for row in rows]
-            columns.append(("n", [str(count) for count in counts]))
-            if comparison.baseline is not None:
-                differences = [row.difference for row in rows]
-                columns += [
-                    (
-                        f"difference to {comparison.baseline}, points",
-                        [_points(d) for d in differences],
-                    ),
-                    ("p", [p_value(None if d is None else d.p_value) for d in differences]),
-                    ("p (Holm)", [p_value(None if d is None else d.adjusted) for d in differences]),
-                ]
-    kept = [(head, cells) for head, cells in columns if any(c != NOTHING for c in cells)]
-    heads = [head for head, _ in kept]
-    return Table(heads, [[cells[k] for _, cells in kept] for k in range(len(rows))])
+    """Return the columns of the summary table but the names of the rows."""
+    table = sheet(comparison)
+    heads = [name for block in table.blocks for name in block if name != table.head]
+    return Table(heads, [[cells[name] for name in heads] for cells in table.rows])
 
 
 def seeds_plot(comparison: Comparison) -> Markup:
@@ -161,7 +127,7 @@ def seeds_plot(comparison: Comparison) -> Markup:
     if not rows:
         return Markup("")
     title = "Test accuracy" if score == "test.accuracy" else "Validation accuracy"
-    return dot_plot("seeds", f"{title} of each seed, in percent", rows)
+    return dot_plot("seeds", f"{title} of each seed", rows)
 
 
 def runs_table(comparison: Comparison, beside: Path) -> Table:
@@ -177,27 +143,15 @@ def runs_table(comparison: Comparison, beside: Path) -> Table:
                 [
                     run_name(comparison, member),
                     member.status,
-                    NOTHING if value is None or not member.completed else percent(value),
+                    NOTHING if value is None or not member.completed else share(value),
                     _plain(found and found.best_step),
                     _plain(found and found.steps),
                     _plain(found and found.seconds),
                     _place(member.folder, beside),
                 ]
             )
-    heads = ("run", "status", f"{part} accuracy, %", "best step", "steps", "seconds", "folder")
+    heads = ("run", "status", f"{part} accuracy", "best step", "steps", "seconds", "folder")
     return Table(heads, rows)
-
-
-def p_value(value: float | None) -> str:
-    """A p-value with three decimals."""
-    if value is None:
-        return NOTHING
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def signed(value: float) -> str:
-    """A share as points with a sign."""
-    return f"{100 * value:+.2f}".replace("-", "−")
 
 
 def _single(row: Variant, spread: ScoreStats, kind: str) -> str:
@@ -205,7 +159,7 @@ def _single(row: Variant, spread: ScoreStats, kind: str) -> str:
     found = member.summary
     test = found and found.test
     on = f" on {test.count:,} images" if test and kind == "test accuracy" else ""
-    text = f"{row.name}, seed {member.seed}: a {kind} of {percent(spread.mean)} %{on}"
+    text = f"{row.name}, seed {member.seed}: a {kind} of {share(spread.mean)}{on}"
     if found and found.best_step is not None:
         best = f"step {found.best_step:,} of {found.steps:,}"
         text += f", with the weights of {best}, the best on validation"
@@ -214,7 +168,7 @@ def _single(row: Variant, spread: ScoreStats, kind: str) -> str:
 
 def _difference(name: str, baseline: str, difference: Difference) -> str:
     spread = difference.spread
-    text = f"Against {baseline}, the baseline, {name} differs by {signed(spread.mean)} points"
+    text = f"Against {baseline}, the baseline, {name} differs by {spread.mean:+.4f}"
     if spread.count == 1:
         return f"{text} on the one seed that both finished; one seed gives no test of that."
     text += f" (mean of {spread.count} paired seeds"
@@ -222,36 +176,8 @@ def _difference(name: str, baseline: str, difference: Difference) -> str:
         return f"{text}; no test was made)."
     decisive = difference.p_value if difference.adjusted is None else difference.adjusted
     adjusted = "" if difference.adjusted is None else ", adjusted for the number of rows"
-    text += f"; paired t-test{adjusted}, p = {p_value(decisive)})".replace("= <", "<")
+    text += f"; paired t-test{adjusted}, p = {p_text(decisive)})".replace("= <", "< ")
     return f"{text}: these seeds do not tell the two apart." if decisive >= 0.05 else f"{text}."
-
-
-def _percents(spread: ScoreStats) -> str:
-    if spread.deviation is None:
-        return percent(spread.mean)
-    return f"{percent(spread.mean)} ± {percent(spread.deviation)}"
-
-
-def _score(spread: ScoreStats | None, share: bool) -> str:
-    if spread is None or not math.isfinite(spread.mean):
-        return NOTHING
-    if share:
-        return _percents(spread)
-    decimals = 3 if abs(spread.mean) < 10 else 0
-    text = f"{spread.mean:,.{decimals}f}"
-    return text if spread.deviation is None else f"{text} ± {spread.deviation:,.{decimals}f}"
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return NOTHING if interval is None else f"{percent(interval[0])} to {percent(interval[1])}"
-
-
-def _points(difference: Difference | None) -> str:
-    if difference is None:
-        return NOTHING
-    spread = difference.spread
-    text = signed(spread.mean)
-    return text if spread.deviation is None else f"{text} ± {percent(spread.deviation)}"
 
 
 def _plain(value: object) -> str:
