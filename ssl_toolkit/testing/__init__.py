@@ -1,4 +1,4 @@
-"""The contract kit: rules that a plugin has to keep, checked by the engine's own parts.
+"""The contract kit: rules that a plugin must keep, checked by the engine's own parts.
 
 >>> from ssl_toolkit.testing import check_algorithm
 >>> check_algorithm("supervised", expected_failures={})  # doctest: +SKIP
@@ -21,6 +21,7 @@ from ssl_toolkit.testing import logger_rules as logger_rules
 
 # isort: on
 from ssl_toolkit.testing.checks import (
+    check,
     check_algorithm,
     check_augmenter,
     check_backbone,
@@ -36,6 +37,7 @@ __all__ = [
     "ContractError",
     "Rule",
     "RuleResult",
+    "check",
     "check_algorithm",
     "check_augmenter",
     "check_backbone",

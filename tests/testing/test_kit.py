@@ -19,6 +19,7 @@ from ssl_toolkit import PluginError, register_augmenter, register_logger, regist
 from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.testing import (
     ContractError,
+    check,
     check_algorithm,
     check_augmenter,
     check_backbone,
@@ -295,3 +296,11 @@ def test_every_rule_is_told_whole() -> None:
             assert len(rule.what.split()) > 4, rule
             assert len(rule.why.split()) > 4, rule
             assert len(rule.cause.split()) > 2, rule
+
+
+def test_one_check_takes_plugins_of_all_kinds() -> None:
+    check(WithVersion, expected_failures={"packages_are_modules": "for a test"})
+    with pytest.raises(ContractError, match="packages_are_modules"):
+        check(WithVersion, "logger")
+    with pytest.raises(PluginError, match="WithVersion"):
+        check(WithVersion, "algorithm")

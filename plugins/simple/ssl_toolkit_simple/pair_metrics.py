@@ -1,4 +1,4 @@
-"""What SimPLE logs about its pairs, declared for the report."""
+"""Metrics of the pairs in the equation of SimPLE's Pair Loss (arXiv:2103.16725)."""
 
 from ssl_toolkit import Metric
 
