@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ssl_toolkit.api import API_VERSION as API_VERSION
+    from ssl_toolkit.comparisons.types import ComparedRun as ComparedRun
+    from ssl_toolkit.comparisons.types import Comparison as Comparison
+    from ssl_toolkit.comparisons.types import Difference as Difference
+    from ssl_toolkit.comparisons.types import ScoreStats as ScoreStats
+    from ssl_toolkit.comparisons.types import Variant as Variant
     from ssl_toolkit.config.options import Options as Options
     from ssl_toolkit.config.options import option as option
     from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray
@@ -31,8 +36,16 @@ if TYPE_CHECKING:
     from ssl_toolkit.estimator import SemiSupervisedClassifier as SemiSupervisedClassifier
     from ssl_toolkit.inference.embed import Embeddings as Embeddings
     from ssl_toolkit.inference.embed import embed as embed
+    from ssl_toolkit.inference.evaluate import Evaluation as Evaluation
+    from ssl_toolkit.inference.evaluate import evaluate as evaluate
+    from ssl_toolkit.inference.export import ExportedModel as ExportedModel
+    from ssl_toolkit.inference.export import export as export
     from ssl_toolkit.inference.model import Model as Model
     from ssl_toolkit.inference.model import load_model as load_model
+    from ssl_toolkit.inference.predict import ImagePrediction as ImagePrediction
+    from ssl_toolkit.inference.predict import predict as predict
+    from ssl_toolkit.inference.pseudo_label import PseudoLabeling as PseudoLabeling
+    from ssl_toolkit.inference.pseudo_label import pseudo_label as pseudo_label
     from ssl_toolkit.interfaces import Algorithm as Algorithm
     from ssl_toolkit.interfaces import AugmentationParams as AugmentationParams
     from ssl_toolkit.interfaces import Augmenter as Augmenter
@@ -66,6 +79,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.models.probe import fit_soft_labels as fit_soft_labels
     from ssl_toolkit.models.probe import pooled_transform as pooled_transform
     from ssl_toolkit.models.probe import unit_length as unit_length
+    from ssl_toolkit.multirun.compare import ComparisonResult as ComparisonResult
     from ssl_toolkit.multirun.compare import compare as compare
     from ssl_toolkit.registry import register_algorithm as register_algorithm
     from ssl_toolkit.registry import register_augmenter as register_augmenter
@@ -73,6 +87,23 @@ if TYPE_CHECKING:
     from ssl_toolkit.registry import register_dataset as register_dataset
     from ssl_toolkit.registry import register_launcher as register_launcher
     from ssl_toolkit.registry import register_logger as register_logger
+    from ssl_toolkit.reports.dataset import DatasetFacts as DatasetFacts
+    from ssl_toolkit.reports.dataset import inspect as inspect
+    from ssl_toolkit.reports.report import Report as Report
+    from ssl_toolkit.reports.report import report as report
+    from ssl_toolkit.runs.check import RunCheck as RunCheck
+    from ssl_toolkit.runs.check import check_run as check_run
+    from ssl_toolkit.runs.record import Change as Change
+    from ssl_toolkit.runs.record import RunRecord as RunRecord
+    from ssl_toolkit.runs.resume import resume as resume
+    from ssl_toolkit.runs.summary import ClassScore as ClassScore
+    from ssl_toolkit.runs.summary import Counts as Counts
+    from ssl_toolkit.runs.summary import Health as Health
+    from ssl_toolkit.runs.summary import ProbeScores as ProbeScores
+    from ssl_toolkit.runs.summary import ProbeSummary as ProbeSummary
+    from ssl_toolkit.runs.summary import RunResult as RunResult
+    from ssl_toolkit.runs.summary import RunSummary as RunSummary
+    from ssl_toolkit.runs.summary import Scores as Scores
     from ssl_toolkit.runs.train import train as train
 
 __version__ = "0.1.0"
@@ -96,11 +127,64 @@ _HOMES = {
     "launchers.job": ("JobProcess",),
     "models.heads": ("FeatureHead", "FeatureTransform", "Neighbors"),
     "models.probe": ("Probe", "fit_probe", "fit_soft_labels", "pooled_transform", "unit_length"),
-    "multirun.compare": ("compare",),
     "inference.embed": ("Embeddings", "embed"),
     "estimator": ("SemiSupervisedClassifier",),
     "inference.model": ("Model", "load_model"),
     "runs.train": ("train",),
+    "runs.resume": ("resume",),
+    "runs.check": (
+        "RunCheck",
+        "check_run",
+    ),
+    "runs.summary": (
+        "ClassScore",
+        "Counts",
+        "Health",
+        "ProbeScores",
+        "ProbeSummary",
+        "RunResult",
+        "RunSummary",
+        "Scores",
+    ),
+    "runs.record": (
+        "Change",
+        "RunRecord",
+    ),
+    "inference.evaluate": (
+        "Evaluation",
+        "evaluate",
+    ),
+    "inference.export": (
+        "ExportedModel",
+        "export",
+    ),
+    "inference.predict": (
+        "ImagePrediction",
+        "predict",
+    ),
+    "inference.pseudo_label": (
+        "PseudoLabeling",
+        "pseudo_label",
+    ),
+    "multirun.compare": (
+        "ComparisonResult",
+        "compare",
+    ),
+    "comparisons.types": (
+        "ComparedRun",
+        "Comparison",
+        "Difference",
+        "ScoreStats",
+        "Variant",
+    ),
+    "reports.report": (
+        "Report",
+        "report",
+    ),
+    "reports.dataset": (
+        "DatasetFacts",
+        "inspect",
+    ),
     "errors": (
         "ConfigError",
         "DataError",

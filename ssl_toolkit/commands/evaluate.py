@@ -57,10 +57,9 @@ def command(
     from ssl_toolkit.console import Console
     from ssl_toolkit.errors import DataError
     from ssl_toolkit.files import check_target
-    from ssl_toolkit.inference.evaluate import predict_other_data, predict_own_data
+    from ssl_toolkit.inference.evaluate import evaluate
     from ssl_toolkit.inference.run_inputs import check_beside, data_of
     from ssl_toolkit.reports.confusion import draw_confusion
-    from ssl_toolkit.runs.predictions import confusions, score_parts
     from ssl_toolkit.runs.progress import score_rows
     from ssl_toolkit.tabular import write_image
     from ssl_toolkit.text import display_path
@@ -71,37 +70,32 @@ def command(
     for place, base in data_of(run) if data is None else [(data, root)]:
         check_beside(confusion, place, base)
     progress = None if as_json else Console().reading
-    if data is None:
-        predictions, classes = predict_own_data(
-            run, device=device, batch_size=batch_size, progress=progress
-        )
-    else:
-        predictions, classes = predict_other_data(
-            run,
-            data,
-            root=root,
-            skip_bad=on_bad_image == "skip",
-            device=device or "auto",
-            batch_size=batch_size or 64,
-            progress=progress,
-        )
-    results = score_parts(predictions, classes)
-    matrices = confusions(predictions)
+    found = evaluate(
+        run,
+        data,
+        root=root,
+        skip_bad=on_bad_image == "skip",
+        device=device,
+        batch_size=batch_size,
+        progress=progress,
+    )
     if confusion is not None:
         # The last part is the test, or what stands for it.
-        filled = [part for part in matrices if results[part] is not None]
+        filled = [part for part, scored in found.scores.items() if scored is not None]
         if not filled:
             raise DataError(f"{display_path(run)}: nothing to score; name images with --data")
-        write_image(confusion, draw_confusion(matrices[filled[-1]], classes))
-    if as_json:
-        told = {
-            part: scored and {**scored.model_dump(), "confusion": matrices[part].tolist()}
-            for part, scored in results.items()
-        }
-        echo_json(told)
-        return
+        write_image(confusion, draw_confusion(found.confusion[filled[-1]], found.classes))
     plain = {
-        part: None if scored is None else scored.model_dump() for part, scored in results.items()
+        part: None if scored is None else scored.model_dump()
+        for part, scored in found.scores.items()
     }
+    if as_json:
+        echo_json(
+            {
+                part: scored and {**scored, "confusion": found.confusion[part].tolist()}
+                for part, scored in plain.items()
+            }
+        )
+        return
     for name, value in score_rows(plain, all_in="--json"):
         echo(f"{name}: {value}")

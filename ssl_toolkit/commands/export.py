@@ -33,8 +33,8 @@ def command(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     probabilities: normalization and softmax are inside, and so are the names of the classes. The
     folder for timm gives logits; its configuration has the normalization and the names.
     """
-    from ssl_toolkit.inference.export import export_run
+    from ssl_toolkit.inference.export import export
 
-    path, opened_by = export_run(run, form, output, overwrite=overwrite)  # type: ignore[arg-type]
+    path, opened_by = export(run, form, output, overwrite=overwrite)  # type: ignore[arg-type]
     echo(f"{path}")
     echo(f"open it with {opened_by}")

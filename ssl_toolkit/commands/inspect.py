@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ssl_toolkit.commands.screen import echo, echo_json
-from ssl_toolkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ssl_toolkit.reports.dataset import DatasetFacts
 
 MOST = 20
 """Lines of a list that are printed; --json prints all."""
@@ -39,44 +40,28 @@ def command(
     the test. What is decoded here is not decoded again by a run of the same --image-size
     and --fit.
     """
-    sheet = None if contact_sheet is None else _sheet_path(contact_sheet)
-    from ssl_toolkit.config.loading import load_config
     from ssl_toolkit.console import Console
-    from ssl_toolkit.data.load import load_table
-    from ssl_toolkit.files import write_atomically
-    from ssl_toolkit.inference.run_inputs import check_beside
-    from ssl_toolkit.reports.dataset import contact_sheet as draw
     from ssl_toolkit.reports.dataset import inspect
 
-    check_beside(sheet, Path(data), None if root is None else Path(root))
-    flags = {"data": data, "root": root, "workers": workers, "image_size": image_size or "32"}
-    flags["fit"] = fit
-    settings = load_config([], {**flags, "on_bad_image": "skip"}).settings
-    table = load_table(settings, None if as_json else Console().reading)
-    facts = inspect(Path(data), table, settings.image_size or 32)
-    if sheet is not None:
-        image = draw(table)
-        try:
-            write_atomically(sheet, lambda file: image.save(file, "PNG"))
-        except OSError as error:
-            raise ConfigError(f"--contact-sheet {sheet}: {error.strerror or error}") from None
+    facts = inspect(
+        data,
+        root=root,
+        image_size=image_size or 32,
+        fit=fit,
+        workers=workers,
+        contact_sheet=contact_sheet,
+        progress=None if as_json else Console().reading,
+    )
     if as_json:
         echo_json(facts)
         return
     for line in _lines(facts):
         echo(line)
-    if sheet is not None:
-        echo(f"contact sheet: {sheet}")
+    if contact_sheet is not None:
+        echo(f"contact sheet: {contact_sheet}")
 
 
-def _sheet_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"--contact-sheet {text}: the sheet is a PNG; give a name that ends so")
-    return path
-
-
-def _lines(facts: dict[str, Any]) -> Iterator[str]:
+def _lines(facts: DatasetFacts) -> Iterator[str]:
     yield f"layout: {facts['layout']}"
     yield f"images: {_told(facts['counts'])}"
     yield from _listed("classes", [f"{k}: {_told(v)}" for k, v in facts["per_class"].items()])
@@ -93,10 +78,10 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f"warning: {warning}"
 
 
-def _file_lines(facts: dict[str, Any]) -> Iterator[str]:
-    for axis in ("widths", "heights"):
-        least, median, largest = facts[axis].values()
-        yield f"{axis}: {least} to {largest} pixels, median {median:g}"
+def _file_lines(facts: DatasetFacts) -> Iterator[str]:
+    for axis, found in (("widths", facts["widths"]), ("heights", facts["heights"])):
+        sizes = f"{found['least']} to {found['largest']} pixels, median {found['median']:g}"
+        yield f"{axis}: {sizes}"
     yield f"modes: {_told(facts['modes'])}"
     yield f"extensions: {_told(facts['extensions'])}"
     bad = [f"{one['path']}: {one['reason']}" for one in facts["unreadable"]]

@@ -46,6 +46,7 @@ def command(
     listing = list_images(images)
     check_target(output, TABLES, [*listing.paths, *inputs_of(run)])
     from ssl_toolkit.inference.model import load_model
+    from ssl_toolkit.inference.predict import classify
 
     model = load_model(run, device)
     for note in listing.notes:
@@ -54,16 +55,17 @@ def command(
 
     def rows() -> Iterator[Row]:
         nonlocal bad
-        found = model.stream(listing.paths, batch_size, workers=workers)
-        for name, probs in zip(listing.names, found, strict=True):
-            if isinstance(probs, str):
+        for found in classify(model, listing, batch_size, workers):
+            each: list[float | None] = []
+            confidence = None
+            if found.probabilities is None:
                 bad += 1
-                blank = [None] * (len(model.classes) if probabilities else 0)
-                yield [name, "", None, probs, *blank]
+                each = [None] * len(model.classes)
             else:
-                best = int(probs.argmax())
-                each = [plain(p) for p in probs] if probabilities else []
-                yield [name, model.classes[best], plain(probs[best]), "", *each]
+                confidence = plain(found.probabilities.max())
+                each = [plain(p) for p in found.probabilities]
+            row = [found.path, found.label or "", confidence, found.error]
+            yield [*row, *(each if probabilities else ())]
 
     columns = ["path", "class", "confidence", "error"]
     if probabilities:

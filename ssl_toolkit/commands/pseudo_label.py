@@ -64,8 +64,8 @@ def command(
         MANIFEST,
         UNCERTAIN,
         check_names,
-        guess,
         manifest_rows,
+        predict_pool,
         root_of,
         uncertain_rows,
     )
@@ -73,12 +73,12 @@ def command(
     model = load_model(run, device)
     if output is not None or uncertain is None:
         check_names(model.classes, listing)
-    guesses = guess(model, listing, batch_size, workers=workers)
+    found = predict_pool(model, listing, batch_size, workers=workers)
     if uncertain is not None:
-        write_rows(None, UNCERTAIN, uncertain_rows(guesses, model.classes, uncertain))
+        write_rows(None, UNCERTAIN, uncertain_rows(found, model.classes, uncertain))
     if output is not None or uncertain is None:
         folder = None if output is None else output.absolute().parent
-        rows = manifest_rows(guesses, model.classes, threshold, folder)
+        rows = manifest_rows(found, model.classes, threshold, folder)
         write_rows(output, MANIFEST, rows)
         labels = {row[1] for row in rows if row[1]}
         sure = sum(1 for row in rows if row[1])
@@ -88,6 +88,6 @@ def command(
             echo("warning: training needs two classes; lower --threshold", err=True)
         if output is not None and (root := root_of([str(row[0]) for row in rows])):
             echo(f"train on it with --root {root}", err=True)
-    for line in guesses.unreadable:
+    for line in found.unreadable:
         echo(f"error: can't read image {line}", err=True)
-    return 1 if guesses.unreadable else 0
+    return 1 if found.unreadable else 0

@@ -44,12 +44,12 @@ def command(
     share a row. Nothing is trained, and the data isn't needed.
     """
     from ssl_toolkit.console import Console
-    from ssl_toolkit.reports.report import remake
+    from ssl_toolkit.reports.report import report
     from ssl_toolkit.reports.tables import show_table
     from ssl_toolkit.text import display_path
 
     allow = [key.strip() for text in allow_different for key in text.split(",") if key.strip()]
-    comparison, files = remake(folders, output=output, baseline=baseline, allow=allow, name=name)
+    comparison, files = report(folders, output=output, baseline=baseline, allow=allow, name=name)
     console = Console()
     show_table(comparison, console)
     console.say(f"written: {', '.join(map(display_path, files))}", important=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +20,87 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.errors import DataError, ModelError
+from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.model import load_model, reported_weights
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.predictions import (
     Predictions,
+    confusions,
     predict_parts,
+    score_parts,
 )
+from ssl_toolkit.runs.summary import Scores
 from ssl_toolkit.text import display_path
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a model, as `evaluate` returns them."""
+
+    classes: tuple[str, ...]
+    """Names in the order of the confusion matrices."""
+    scores: Mapping[str, Scores | None]
+    """By part, None for an empty one: ``validation`` and ``test`` of the run's own data; of other
+    data ``test``, or ``labeled`` where it names no test part."""
+    confusion: Mapping[str, NDArray[np.int64]]
+    """By part: (C, C) counts; a row for each true class, a column for each predicted one."""
+
+    @property
+    def validation(self) -> Scores | None:
+        """Scores on the validation images; None without any."""
+        return self.scores.get("validation")
+
+    @property
+    def test(self) -> Scores | None:
+        """Scores on the test images, or on all labeled ones of data without a test part."""
+        return self.scores.get("test") or self.scores.get("labeled")
+
+
+def evaluate(
+    run: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    skip_bad: bool = False,
+    device: str | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Score a trained model on the data of its run, or on other labeled images.
+
+    Args:
+        run: folder of a run; with `data`, also of an exported model.
+        data: a folder or manifest as for training, with the same classes; None for the run's own.
+        root: folder that the paths of a manifest are relative to.
+        skip_bad: skip unreadable images of `data` instead of refusing them.
+        device: see `load_model`; None for the run's own.
+        batch_size: images per forward pass; changes speed and memory, not the result.
+        progress: called while images are decoded.
+
+    Returns:
+        The scores and confusion matrices of each part.
+
+    Raises:
+        ModelError: the run is not finished.
+        DataError: the data is not found or not readable, has other classes, or has no labels.
+    """
+    path = at_home(run)
+    if data is None:
+        predictions, classes = predict_own_data(
+            path, device=device, batch_size=batch_size, progress=progress
+        )
+    else:
+        predictions, classes = predict_other_data(
+            path,
+            at_home(data),
+            root=None if root is None else at_home(root),
+            skip_bad=skip_bad,
+            device=device or "auto",
+            batch_size=batch_size or 64,
+            progress=progress,
+        )
+    return Evaluation(classes, score_parts(predictions, classes), confusions(predictions))
 
 
 def predict_own_data(

@@ -5,26 +5,38 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ssl_toolkit import registry
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import check_writable, naming, write_atomically
+from ssl_toolkit.files import at_home, check_writable, naming, write_atomically
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
-Form = Literal["timm", "torch-export", "onnx"]
+Format = Literal["timm", "torch-export", "onnx"]
 
-_NAMES: dict[Form, str] = {"timm": "timm", "torch-export": "model.pt2", "onnx": "model.onnx"}
+_NAMES: dict[Format, str] = {"timm": "timm", "torch-export": "model.pt2", "onnx": "model.onnx"}
 _WEIGHTS, _CONFIG, _CARD = "model.safetensors", "config.json", "README.md"
 
 
-def export_run(
-    run: Path, form: Form, output: Path | None = None, *, overwrite: bool = False
-) -> tuple[Path, str]:
-    """Write the model that a finished run reports in a form that others open.
+class ExportedModel(NamedTuple):
+    """Where `export` has written a model."""
+
+    path: Path
+    opened_by: str
+    """A line of Python that opens it."""
+
+
+def export(
+    run: str | os.PathLike[str],
+    format: Format,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+) -> ExportedModel:
+    """Write the model of a finished run in a format that other libraries open.
 
     ``timm``: a copy of the run's ``model/``; logits of normalized images, the normalization in its
     configuration. ``torch-export`` and ``onnx``: one file from images (N, 3, S, S) in [0, 1] to
@@ -32,12 +44,12 @@ def export_run(
 
     Args:
         run: folder of the run; its data isn't needed.
-        form: what to write.
+        format: ``timm``, ``torch-export`` or ``onnx``.
         output: where; None for ``timm/``, ``model.pt2`` or ``model.onnx`` in ``RUN/export/``.
         overwrite: whether an earlier export there may be replaced.
 
     Returns:
-        Where it is, and in one line how to open it.
+        Its path, and the line that opens it.
 
     Raises:
         ModelError: the run isn't finished, its model is damaged or doesn't fit the form, a package
@@ -45,14 +57,14 @@ def export_run(
         PluginError: the backbone's package is not installed.
         OSError: the disk is full and so on; what was there before still is.
     """
-    folder = RunFolder(run)
+    folder, form = RunFolder(at_home(run)), format
     status = folder.read_summary().status
     if status != "completed":
         raise ModelError(
-            f"{display_path(run)}: the run is {status}; go on with `ssl-toolkit resume "
-            f"{display_path(run)}`"
+            f"{display_path(folder.path)}: the run is {status}; go on with `ssl-toolkit resume "
+            f"{display_path(folder.path)}`"
         )
-    target = run / "export" / _NAMES[form] if output is None else output
+    target = folder.path / "export" / _NAMES[form] if output is None else at_home(output)
     _check_target(target, form, overwrite)
     if form == "onnx":
         require_onnx()
@@ -62,10 +74,10 @@ def export_run(
     else:
         make = torch_export_file if form == "torch-export" else onnx_file
         _write(target, make(classifier.requires_grad_(False), config))
-    return target, _how_to_open(target, form, config)
+    return ExportedModel(target, _how_to_open(target, form, config))
 
 
-def _check_target(target: Path, form: Form, overwrite: bool) -> None:
+def _check_target(target: Path, form: Format, overwrite: bool) -> None:
     suffix = Path(_NAMES[form]).suffix
     name = f"--output {display_path(target)}"
     if suffix and target.suffix != suffix:
@@ -111,7 +123,7 @@ def _write(path: Path, content: bytes) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
-def _how_to_open(target: Path, form: Form, config: dict[str, Any]) -> str:
+def _how_to_open(target: Path, form: Format, config: dict[str, Any]) -> str:
     where = display_path(target)
     if form == "torch-export":
         return f"torch.export.load({where!r}).module()(images)"

@@ -1,4 +1,4 @@
-"""Labels that a model is sure of, and the images that it is least sure of."""
+"""Pseudo labels of a pool of images, and the images that a model is least sure of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.class_names import class_name, class_of, guarded, name_fault
-from ssl_toolkit.data.readers.listing import Listing
+from ssl_toolkit.data.readers.listing import Listing, list_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.inference.model import Model
-from ssl_toolkit.tabular import Row, plain
+from ssl_toolkit.files import at_home, check_target
+from ssl_toolkit.inference.model import Model, load_model
+from ssl_toolkit.tabular import Row, plain, write_rows
 from ssl_toolkit.text import display_path, display_text, summarize
 
 MANIFEST = ("path", "label", "split", "confidence")
@@ -25,8 +26,8 @@ UNCERTAIN = ("path", "class", "confidence", "second", "margin")
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """What a model says of a pool; N images that could be read."""
+class PoolPredictions:
+    """The two most probable classes of a pool; N images that could be read."""
 
     names: list[str]
     """(N,) as `Listing.names`."""
@@ -40,9 +41,9 @@ class Guesses:
     """The other images of the pool, each with its reason."""
 
 
-def guess(
+def predict_pool(
     model: Model, listing: Listing, batch_size: int = 64, *, workers: int | None = None
-) -> Guesses:
+) -> PoolPredictions:
     """Classify every image of a pool; arguments as for `Model.stream`."""
     kept: list[int] = []
     first, probabilities = [], []
@@ -55,12 +56,76 @@ def guess(
             # Two of C: what is kept of a large pool doesn't grow with the classes.
             first.append(np.argsort(-row, kind="stable")[:2])
             probabilities.append(row[first[-1]])
-    return Guesses(
+    return PoolPredictions(
         [listing.names[place] for place in kept],
         [listing.paths[place] for place in kept],
         np.array(first, np.int64).reshape(-1, 2),
         np.array(probabilities, np.float32).reshape(-1, 2),
         unreadable,
+    )
+
+
+@dataclass(frozen=True)
+class PseudoLabeling:
+    """Pseudo labels of a pool of N images, as `pseudo_label` returns them."""
+
+    paths: tuple[str, ...]
+    """(N,) as in the manifest: relative to it where it contains the pool, otherwise absolute."""
+    labels: tuple[str | None, ...]
+    """(N,) a class; None below the threshold."""
+    confidences: tuple[float, ...]
+    """(N,) the probability of the most probable class."""
+    unreadable: tuple[str, ...]
+    """The other images, each with the reason."""
+    root: str
+    """The ``root`` that training on the manifest needs; empty for none."""
+
+
+def pseudo_label(
+    model: Model | str | os.PathLike[str],
+    pool: str | os.PathLike[str],
+    *,
+    threshold: float = 0.95,
+    output: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    workers: int | None = None,
+) -> PseudoLabeling:
+    """Label the images of a folder where a model is confident.
+
+    Args:
+        model: a model, or the folder of a run or of an exported model.
+        pool: folder of images.
+        threshold: minimum probability of a pseudo label, in [0, 1].
+        output: manifest to write, .csv, .tsv or .jsonl, which ``data`` of a configuration accepts;
+            images below the threshold are in it without a label.
+        device: see `load_model`; ignored for a model.
+        batch_size: images per forward pass; changes speed and memory, not the result.
+        workers: as for `Model.predict`.
+
+    Raises:
+        DataError: the pool is not found or has no image, or a name can't be in a manifest.
+        ModelError: as `load_model`.
+        ConfigError: the output can't be written, or is one of the images.
+    """
+    listing = list_images([os.fspath(pool)])
+    target = None if output is None else at_home(output)
+    check_target(target, (".csv", ".tsv", ".jsonl"), listing.paths)
+    opened = model if isinstance(model, Model) else load_model(model, device)
+    check_names(opened.classes, listing)
+    found = predict_pool(opened, listing, batch_size, workers=workers)
+    rows = manifest_rows(
+        found, opened.classes, threshold, None if target is None else target.absolute().parent
+    )
+    if target is not None:
+        write_rows(target, MANIFEST, rows)
+    paths = tuple(str(row[0]) for row in rows)
+    return PseudoLabeling(
+        paths=paths,
+        labels=tuple(None if row[1] == "" else str(row[1]) for row in rows),
+        confidences=tuple(found.probabilities[:, 0].tolist()),
+        unreadable=tuple(found.unreadable),
+        root=root_of(paths),
     )
 
 
@@ -102,27 +167,27 @@ def root_of(paths: Sequence[str]) -> str:
 
 
 def manifest_rows(
-    guesses: Guesses, classes: Sequence[str], threshold: float, folder: Path | None
+    predictions: PoolPredictions, classes: Sequence[str], threshold: float, folder: Path | None
 ) -> list[Row]:
     """A manifest's rows: the class of those at the threshold or above, the others unlabeled.
 
     Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
 
     Args:
-        guesses: of the pool.
+        predictions: of the pool.
         classes: C names.
         threshold: least probability of a pseudo label, in [0, 1].
         folder: where the manifest will lie. When all of the pool is inside, also by where its
             links lead, the paths are relative to it, otherwise absolute, as they are for None.
 
     Returns:
-        A value for each of `MANIFEST`, in the order of the guesses. The split is ``labeled`` or
+        A value for each of `MANIFEST`, in the order of the predictions. The split is ``labeled`` or
         ``unlabeled``, so that another threshold at training time can't mix them up.
     """
-    paths = _paths(guesses.paths, folder)
+    paths = _paths(predictions.paths, folder)
     rows: list[Row] = []
-    confidences = guesses.probabilities[:, 0]
-    for path, best, confidence in zip(paths, guesses.first[:, 0], confidences, strict=True):
+    confidences = predictions.probabilities[:, 0]
+    for path, best, confidence in zip(paths, predictions.first[:, 0], confidences, strict=True):
         told = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
         label, split = (classes[best], "labeled") if told >= threshold else ("", "unlabeled")
         rows.append([display_text(path), label, split, told])
@@ -146,7 +211,7 @@ def _all_in(folder: str, paths: Sequence[str]) -> bool:
     return all(path.startswith(base) for path in paths)
 
 
-def uncertain_rows(guesses: Guesses, classes: Sequence[str], most: int) -> list[Row]:
+def uncertain_rows(predictions: PoolPredictions, classes: Sequence[str], most: int) -> list[Row]:
     """The images that are most worth labeling next, the most uncertain first.
 
     By margin: the probability of the most probable class less that of the second. Of equal
@@ -155,20 +220,20 @@ def uncertain_rows(guesses: Guesses, classes: Sequence[str], most: int) -> list[
     Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
 
     Args:
-        guesses: of the pool.
+        predictions: of the pool.
         classes: C names, at least two.
         most: how many.
 
     Returns:
         A value for each of `UNCERTAIN`; ``second`` is the second class.
     """
-    margins = guesses.probabilities[:, 0] - guesses.probabilities[:, 1]
+    margins = predictions.probabilities[:, 0] - predictions.probabilities[:, 1]
     return [
         [
-            guesses.names[place],
-            classes[guesses.first[place, 0]],
-            plain(guesses.probabilities[place, 0]),
-            classes[guesses.first[place, 1]],
+            predictions.names[place],
+            classes[predictions.first[place, 0]],
+            plain(predictions.probabilities[place, 0]),
+            classes[predictions.first[place, 1]],
             plain(margins[place]),
         ]
         for place in np.argsort(margins, kind="stable")[:most].tolist()

@@ -14,7 +14,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.comparisons.gather import gather_folder
 from ssl_toolkit.comparisons.plan_file import FAILURES, MEASURING, PLAN, read_failures
 from ssl_toolkit.comparisons.read import read_run
-from ssl_toolkit.comparisons.types import Comparison
+from ssl_toolkit.comparisons.types import Comparison, Variant
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
@@ -40,13 +40,18 @@ STOPPING = 9.5
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """How a comparison ended."""
+    """The end of a comparison, as `compare` returns it."""
 
     folder: Path
     comparison: Comparison
-    """Its rows and their scores: ``comparison.rows[0].scores["test.accuracy"].mean``."""
+    """Its rows and what they share: ``rows[0].scores["test.accuracy"].mean``."""
     status: int
     """Exit status: 0 when every run is completed, 1 when one failed, 130 or 143 after a signal."""
+
+    @property
+    def rows(self) -> tuple[Variant, ...]:
+        """The rows of the comparison, in their order."""
+        return self.comparison.rows
 
 
 def compare(

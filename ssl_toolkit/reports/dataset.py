@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import NotRequired, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ssl_toolkit.config.loading import load_config
+from ssl_toolkit.data.cache.format import Progress
 from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
+from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.hugging_face import METADATA
 from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.files import at_home, write_atomically
+from ssl_toolkit.inference.run_inputs import check_beside
 from ssl_toolkit.interfaces import ImageTable, Part
 from ssl_toolkit.text import display_text
 
@@ -25,28 +32,105 @@ _ACROSS, _DOWN = 10, 100
 """Most images of a class, and most classes, on a sheet."""
 
 
-def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
-    """Facts about images, all of plain types.
+class Balance(TypedDict):
+    """Number of images that may be labeled, of two classes."""
+
+    largest: int
+    smallest: int
+
+
+class Range(TypedDict):
+    """Sizes in pixels."""
+
+    least: int
+    median: float
+    largest: int
+
+
+class DatasetFacts(TypedDict):
+    """Facts about a data set, as `inspect` returns them."""
+
+    data: str
+    layout: str
+    classes: list[str]
+    counts: dict[str, int]
+    """Images by part."""
+    per_class: dict[str, dict[str, int]]
+    """Images by class and part."""
+    balance: Balance
+    widths: NotRequired[Range]
+    """Of upright images; this and the next four only for image files."""
+    heights: NotRequired[Range]
+    modes: NotRequired[dict[str, int]]
+    extensions: NotRequired[dict[str, int]]
+    unreadable: NotRequired[list[dict[str, str]]]
+    """Path and reason of each."""
+    duplicates: list[list[str]]
+    """Groups of byte-identical images."""
+    leaks: list[list[dict[str, str]]]
+    """Groups of equal images in parts where they must not be, as in ``leaks.json`` of a run."""
+    warnings: list[str]
+    notes: list[str]
+
+
+def inspect(
+    data: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    image_size: int | str = 32,
+    fit: str | None = None,
+    workers: int | str | None = None,
+    contact_sheet: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> DatasetFacts:
+    """Describe what a run on some data would use.
+
+    The decoded images are cached for a run of the same image size and fit.
 
     Args:
-        data: what ``--data`` names.
-        table: its images, read with unreadable ones skipped.
-        size: the side at which they were decoded.
+        data: a folder, manifest, archive or ``.npz`` file, as for training.
+        root: folder that the paths of a manifest are relative to.
+        image_size: side in pixels at which images are decoded.
+        fit: ``crop`` (default) or ``pad``: how images become square.
+        workers: threads that decode images.
+        contact_sheet: a ``.png`` file to write with some images of each class.
+        progress: called while images are decoded.
 
-    Returns:
-        By name: ``data``, ``layout``, ``classes``, ``counts`` (of each part), ``per_class`` (counts
-        of each part), ``balance`` (largest and smallest number of images that may be labeled),
-        of files ``widths`` and ``heights`` (least, median, largest, of upright images),
-        ``modes``, ``extensions`` and ``unreadable`` (path and reason), ``duplicates`` (groups of
-        byte-identical images), ``leaks`` (as in a run's leaks.json), ``warnings``, ``notes``.
+    Raises:
+        DataError: the data is not found, not readable, or has no classes.
+        ConfigError: a wrong value, or a contact sheet that can't be written.
     """
+    sheet = None if contact_sheet is None else at_home(contact_sheet)
+    if sheet is not None and sheet.suffix.lower() != ".png":
+        raise ConfigError(f"--contact-sheet {sheet}: the contact sheet must be a .png file")
+    place = None if root is None else at_home(root)
+    check_beside(sheet, at_home(data), place)
+    flags: dict[str, object] = {
+        "data": str(at_home(data)),
+        "root": place and str(place),
+        "fit": fit,
+    }
+    flags |= {"image_size": str(image_size), "workers": workers, "on_bad_image": "skip"}
+    settings = load_config([], flags).settings
+    table = load_table(settings, progress)
+    facts = _facts(Path(data), table, settings.image_size or 32)
+    if sheet is not None:
+        image = draw_contact_sheet(table)
+        try:
+            write_atomically(sheet, lambda file: image.save(file, "PNG"))
+        except OSError as error:
+            raise ConfigError(f"--contact-sheet {sheet}: {error.strerror or error}") from None
+    return facts
+
+
+def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
     files = files_of(table)
     leaks = find_leaks(table, table.parts)
     same = same_images(table, np.arange(len(table.keys)))
     learned = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
     sizes = np.bincount(table.labels[learned], minlength=len(table.classes))
     warning = "" if files is None else files.warning
-    return {
+    facts: DatasetFacts = {
         "data": display_text(str(data)),
         "layout": _layout(data, table, files),
         "classes": list(table.classes),
@@ -56,7 +140,6 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
             for label, name in enumerate(table.classes)
         },
         "balance": {"largest": int(sizes.max()), "smallest": int(sizes.min())},
-        **({} if files is None else _file_facts(files, size)),
         "duplicates": [[table.keys[row] for row in group.tolist()] for group in same],
         "leaks": leaks.content(table)["groups"],
         "warnings": [
@@ -71,9 +154,12 @@ def inspect(data: Path, table: ImageTable, size: int) -> dict[str, Any]:
         # The first one counts what stands above, and skipped images are listed with reasons.
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
+    if files is not None:
+        _add_file_facts(facts, files, size)
+    return facts
 
 
-def contact_sheet(table: ImageTable) -> Image.Image:
+def draw_contact_sheet(table: ImageTable) -> Image.Image:
     """Some images of every class, a row each, and of the unlabeled ones.
 
     Images are spread evenly over those of a class. At most 100 classes are shown.
@@ -101,19 +187,16 @@ def contact_sheet(table: ImageTable) -> Image.Image:
     return sheet
 
 
-def _file_facts(files: ImageFiles, size: int) -> dict[str, Any]:
-    """What only files tell: their sizes before scaling, modes, extensions and faults."""
+def _add_file_facts(facts: DatasetFacts, files: ImageFiles, size: int) -> None:
+    """Add sizes before scaling, modes, extensions and faults."""
     shapes, modes = files.open(size).facts()
-    suffixes = (Path(path).suffix.lower() for path in files)
-    return {
-        "widths": _range(shapes[:, 0]),
-        "heights": _range(shapes[:, 1]),
-        "modes": dict(Counter(modes)),
-        "extensions": dict(Counter(suffixes)),
-        "unreadable": [
-            {"path": display_text(path), "reason": reason} for path, reason in files.dropped
-        ],
-    }
+    facts["widths"] = _range(shapes[:, 0])
+    facts["heights"] = _range(shapes[:, 1])
+    facts["modes"] = dict(Counter(modes))
+    facts["extensions"] = dict(Counter(Path(path).suffix.lower() for path in files))
+    facts["unreadable"] = [
+        {"path": display_text(path), "reason": reason} for path, reason in files.dropped
+    ]
 
 
 def _counts(parts: NDArray[np.str_]) -> dict[str, int]:
@@ -121,7 +204,7 @@ def _counts(parts: NDArray[np.str_]) -> dict[str, int]:
     return {part: count for part, count in counts.items() if count}
 
 
-def _range(values: NDArray[np.int32]) -> dict[str, float]:
+def _range(values: NDArray[np.int32]) -> Range:
     return {
         "least": int(values.min()),
         "median": float(np.median(values)),

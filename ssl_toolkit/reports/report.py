@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ssl_toolkit.comparisons.discover import loose_places
 from ssl_toolkit.comparisons.gather import gather, gather_folder
@@ -12,7 +14,7 @@ from ssl_toolkit.comparisons.plan_file import PLAN
 from ssl_toolkit.comparisons.types import Comparison
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.files import check_target
+from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.tables import FORMAT, NAMES, write_tables
 from ssl_toolkit.tabular import TABLES
@@ -23,18 +25,25 @@ PAGE = "report.html"
 _OTHER_FILES = (*IMAGE_SUFFIXES, *TABLES, ".json", ".md", ".pdf", ".txt")
 
 
-def remake(
-    paths: Sequence[Path],
+class Report(NamedTuple):
+    """What `report` has written."""
+
+    comparison: Comparison
+    files: tuple[Path, ...]
+
+
+def report(
+    folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    output: Path | None = None,
+    output: str | os.PathLike[str] | None = None,
     baseline: str | None = None,
     allow: Collection[str] = (),
     name: str | None = None,
-) -> tuple[Comparison, tuple[Path, ...]]:
+) -> Report:
     """Gather a comparison, or runs that belong to none, and write tables and page.
 
     Args:
-        paths: one folder of a comparison, or folders of runs.
+        folders: one folder of a comparison, or folders of runs.
         output: an HTML file, for the page alone (replaced if it exists), or a folder. None for the
             comparison's own folder, for ``report.html`` in the folder of a single run, and for
             ``report`` here.
@@ -49,21 +58,24 @@ def remake(
         UserError: a folder is of neither kind, rows are not comparable, or the output folder holds
             such files that no report wrote; nothing was written.
     """
+    given = [folders] if isinstance(folders, str | os.PathLike) else folders
+    paths = [at_home(folder) for folder in given]
+    target = None if output is None else at_home(output)
     compared = [path for path in paths if _is_comparison(path)]
     if compared and len(paths) > 1:
         raise ConfigError(
             f"{display_path(compared[0])} is a comparison: report it alone, or name the runs in it"
         )
     single = not compared and len(paths) == 1
-    place = output or (compared[0] if compared else paths[0] / PAGE if single else Path("report"))
-    if output is not None and output.suffix.lower() in _OTHER_FILES:
+    place = target or (compared[0] if compared else paths[0] / PAGE if single else Path("report"))
+    if target is not None and target.suffix.lower() in _OTHER_FILES:
         raise ConfigError(
-            f"--output {display_path(output)}: give FILE.html for the page alone, or a folder"
+            f"--output {display_path(target)}: give FILE.html for the page alone, or a folder"
         )
     page_only = place.suffix.lower() in (".html", ".htm")
     targets = [place] if page_only else [place / file for file in (*NAMES, PAGE)]
-    for target in targets:
-        check_target(target)
+    for one in targets:
+        check_target(one)
     if not page_only and place not in compared:
         _check_ours(place, targets)
     if compared:
@@ -80,7 +92,7 @@ def remake(
     if not page_only:
         write_tables(comparison, place)
     write_report(comparison, targets[-1])
-    return comparison, tuple(targets)
+    return Report(comparison, tuple(targets))
 
 
 def _is_comparison(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from ssl_toolkit.data.splits.split_file import read_hash
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
-from ssl_toolkit.files import checked_archive
+from ssl_toolkit.files import at_home, checked_archive
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.folder import RunFolder
@@ -27,7 +28,7 @@ from ssl_toolkit.text import display_path
 
 
 @dataclass
-class Check:
+class RunCheck:
     """What `check_run` found."""
 
     status: str
@@ -40,26 +41,26 @@ class Check:
     """Why the data was not compared with the run's; empty where it was."""
 
 
-def check_run(path: Path) -> Check:
-    """Look through the folder of a run; writes nothing.
+def check_run(run: str | os.PathLike[str]) -> RunCheck:
+    """Check that the folder of a run is complete and consistent; nothing is written.
 
     A run that is finished has everything, its metrics end at its last step, and its predictions
     give the numbers of its summary. Another one has what is there before its first step, and is
     one that can be resumed. Where the data is at hand, it is what the run was made with.
 
     Args:
-        path: the folder.
+        run: the folder.
 
     Raises:
         ModelError: it is not the folder of a run.
     """
-    folder = RunFolder(path)
+    folder = RunFolder(at_home(run))
     try:
         summary = folder.read_summary()
     except ModelError as error:
         if not folder.summary.exists():
             raise
-        return Check("damaged", [*error.messages], [folder.summary.name])
+        return RunCheck("damaged", [*error.messages], [folder.summary.name])
     return _Checking(folder, summary).all()
 
 
@@ -94,9 +95,9 @@ class _Checking:
         self._folder = folder
         self._summary = summary
         self._done = summary.status == "completed"
-        self._found = Check(summary.status)
+        self._found = RunCheck(summary.status)
 
-    def all(self) -> Check:
+    def all(self) -> RunCheck:
         f = self._folder
         parts: list[_Part] = [
             (f.summary, True, lambda: None),

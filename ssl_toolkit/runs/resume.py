@@ -35,20 +35,20 @@ State = dict[str, Any]
 
 
 def resume(
-    path: Path,
+    run: str | os.PathLike[str],
     *,
-    data: Path | None = None,
+    data: str | os.PathLike[str] | None = None,
     steps: int | None = None,
     devices: int | None = None,
     time_limit: float | None = None,
     console: Console | None = None,
 ) -> RunResult:
-    """Go on with a run that was stopped, from its last checkpoint to the very same result.
+    """Resume an interrupted run from its last checkpoint, to the same result.
 
-    A finished run is left as it is, unless it shall have more steps.
+    A finished run is left as it is, unless `steps` asks for more.
 
     Args:
-        path: folder of the run.
+        run: folder of the run.
         data: where its images are now, if they were moved; the same ones as before.
         steps: steps in all, to train longer than was asked at first. The configuration and the
             record say so from then on. Values that were chosen by the number of steps at the
@@ -68,22 +68,22 @@ def resume(
         TrainingError: as `train`.
     """
     console = console or Console(quiet=True)
-    path, data = at_home(path), None if data is None else at_home(data)
+    path, moved = at_home(run), None if data is None else at_home(data)
     if under_launcher():
         with init_process_group() as processes:
             return shared(
                 processes,
-                lambda: lead_on(path, processes, data, steps, time_limit, console=console),
+                lambda: lead_on(path, processes, moved, steps, time_limit, console=console),
             )
     folder = RunFolder(path)
-    if outcome := _over(folder, data, steps, console):
+    if outcome := _over(folder, moved, steps, console):
         return outcome
     count = devices or folder.read_config().settings.devices
     if count > 1:
-        order = {"resume": str(path), "data": None if data is None else str(data)}
+        order = {"resume": str(path), "data": None if moved is None else str(moved)}
         asked = {"steps": steps, "time_limit": time_limit}
         return launch(order | asked | console.kind(), count, str(path))
-    return lead_on(path, ProcessGroup(), data, steps, time_limit, console=console)
+    return lead_on(path, ProcessGroup(), moved, steps, time_limit, console=console)
 
 
 def lead_on(

@@ -120,7 +120,7 @@ def test_names_of_any_script(cases, tmp_path):
 
 @pytest.mark.parametrize(
     ("sheet", "reason"),
-    [("sheet.jpg", "the sheet is a PNG"), ("data/sheet.png", "nothing is written into the data")],
+    [("sheet.jpg", "must be a .png file"), ("data/sheet.png", "nothing is written into the data")],
 )
 def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
     data = shutil.copytree(cases / "c00_base", tmp_path / "data")

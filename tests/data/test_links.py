@@ -16,7 +16,7 @@ from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.folders import read_folder
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.inference.pseudo_label import MANIFEST, Guesses, manifest_rows, root_of
+from ssl_toolkit.inference.pseudo_label import MANIFEST, PoolPredictions, manifest_rows, root_of
 from ssl_toolkit.tabular import write_rows
 
 
@@ -200,8 +200,8 @@ def test_pseudo_labels_of_a_linked_pool_read_back(tmp_path):
         files = [*list_images([str(pool)]).paths]
         first = np.array([[0, 1], [1, 0]])
         sure = np.full((2, 2), 0.9, np.float32)
-        guesses = Guesses([str(file) for file in files], files, first, sure, [])
-        rows = manifest_rows(guesses, "ab", 0, tmp_path / "m")
+        predictions = PoolPredictions([str(file) for file in files], files, first, sure, [])
+        rows = manifest_rows(predictions, "ab", 0, tmp_path / "m")
         write_rows(tmp_path / "m" / "next.csv", MANIFEST, rows)
         root = root_of([row[0] for row in rows])
         table = read_data(tmp_path / "m" / "next.csv", root=Path(root) if root else None)

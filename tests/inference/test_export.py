@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ssl_toolkit import Backbone, load_model, registry
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.inference.export import export_run
+from ssl_toolkit.inference.export import export
 from ssl_toolkit.models import programs
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.factory import build_classifier
@@ -118,8 +118,8 @@ def test_a_fresh_process_gets_the_same_probabilities(run: Path, form: str, tmp_p
 
 
 def test_where_an_export_goes(wide: Path) -> None:
-    assert export_run(wide, "timm")[0] == wide / "export" / "timm"
-    path, opened_by = export_run(wide, "torch-export")
+    assert export(wide, "timm")[0] == wide / "export" / "timm"
+    path, opened_by = export(wide, "torch-export")
     assert path == wide / "export" / "model.pt2"
     assert opened_by == f"torch.export.load({str(path)!r}).module()(images)"
     copy = wide / "export" / "timm"
@@ -130,7 +130,7 @@ def test_where_an_export_goes(wide: Path) -> None:
 
 
 def test_what_is_inside_is_said(wide: Path, tmp_path: Path) -> None:
-    path, _ = export_run(wide, "torch-export", tmp_path / "model.pt2")
+    path, _ = export(wide, "torch-export", tmp_path / "model.pt2")
     extra = {"metadata.json": ""}
     torch.export.load(path, extra_files=extra)
     said = json.loads(extra["metadata.json"])
@@ -190,7 +190,7 @@ def test_a_failed_export_leaves_nothing_and_the_old_one(
         raise OSError(28, "No space left on device")
 
     old = tmp_path / "old"
-    export_run(wide, "timm", old)
+    export(wide, "timm", old)
     before = (old / "model.safetensors").read_bytes()
     monkeypatch.setattr(os, "fsync", full)
     for form, name in (("timm", "new"), ("torch-export", "new.pt2"), ("timm", "old")):
@@ -212,11 +212,11 @@ def test_a_folder_that_can_not_be_put_in_place(
         return rename(self, target)
 
     old = tmp_path / "old"
-    export_run(wide, "timm", old)
+    export(wide, "timm", old)
     (old / "config.json").write_text("mine")
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(OSError, match="Input/output"):
-        export_run(wide, "timm", old, overwrite=True)
+        export(wide, "timm", old, overwrite=True)
     assert os.listdir(tmp_path) == ["old"]
     assert (old / "config.json").read_text() == "mine"
 
@@ -279,7 +279,7 @@ def test_a_backbone_that_timm_does_not_know(
     run = tmp_path / "run"
     settings = ("--algo", "supervised", "--backbone", "own", "--steps", 1, "--batch-size", 8)
     assert call("run", *settings, "--output", run).returncode == 0
-    path, opened_by = export_run(run, "timm")
+    path, opened_by = export(run, "timm")
     assert opened_by == f"ssl_toolkit.load_model({str(path)!r}); timm has no such backbone or head"
     assert "create_model" not in (run / "model" / "README.md").read_text("utf-8")
     images = torch.rand(2, 3, 8, 8)

@@ -15,7 +15,12 @@ from in_process import call, refusal
 from ssl_toolkit import Model, load_model
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.listing import list_images
-from ssl_toolkit.inference.pseudo_label import Guesses, guess, manifest_rows, uncertain_rows
+from ssl_toolkit.inference.pseudo_label import (
+    PoolPredictions,
+    manifest_rows,
+    predict_pool,
+    uncertain_rows,
+)
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
          "30", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip
@@ -74,10 +79,10 @@ def test_training_takes_the_manifest(run: Path, model: Model, pool: Path, name: 
     assert "--root" not in result.stderr
     found = read_data(manifest)
     assert found.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
-    guesses = guess(model, list_images([str(pool)]))
+    predictions = predict_pool(model, list_images([str(pool)]))
     for row in range(12):
         if found.parts[row] == "labeled":
-            assert found.classes[found.labels[row]] == model.classes[guesses.first[row, 0]]
+            assert found.classes[found.labels[row]] == model.classes[predictions.first[row, 0]]
         else:
             assert (found.parts[row], found.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
@@ -117,11 +122,11 @@ def test_the_most_uncertain_come_first(run: Path, model: Model, pool: Path) -> N
 
 def test_equal_margins_keep_their_order() -> None:
     probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]], np.float32)
-    guesses = Guesses(
+    predictions = PoolPredictions(
         [*"xyz"], [Path(name) for name in "xyz"], np.array([[0, 1]] * 3), probabilities, []
     )
-    assert [row[0] for row in uncertain_rows(guesses, "ab", 3)] == ["x", "z", "y"]
-    rows = manifest_rows(guesses, "ab", 0.9, None)
+    assert [row[0] for row in uncertain_rows(predictions, "ab", 3)] == ["x", "z", "y"]
+    rows = manifest_rows(predictions, "ab", 0.9, None)
     # In float32 0.9 is a little less; the threshold is compared with the number that is written.
     assert [row[1] for row in rows] == ["", "a", ""]
 
