@@ -148,7 +148,7 @@ def test_the_other_plugins_keep_their_contracts_and_work_together(
         assert f"@ssl_toolkit.register_{group}(" in text
         assert f"testing.check_{group}(" in text
     printed = capfd.readouterr().out
-    assert "{'labeled': 8, 'unlabeled': 136, 'validation': 16, 'test': 40}" in printed
+    assert "labeled=8 unlabeled=136 validation=16 test=40" in printed
     assert re.search(r"^completed, best \d\.\d\d$", printed, re.MULTILINE)
     record = (outside / "runs/own/record.json").read_text(encoding="utf-8")
     for plugin in ("augmenters: noisy", "backbones: shallow", "datasets: stripes"):
