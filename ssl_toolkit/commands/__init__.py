@@ -144,7 +144,25 @@ def _usage(error: click.ClickException) -> str:
         one for one in error.ctx.command.get_params(error.ctx) if isinstance(one, click.Option)
     ]
     known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
-    return f"no such option {error.option_name}{did_you_mean(error.option_name, known)}"
+    return f"no such option {error.option_name}" + (
+        _our_flag(error.option_name, known) or did_you_mean(error.option_name, known)
+    )
+
+
+def _our_flag(option: str, known: Sequence[str]) -> str:
+    """Return ", did you mean …" for an option that other tools have; empty for any other."""
+    from ssl_toolkit.config.other_names import our_name
+    from ssl_toolkit.config.settings import Settings
+
+    key = our_name(option)
+    if key is None:
+        return ""
+    if (flag := f"--{key.replace('_', '-')}") in known:
+        return f", did you mean {flag!r}?"
+    if "--set" not in known:
+        return ""
+    of_algorithm = "." not in key and key not in Settings.model_fields
+    return f", did you mean '--set {'algorithm.' * of_algorithm}{key}=VALUE'?"
 
 
 def _at_home(argument: str) -> str:

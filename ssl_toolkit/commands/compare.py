@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from ssl_toolkit.commands.flags import configuration_options
-from ssl_toolkit.commands.run import tell_clashes
+from ssl_toolkit.commands.run import configuration_options, tell_clashes
 from ssl_toolkit.commands.screen import echo, echo_data
 
 

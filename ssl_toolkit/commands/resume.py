@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.flags import add_options, common_options, resume_options
+from ssl_toolkit.commands.run import add_options, common_options, resume_options
 
 
 @click.command(short_help="Go on with a run that was stopped.")

@@ -24,8 +24,10 @@ from ssl_toolkit.config.loading import (
     Tree,
     given_flags,
     merge,
+    nested,
     parse_set,
     validate,
+    validate_model,
 )
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.config.roles import FOLLOW_STEPS
@@ -170,7 +172,7 @@ def load_comparison(
     own = [_only(layer, own=True) for layer in layers]
     tree, origins = merge(own)
     faults = Faults(origins, "")
-    settings: ComparisonSettings | None = faults.check(ComparisonSettings, tree, ())
+    settings: ComparisonSettings | None = validate_model(faults, ComparisonSettings, tree, ())
     faults.stop()
     assert settings is not None
     shared = [_only(layer, own=False) for layer in layers]
@@ -244,7 +246,7 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
             row_name = " ".join([name, *(_told(k, v, sections[name]) for k, v in changes.items())])
             own = [_without_others(layer, sections[name], sections.values()) for layer in layers]
             own.append(Layer(f"row {name}", tree))
-            own += [Layer(f"sweep {key}", _nested(key, value)) for key, value in changes.items()]
+            own += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
             own.append(Layer("comparison", {"seed": settings.seeds[0]}))
             try:
                 row = PlannedRow(row_name, validate(own))
@@ -311,12 +313,6 @@ def _combinations(
 
 def _told(key: str, value: Any, section: str) -> str:
     return f"{key.removeprefix(f'{section}.').removeprefix('algorithm.')}={value}"
-
-
-def _nested(key: str, value: Any) -> Tree:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value  # type: ignore[no-any-return]
 
 
 def _without_others(layer: Layer, section: str, sections: Collection[str]) -> Layer:

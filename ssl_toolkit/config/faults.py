@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, with where it came from and a near name."""
+"""Messages about a faulty configuration, with the origin of each key and near names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ssl_toolkit.config.other_names import OTHER_NAMES
+from ssl_toolkit.config.declaration import fields_of
+from ssl_toolkit.config.other_names import OTHER_NAMES, american, our_name
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import near_names
@@ -15,11 +16,11 @@ from ssl_toolkit.registry import near_names
 Path_ = tuple[str, ...]
 
 FLAGS = "command line"
-"""Where the values of flags come from."""
+"""The origin of flags."""
 
 _NUMBER, _INTEGER, _SWITCH = "must be a number", "must be an integer", "must be true or false"
 _MAP = "must be a map of options"
-_SAID = {
+_MESSAGES = {
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
     "finite_number": "must be a finite number",
@@ -41,11 +42,11 @@ _SAID = {
     "string_too_short": "must have {min_length} characters or more",
     "too_short": "must have {min_length} items or more",
 }
-"""What is wrong with a value, by pydantic's name for the kind of fault."""
+"""Messages by pydantic's type of an error."""
 
 
 class Faults:
-    """Collects faults with where each value came from."""
+    """Collects faults, each with the origin of its value."""
 
     def __init__(self, origins: Mapping[Path_, str], section: str) -> None:
         self.messages: list[str] = []
@@ -54,7 +55,7 @@ class Faults:
         self._section = section
 
     def add(self, path: Path_, message: str) -> None:
-        """A fault of one key."""
+        """Add a fault of one key."""
         origin = next(
             (self._origins[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._origins),
             "",
@@ -65,38 +66,34 @@ class Faults:
         self.messages.append(f"{origin}: {key}: {message}".removeprefix(": "))
 
     def unknown(self, path: Path_, siblings: Sequence[str]) -> None:
-        """A key that nobody knows; `siblings` are the known ones beside it."""
+        """Add a fault for an unknown key; `siblings` are the valid keys of its section."""
         self.add(path, f"unknown key{_suggest(path, siblings, self._section)}")
 
-    def check(self, model: type[BaseModel], values: Any, prefix: Path_) -> Any:
-        """An instance, or None after adding every fault."""
-        try:
-            return model.model_validate(values)
-        except ValidationError as error:
-            told: dict[Path_, list[str]] = {}
-            given: dict[Path_, Any] = {}
-            for fault in error.errors(include_url=False):
-                unknown = fault["type"] == "extra_forbidden"
-                # The last part is then a word of the user's, whatever it looks like.
-                inner = fault["loc"][:-1] if unknown else fault["loc"]
-                path = prefix + tuple(str(part) for part in inner if not _is_union_tag(part))
-                if unknown:
-                    path += (str(fault["loc"][-1]),)
-                    self.unknown(path, _siblings(model, path[len(prefix) : -1]))
-                else:
-                    told.setdefault(path, []).append(_said(fault))
-                    given[path] = fault["input"]
-            for path, messages in told.items():  # one line for all branches of a union
-                shown = "null" if given[path] is None else repr(given[path])
-                value = "" if isinstance(given[path], dict) else f" (given {shown})"
-                self.add(path, " or ".join(messages) + value)
-            return None
+    def explain(self, model: type[BaseModel], error: ValidationError, prefix: Path_) -> None:
+        """Add every fault that pydantic finds in the values of a model."""
+        messages: dict[Path_, list[str]] = {}
+        inputs: dict[Path_, Any] = {}
+        for fault in error.errors(include_url=False):
+            unknown = fault["type"] == "extra_forbidden"
+            # The last part is then a word of the user's, whatever it looks like.
+            inner = fault["loc"][:-1] if unknown else fault["loc"]
+            path = prefix + tuple(str(part) for part in inner if not _is_union_tag(part))
+            if unknown:
+                path += (str(fault["loc"][-1]),)
+                self.unknown(path, _siblings(model, path[len(prefix) : -1]))
+            else:
+                messages.setdefault(path, []).append(_message(fault))
+                inputs[path] = fault["input"]
+        for path, texts in messages.items():  # one line for all branches of a union
+            value = "null" if inputs[path] is None else repr(inputs[path])
+            suffix = "" if isinstance(inputs[path], dict) else f" (given {value})"
+            self.add(path, " or ".join(texts) + suffix)
 
     def stop(self) -> None:
-        """Raise what was found, if anything.
+        """Raise the faults, if there are any.
 
         Raises:
-            ConfigError: lists it, one message for each fault.
+            ConfigError: with one message for each fault.
             PluginError: only plugins are at fault.
         """
         messages = list(dict.fromkeys(self.messages))
@@ -106,11 +103,11 @@ class Faults:
             raise PluginError(self.plugin_messages)
 
 
-def _said(fault: Any) -> str:
-    """A fault that pydantic found, in plain words."""
+def _message(fault: Any) -> str:
+    """Return the message for an error of pydantic's."""
     facts = fault.get("ctx", {})
-    own = "must not be empty" if facts.get("min_length") == 1 else _SAID.get(fault["type"])
-    message: str = fault["msg"] if own is None else own.format(**facts)
+    known = "must not be empty" if facts.get("min_length") == 1 else _MESSAGES.get(fault["type"])
+    message: str = fault["msg"] if known is None else known.format(**facts)
     return message[:1].lower() + message[1:]
 
 
@@ -124,24 +121,17 @@ def _siblings(model: type[BaseModel], path: Path_) -> list[str]:
     return [*model.model_fields]
 
 
-def _all_keys() -> list[str]:
-    keys = []
-    for name, field in Settings.model_fields.items():
-        keys.append(name)
-        if isinstance(field.default, BaseModel):
-            keys += [f"{name}.{inner}" for inner in type(field.default).model_fields]
-    return keys
-
-
 def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
-    """A near name: beside the key, else what another tool's name means, else anywhere."""
+    """Return ", did you mean …": our key for the name, a near name beside it, or one anywhere."""
     *above, last = path
     prefix = ".".join(above) + "." if above else ""
-    anywhere = {key.rpartition(".")[2]: key for key in reversed(_all_keys())}
-    if near := near_names(last, siblings, most=1, cutoff=0.7):
+    keys = [key for key, _ in fields_of(Settings)]
+    anywhere = {key.rpartition(".")[2]: key for key in reversed(keys)}
+    ours = our_name(last)
+    if ours is None and (near := near_names(american(last), siblings, most=1, cutoff=0.7)):
         found = prefix + near[0]
-    elif alias := near_names(last, OTHER_NAMES, most=1, cutoff=0.8):
-        ours = OTHER_NAMES[alias[0]]
+    elif ours or (alias := near_names(last, OTHER_NAMES, most=1, cutoff=0.8)):
+        ours = ours or OTHER_NAMES[alias[0]]
         known = ours in anywhere.values()
         found = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
     elif near := near_names(last, anywhere, most=1, cutoff=0.7):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal
 
+from pydantic import ValidationError
 from typing_extensions import TypeVar
 
 from ssl_toolkit import registry
@@ -134,6 +135,22 @@ def load_config(
     return validate(layers)
 
 
+def validate_model(faults: Faults, model: type[Options], values: Any, prefix: Path_) -> Any:
+    """Return an instance, or None after adding every fault.
+
+    Args:
+        faults: collects them.
+        model: the class of the instance.
+        values: of its fields.
+        prefix: the path of keys above its fields.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        faults.explain(model, error, prefix)
+        return None
+
+
 def check_options(model: type[Options], given: Tree, section: str) -> Options:
     """The options of a plugin that stands outside the configuration of a run.
 
@@ -146,7 +163,7 @@ def check_options(model: type[Options], given: Tree, section: str) -> Options:
         ConfigError: every fault found.
     """
     faults = Faults({}, section)
-    options: Options | None = faults.check(model, given, (section,))
+    options: Options | None = validate_model(faults, model, given, (section,))
     faults.stop()
     assert options is not None
     return options
@@ -189,13 +206,13 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             faults.add(path, f"is an option of {name!r}, but this run uses {algo!r}; leave it out")
 
     shared = _deep(SHARED_REFERENCE if reference else {}, tree)
-    settings: Settings | None = faults.check(Settings, shared, ())
+    settings: Settings | None = validate_model(faults, Settings, shared, ())
     if settings is None and not own:
         raise ConfigError(faults.messages)  # at once: telling these needs no plugin, so no torch
     under = {} if settings is None else _pretrained_defaults(settings)
     defaults: Defaults = "reference" if reference else "for_pretrained" if under else None
     algorithm = (
-        faults.check(Options, own, (section,))
+        validate_model(faults, Options, own, (section,))
         if algo == AUTO
         else _plugin_options("algorithms", algo, own, (section,), defaults, faults)
     )
@@ -282,8 +299,8 @@ def _plugin_options(
     if not isinstance(given, dict):
         faults.add(prefix, f"must be a map of options (given {given!r})")
         return None
-    options: Options | None = faults.check(
-        config, (getattr(config, defaults) if defaults else {}) | given, prefix
+    options: Options | None = validate_model(
+        faults, config, (getattr(config, defaults) if defaults else {}) | given, prefix
     )
     return options
 
@@ -314,9 +331,14 @@ def parse_set(text: str) -> Layer:
         tree: Any = yaml.parse(value)
     except ConfigError as error:
         raise ConfigError([f"{origin}: {message}" for message in error.messages]) from error
+    return Layer(origin, nested(key, tree))
+
+
+def nested(key: str, value: Any) -> Tree:
+    """Return the tree with a value under a dotted key."""
     for part in reversed(key.split(".")):
-        tree = {part: tree}
-    return Layer(origin, tree)
+        value = {part: value}
+    return value  # type: ignore[no-any-return]
 
 
 def _without_alias(layer: Layer, section: str) -> Layer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 OTHER_NAMES = {
     "learning_rate": "lr",
+    "lr_rate": "lr",
+    "base_lr": "lr",
     "epochs": "steps",
     "iterations": "steps",
     "max_steps": "steps",
@@ -12,6 +14,7 @@ OTHER_NAMES = {
     "num_log_iter": "log_every",
     "arch": "backbone",
     "net": "backbone",
+    "model": "backbone",
     "model_name": "backbone",
     "algorithm_name": "algo",
     "alg": "algo",
@@ -25,7 +28,6 @@ OTHER_NAMES = {
     "data_path": "data",
     "n_labeled": "num_labels",
     "num_labeled": "num_labels",
-    "num_labelled": "num_labels",
     "img_size": "image_size",
     "threshold": "confidence_threshold",
     "p_cutoff": "confidence_threshold",
@@ -45,5 +47,22 @@ OTHER_NAMES = {
     "max_grad_norm": "optimizer.clip_norm",
     "warmup": "schedule.warmup_steps",
     "amp": "precision",
+    "accumulate": "optimizer.accumulation_steps",
+    "gradient_accumulation_steps": "optimizer.accumulation_steps",
+    "feature_lr": "optimizer.backbone_lr",
+    "keep": "keep_checkpoints",
+    "lambda_per": "mixup_per",
+    "anchors": "train_on",
+    "guess": "pseudo_labels_from",
 }
-"""What other tools call our keys."""
+"""Our keys by the names of other tools, and of earlier versions, which also wrote ``labelled``."""
+
+
+def our_name(name: str) -> str | None:
+    """Return our key for a name of another tool; None if it is not known."""
+    return OTHER_NAMES.get(american(name))
+
+
+def american(name: str) -> str:
+    """Return a key or flag in the spelling of keys."""
+    return name.lstrip("-").replace("-", "_").lower().replace("labelled", "labeled")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate
+from ssl_toolkit.config.loading import AUTO, Layer, RunConfig, plain_tree, validate
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.readers.in_memory import Images, LabeledImages, Labels, write_data
@@ -150,7 +150,9 @@ def _lead(
         handled() as interrupts,
         Output(config.settings, overwrite=overwrite, restart=proceed) as output,
     ):
-        config, choices = resolve_minutes(config, console)
+        choices: dict[str, Any] = {"auto": None, "minutes": None}
+        if config.settings.algo == AUTO or config.settings.minutes is not None:
+            config, choices = resolve_minutes(config, console)
         experiment = prepare_all(config, processes, console)
         folder = output.make(experiment.config.settings)
         _begin(experiment, folder, console, choices)

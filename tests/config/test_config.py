@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from in_process import call, refusal
 
+from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.declaration import fields_of
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
 from ssl_toolkit.config.other_names import OTHER_NAMES
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
@@ -99,12 +101,29 @@ def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> 
         ("optimizer.wieght_decay", "optimizer.weight_decay"),
         ("ema.warm_up", "ema.warmup"),
         ("fixmatch.mu", "fixmatch.unlabeled_ratio"),
+        ("fixmatch.unlabelled_ratio", "fixmatch.unlabeled_ratio"),
+        ("fixmatch.guess", "fixmatch.pseudo_labels_from"),
+        ("labelled_in_pool", "labeled_in_pool"),
+        ("optimizer.accumulate", "optimizer.accumulation_steps"),
+        ("optimizer.feature_lr", "optimizer.backbone_lr"),
+        ("keep", "keep_checkpoints"),
         ("fixmatch.p_cutoff", "fixmatch.confidence_threshold"),
     ],
 )
-def test_a_near_name_is_suggested(key: str, meant: str) -> None:
+def test_a_near_or_earlier_name_is_suggested(key: str, meant: str) -> None:
     message = refusal("run", "--algo", "fixmatch", "--set", f"{key}=1")
     assert f"{key}: unknown key, did you mean {meant!r}?" in message
+
+
+@pytest.mark.parametrize(
+    ("algo", "key", "meant"),
+    [("mixmatch", "lambda_per", "mixup_per"), ("mixmatch_enhanced", "anchors", "train_on")],
+)
+def test_an_earlier_name_of_an_algorithms_option_is_refused(
+    algo: str, key: str, meant: str
+) -> None:
+    message = faults(Layer("f", {"algo": algo, algo: {key: 1}}))
+    assert message == f"f: {algo}.{key}: unknown key, did you mean '{algo}.{meant}'?"
 
 
 @pytest.mark.parametrize(
@@ -133,11 +152,9 @@ def test_a_wrong_value_is_told_in_one_plain_line(given: str, told: str) -> None:
 
 @pytest.mark.parametrize("ours", sorted(set(OTHER_NAMES.values())))
 def test_names_that_other_tools_names_stand_for_exist(ours: str) -> None:
-    tree = check(algo="simple").tree()
-    keys = {*tree, *tree["simple"]} | {
-        f"{section}.{key}" for section, inner in tree.items() if isinstance(inner, dict)
-        for key in inner
-    }  # fmt: skip
+    keys = {key for key, _ in fields_of(Settings)}
+    for entry in registry.entries("algorithms"):
+        keys |= registry.load("algorithms", entry.name).Config.model_fields.keys()
     assert ours in keys
 
 
