@@ -49,7 +49,7 @@ def gather_folder(
     if plan.budget != "steps":
         notes = (f"equal for all rows is the budget {plan.budget}, not the number of steps", *notes)
     return gather(
-        plan.places,
+        plan.places(folder),
         name=name or plan.name,
         baseline=baseline or plan.baseline,
         allow={*plan.allow, *allow},

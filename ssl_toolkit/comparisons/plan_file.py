@@ -1,13 +1,12 @@
-"""Which runs a comparison consists of and where they lie: by its plan, or as they were named."""
+"""The files that list the runs of a comparison: ``plan.json`` and ``failures.json``."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.documents import Document, Part
+from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.text import display_path
 
 Place = tuple[str, int, Path]
@@ -16,69 +15,100 @@ Place = tuple[str, int, Path]
 PLAN = "plan.json"
 FAILURES = "failures.json"
 MEASURING = "measuring"
-"""The folder in that of a comparison where the speed of its rows is measured; removed after."""
+"""The subfolder where the speed of the rows is measured; removed after."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a comparison consists of, finished or not: its ``plan.json``."""
+class PlannedRuns(Part):
+    """The runs of a row, one for each seed."""
 
     name: str
+    algorithm: str
+    folder: str
+    """Parent of the folders of its runs, relative to that of the comparison."""
+    steps: int
+
+
+class PlanFile(Document):
+    """The runs of a comparison, finished or not: its ``plan.json``."""
+
+    name: str
+    """Title."""
     baseline: str | None
     allow: tuple[str, ...]
-    algorithms: Mapping[str, str]
-    """By row."""
-    places: tuple[Place, ...]
-    budget: str = "steps"
+    """Shared keys in which rows may differ."""
+    budget: str
     """What is equal for all rows."""
+    threads: int
+    """CPU threads of each run."""
+    seeds: tuple[int, ...]
+    rows: tuple[PlannedRuns, ...]
+
+    @property
+    def algorithms(self) -> dict[str, str]:
+        """Algorithm by row."""
+        return {row.name: row.algorithm for row in self.rows}
+
+    def places(self, folder: Path) -> list[Place]:
+        """Return the folders of all runs.
+
+        Args:
+            folder: of the comparison.
+        """
+        return [
+            (row.name, seed, folder / row.folder / f"s{seed}")
+            for row in self.rows
+            for seed in self.seeds
+        ]
 
 
-def read_plan(folder: Path) -> Plan:
-    """The plan of a comparison folder.
+class Failure(Part):
+    """Why a run failed that could not write it into its own folder."""
+
+    row: str
+    seed: int
+    reason: str
+
+
+class FailuresFile(Document):
+    """Reasons of failed runs: ``failures.json`` of a comparison."""
+
+    failures: tuple[Failure, ...]
+
+
+def read_plan(folder: Path) -> PlanFile:
+    """Read the plan of a comparison folder.
 
     Raises:
         ConfigError: it is missing or damaged.
     """
-    path = folder / PLAN
+    again = "the same `ssl-toolkit compare` command writes it again"
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        rows, seeds = tree["rows"], [int(seed) for seed in tree["seeds"]]
-        return Plan(
-            str(tree["name"]),
-            None if tree["baseline"] is None else str(tree["baseline"]),
-            tuple(map(str, tree["allow"])),
-            {str(row["name"]): str(row["algorithm"]) for row in rows},
-            tuple(
-                (str(row["name"]), seed, folder / row["folder"] / f"s{seed}")
-                for row in rows
-                for seed in seeds
-            ),
-            str(tree.get("budget", "steps")),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{display_path(path)}: missing or damaged ({type(error).__name__}: {error}); the same "
-            "`ssl-toolkit compare` command writes it anew"
-        ) from error
-
-
-def places(folder: Path) -> list[Place]:
-    """Where the runs of a comparison folder are, or will be.
-
-    Raises:
-        ConfigError: as `read_plan`.
-    """
-    return [*read_plan(folder).places]
+        return PlanFile.read(folder / PLAN)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{display_path(folder / PLAN)}: not found; {again}") from error
+    except ModelError as error:
+        raise ConfigError(f"{error}; {again}") from error
 
 
 def read_failures(folder: Path) -> dict[tuple[str, int], str]:
-    """Why runs failed that could not say so in their own folders, by row and seed.
+    """Read why runs failed that could not say so in their own folders, by row and seed.
 
     Args:
         folder: of a comparison; without a readable ``failures.json`` there are none.
     """
     try:
-        told = json.loads((folder / FAILURES).read_text(encoding="utf-8"))
-        return {(str(one["row"]), int(one["seed"])): str(one["reason"]) for one in told}
-    except (OSError, ValueError, KeyError, TypeError):
+        found = FailuresFile.read(folder / FAILURES)
+    except (FileNotFoundError, ModelError):
         return {}
+    return {(one.row, one.seed): one.reason for one in found.failures}
+
+
+def write_failures(folder: Path, failures: Mapping[tuple[str, int], str]) -> None:
+    """Write ``failures.json``.
+
+    Args:
+        folder: of a comparison.
+        failures: reasons by row and seed.
+    """
+    listed = (Failure(row=row, seed=seed, reason=why) for (row, seed), why in failures.items())
+    FailuresFile(failures=tuple(listed)).write(folder / FAILURES)

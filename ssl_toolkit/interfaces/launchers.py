@@ -40,6 +40,8 @@ class Job:
     """Number of GPUs that it requires."""
     gpus_if_any: int = 0
     """Number of GPUs that it uses where there are some; without any it runs on the CPU."""
+    config: Path | None = None
+    """Configuration file of the run; None for a command that is not a run."""
 
     @property
     def local_gpus(self) -> int:

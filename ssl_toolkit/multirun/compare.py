@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.gather import gather_folder
-from ssl_toolkit.comparisons.plan_file import FAILURES, MEASURING, PLAN, read_failures
+from ssl_toolkit.comparisons.plan_file import MEASURING, PLAN, read_failures, write_failures
 from ssl_toolkit.comparisons.read import read_run
 from ssl_toolkit.comparisons.types import Comparison, Variant
 from ssl_toolkit.config import default_plugins
@@ -21,12 +21,12 @@ from ssl_toolkit.config.loading import check_options, plain_tree
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import check_writable, write_json
+from ssl_toolkit.files import check_writable
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.interrupts import STATUS, Interrupted, Interrupts, handled
 from ssl_toolkit.launchers.job import last_error
 from ssl_toolkit.locking import LOCK, hold
-from ssl_toolkit.multirun.in_process import Here, registered_here
+from ssl_toolkit.multirun.in_process import InProcess, registered_here
 from ssl_toolkit.multirun.measure import measured
 from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
 from ssl_toolkit.multirun.progress import RunStates, state_of
@@ -205,7 +205,7 @@ def _launcher(comparison: ComparisonConfig) -> Launcher:
             "leave the launcher out, or install the plugin as a package (`ssl-toolkit new`)"
         )
     if own:
-        return Here()
+        return InProcess()
     registry.require_packages("launchers", name)
     launcher: type[Launcher] = registry.load("launchers", name)
     options = comparison.settings.launcher_options
@@ -220,12 +220,12 @@ def _jobs(plan: Plan) -> list[Job]:
             member = plan.member(row, seed)
             if read_run(row.name, seed, member.path).completed:
                 continue
-            config = str(plan.config_path(row, seed))
-            command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", config]
+            config = plan.config_path(row, seed)
+            command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", str(config)]
             command += ["--output", str(member.path), "--continue", "--quiet"]
             log = plan.folder / "logs" / f"{row.slug}-s{seed}.txt"
             name = _job_name(row.name, seed)
-            jobs.append(plan.job(name, command, member.path, log, row))
+            jobs.append(plan.job(name, command, member.path, log, row, config))
     return jobs
 
 
@@ -233,7 +233,7 @@ def _record(result: JobResult, plan: Plan, states: RunStates) -> bool:
     """Show how a run ended, and keep the reason of a failure; return True if it did not fail."""
     failures = read_failures(plan.folder)
     job = result.job
-    row, seed = next(key for key in plan.configs if _job_name(*key) == job.name)
+    row, seed = plan.runs[job.folder]
     failures.pop((row, seed), None)
     run = read_run(row, seed, job.folder)
     failure = ""
@@ -241,8 +241,7 @@ def _record(result: JobResult, plan: Plan, states: RunStates) -> bool:
         failure = result.reason or last_error(job.log) or f"exit status {result.status}"
         failures[row, seed] = failure
     states.end(job.name, state_of(run, failure))
-    listed = [{"row": row, "seed": seed, "reason": why} for (row, seed), why in failures.items()]
-    write_json(plan.folder / FAILURES, listed)
+    write_failures(plan.folder, failures)
     return not failure
 
 

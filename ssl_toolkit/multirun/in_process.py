@@ -14,7 +14,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.errors import ToolkitError, one_line, visible_lines
+from ssl_toolkit.errors import ConfigError, ToolkitError, one_line, visible_lines
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.runs.train import train
 
@@ -38,7 +38,7 @@ def registered_here(settings: Settings) -> str:
     return ""
 
 
-class Here(Launcher):
+class InProcess(Launcher):
     """One run of a comparison after the other; no plugin, as it starts no other commands.
 
     What a run prints goes to its log, and a run that fails takes no other with it, as in a process
@@ -66,10 +66,11 @@ class Here(Launcher):
 
 
 def _carry_out(job: Job) -> JobResult:
-    config = Path(job.command[job.command.index("--config") + 1])
     with _printing_to(job.log), _threads(job.threads):
         try:
-            outcome = train(load_config([config], {"output": str(job.folder)}), proceed=True)
+            if job.config is None:
+                raise ConfigError(f"{job.name}: a job without a configuration needs a process")
+            outcome = train(load_config([job.config], {"output": str(job.folder)}), proceed=True)
         except ToolkitError as error:
             for message in error.messages:
                 print("error:", one_line(message))

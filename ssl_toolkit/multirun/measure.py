@@ -25,7 +25,7 @@ from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
 from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interfaces import Job, Launcher
 from ssl_toolkit.launchers.job import last_error
-from ssl_toolkit.multirun.in_process import Here
+from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.multirun.plan import Plan, steps_within
 from ssl_toolkit.runs.auto import stand_in
 
@@ -53,7 +53,7 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
 
 def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
     """By row, as the runs would be trained: as many at a time, with their threads and GPUs."""
-    if isinstance(launcher, Here):
+    if isinstance(launcher, InProcess):
         for row in plan.unmeasured:
             yield row.name, measure(plan.first(row))
         return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ssl_toolkit.comparisons.comparability import unequal_draws
-from ssl_toolkit.comparisons.plan_file import PLAN
+from ssl_toolkit.comparisons.plan_file import PLAN, PlanFile, PlannedRuns, read_plan
 from ssl_toolkit.comparisons.read import read_run
 from ssl_toolkit.comparisons.types import ComparedRun
 from ssl_toolkit.config import yaml
@@ -30,10 +29,10 @@ from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import own_device
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.errors import ConfigError, ModelError, UserError
-from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.errors import ConfigError, UserError
+from ssl_toolkit.files import write_text
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
-from ssl_toolkit.multirun.in_process import Here
+from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, stand_in
 from ssl_toolkit.runs.check import refuse_contradictions
@@ -63,6 +62,12 @@ class Plan:
         """The title."""
         return self.comparison.settings.name or self.folder.name
 
+    @property
+    def runs(self) -> dict[Path, tuple[str, int]]:
+        """Row and seed by the folder of the run."""
+        rows, seeds = self.comparison.rows, self.comparison.settings.seeds
+        return {self.member(row, seed).path: (row.name, seed) for row in rows for seed in seeds}
+
     def member(self, row: PlannedRow, seed: int) -> RunFolder:
         """The folder of one run."""
         return RunFolder(self.folder / "runs" / row.slug / f"s{seed}")
@@ -89,7 +94,13 @@ class Plan:
         return self.configs[row.name, self.comparison.settings.seeds[0]]
 
     def job(
-        self, name: str, command: Sequence[str], folder: Path, log: Path, row: PlannedRow
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        log: Path,
+        row: PlannedRow,
+        config: Path | None = None,
     ) -> Job:
         """A command with the threads and the GPUs of a row's runs."""
         settings = self.first(row).settings
@@ -99,6 +110,7 @@ class Plan:
             command=tuple(command),
             folder=folder,
             log=log,
+            config=config,
             environment={"OMP_NUM_THREADS": str(self.threads)},
             threads=self.threads,
             gpus=settings.devices if cuda else 0,
@@ -139,9 +151,12 @@ def make_plan(
     resolved = {row.name: resolve_config(as_row(row.config))[0] for row in comparison.rows}
     allowed = allowed_keys(settings, comparison.rows)
     _check_equal(resolved, allowed)
-    earlier = {} if afresh else _read_plan(folder)
+    planned = not afresh and (folder / PLAN).exists()
+    earlier = read_plan(folder) if planned else None
     _check_planned(comparison, earlier, folder)
-    threads = settings.threads or earlier.get("threads") or _share_threads(comparison, launcher)
+    threads = (
+        settings.threads or (earlier and earlier.threads) or _share_threads(comparison, launcher)
+    )
     messages: list[str] = []
     rehearsed: dict[tuple[str, int], _Rehearsed] = {}
     for row in comparison.rows:
@@ -188,14 +203,14 @@ def make_plan(
     return plan
 
 
-def _check_planned(comparison: ComparisonConfig, earlier: Mapping[str, Any], folder: Path) -> None:
+def _check_planned(comparison: ComparisonConfig, earlier: PlanFile | None, folder: Path) -> None:
     """Refuse what would give new runs of a comparison another footing than those it has."""
     settings = comparison.settings
     given = {"threads": settings.threads, "budget": settings.budget}
     told = [
-        f"{key} is {earlier[key]} there, {value} here"
+        f"{key} is {getattr(earlier, key)} there, {value} here"
         for key, value in given.items()
-        if value is not None and earlier.get(key, value) != value
+        if earlier is not None and value not in (None, getattr(earlier, key))
     ]
     if told:
         raise ConfigError(
@@ -222,7 +237,7 @@ def _rehearse(
     """Prepare a run on the CPU and let go of it."""
     config = resolve_config(stand_in(config))[0]
     settings = config.settings
-    if not isinstance(launcher, Here) and ":" in settings.device:
+    if not isinstance(launcher, InProcess) and ":" in settings.device:
         raise ConfigError(
             f"--device {settings.device}: the launcher hands the GPUs out; use --device cuda, and "
             "CUDA_VISIBLE_DEVICES for those that it may use"
@@ -269,9 +284,9 @@ def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
     )
 
 
-def _planned_steps(plan: Plan, earlier: Mapping[str, Any]) -> dict[str, int]:
+def _planned_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
     """The steps of the rows that an earlier call has planned, or of runs that it has begun."""
-    steps = {row["name"]: row["steps"] for row in earlier.get("rows", ())}
+    steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
     for row in plan.comparison.rows:
         for seed in plan.comparison.settings.seeds:
             member = plan.member(row, seed)
@@ -295,21 +310,10 @@ def _with_steps(config: RunConfig, steps: int) -> RunConfig:
 
 def _share_threads(comparison: ComparisonConfig, launcher: Launcher) -> int:
     runs = len(comparison.rows) * len(comparison.settings.seeds)
-    if isinstance(launcher, Here):
+    if isinstance(launcher, InProcess):
         return torch.get_num_threads()
     jobs = launcher.slots(runs)
     return 1 if jobs is None else max(1, cores() // jobs)
-
-
-def _read_plan(folder: Path) -> dict[str, Any]:
-    path = folder / PLAN
-    if not path.exists():
-        return {}
-    try:
-        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: damaged: {error}") from error
-    return plan
 
 
 def write_plan(plan: Plan) -> None:
@@ -323,23 +327,20 @@ def write_plan(plan: Plan) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, yaml.dump(tree))
     write_text(plan.folder / "comparison.yaml", yaml.dump(comparison.tree))
-    write_json(
-        plan.folder / PLAN,
-        {
-            "name": plan.name,
-            "baseline": comparison.baseline,
-            "allow": sorted(allowed_keys(comparison.settings, comparison.rows)),
-            "budget": comparison.settings.budget,
-            "threads": plan.threads,
-            "seeds": comparison.settings.seeds,
-            "rows": [
-                {
-                    "name": row.name,
-                    "algorithm": row.config.settings.algo,
-                    "folder": f"runs/{row.slug}",
-                    "steps": plan.first(row).settings.steps,
-                }
-                for row in comparison.rows
-            ],
-        },
-    )
+    PlanFile(
+        name=plan.name,
+        baseline=comparison.baseline,
+        allow=tuple(sorted(allowed_keys(comparison.settings, comparison.rows))),
+        budget=comparison.settings.budget,
+        threads=plan.threads,
+        seeds=tuple(comparison.settings.seeds),
+        rows=tuple(
+            PlannedRuns(
+                name=row.name,
+                algorithm=row.config.settings.algo,
+                folder=f"runs/{row.slug}",
+                steps=plan.first(row).settings.steps,
+            )
+            for row in comparison.rows
+        ),
+    ).write(plan.folder / PLAN)

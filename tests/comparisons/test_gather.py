@@ -11,7 +11,7 @@ from fake_runs import fake_plan, fake_run
 
 from ssl_toolkit.comparisons.discover import loose_places
 from ssl_toolkit.comparisons.gather import gather, gather_folder
-from ssl_toolkit.comparisons.plan_file import Place, places
+from ssl_toolkit.comparisons.plan_file import Place, read_plan
 from ssl_toolkit.comparisons.read import read_run
 from ssl_toolkit.comparisons.types import Comparison
 from ssl_toolkit.errors import ConfigError, ModelError
@@ -348,14 +348,16 @@ def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
         tmp_path, {"plain": "supervised", "other": "fixmatch"}, [0, 1],
         baseline="plain", allow=["lr"], budget="images=3200",
     )  # fmt: skip
-    assert places(tmp_path)[3] == ("other", 1, tmp_path / "runs" / "r1" / "s1")
+    assert read_plan(tmp_path).places(tmp_path)[3] == ("other", 1, tmp_path / "runs" / "r1" / "s1")
     fake_run(rows["plain"] / "s0")
     fake_run(rows["other"] / "s0", algo="fixmatch", config={"lr": 0.5})
     failures = [
         {"row": "other", "seed": seed, "reason": reason}
         for seed, reason in enumerate(("an old reason", "killed"))
     ]
-    (tmp_path / "failures.json").write_text(json.dumps(failures), encoding="utf-8")
+    (tmp_path / "failures.json").write_text(
+        json.dumps({"format": 1, "failures": failures}), encoding="utf-8"
+    )
     made = gather_folder(tmp_path, notes=["six at a time"])
     assert (made.name, made.baseline) == ("toy", "plain")
     assert [member.status for row in made.rows for member in row.runs] == [
@@ -370,11 +372,16 @@ def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
     assert gather_folder(tmp_path).rows[1].runs[1].status == "missing"
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"name": "a"}', '{"rows": [1], "seeds": [0]}'])
+@pytest.mark.parametrize(
+    "text", [None, "{", "[]", '{"name": "a"}', '{"format": 1, "rows": [1], "seeds": [0]}']
+)
 def test_a_damaged_plan(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "plan.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"plan\.json: missing or damaged"):
+    with pytest.raises(
+        ConfigError,
+        match=r"plan\.json: .*compare` command writes it again",
+    ):
         gather_folder(tmp_path)
 
 

@@ -40,7 +40,7 @@ from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.multirun import compare as comparing
 from ssl_toolkit.multirun import plan as planning
 from ssl_toolkit.multirun.compare import compare
-from ssl_toolkit.multirun.in_process import Here
+from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.multirun.measure import measured
 from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
 
@@ -263,9 +263,9 @@ def test_minutes_pay_for_scans_too(scans: str, tmp_path: Path) -> None:
     costs = prepare(config).trainer.measure(steps=2, warm=1)
     assert 0.3 <= costs.scan < 2
     assert costs.scan_every == 2
-    first = plan(tmp_path, Here(), algos=scans, budget="minutes=0.05", threads=1)
+    first = plan(tmp_path, InProcess(), algos=scans, budget="minutes=0.05", threads=1)
     assert [row.name for row in first.unmeasured] == ["scans"]
-    made = measured(first, Here(), Console(quiet=True))
+    made = measured(first, InProcess(), Console(quiet=True))
     assert made.unmeasured == ()
     steps = made.configs["scans", 0].settings.steps
     assert steps is not None

@@ -112,12 +112,15 @@ def fake_plan(
     """Write ``plan.json`` and ``comparison.yaml``; the folder of each row's runs by its name."""
     folder.mkdir(parents=True, exist_ok=True)
     plan = {
+        "format": 1,
         "name": "toy",
         "baseline": None,
         "allow": [],
+        "budget": "steps",
+        "threads": 1,
         "seeds": seeds,
         "rows": [
-            {"name": name, "algorithm": algo, "folder": f"runs/r{place}"}
+            {"name": name, "algorithm": algo, "folder": f"runs/r{place}", "steps": 100}
             for place, (name, algo) in enumerate(rows.items())
         ],
     }
