@@ -11,8 +11,7 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import files_of
-from ssl_toolkit.data.cache.verify import verify
+from ssl_toolkit.data.cache.image_files import files_of, verify
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.readers.fit import lay_out

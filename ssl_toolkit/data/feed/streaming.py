@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
-from ssl_toolkit.data.cache.verify import skipped, unreadable
+from ssl_toolkit.data.cache.image_files import ImageFiles, files_of, skipped, unreadable
 from ssl_toolkit.data.feed.sampling import Order, buffered_order
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
 from ssl_toolkit.data.images.files import each_image, try_image

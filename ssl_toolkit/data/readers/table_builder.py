@@ -10,8 +10,13 @@ import numpy as np
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.format import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles, RelativePaths, with_files
-from ssl_toolkit.data.cache.verify import skipped, unreadable
+from ssl_toolkit.data.cache.image_files import (
+    ImageFiles,
+    RelativePaths,
+    skipped,
+    unreadable,
+    with_files,
+)
 from ssl_toolkit.data.images.files import image_faults
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.file_tree import FileTree, unused_notes
