@@ -120,13 +120,13 @@ def drop_partial(folder: Path) -> None:
 
 
 def holds_features(data: str | None) -> bool:
-    """Whether a data file is an ``.npz`` with features in place of images; opens no other."""
+    """Return True if a file is an ``.npz`` of features in place of images; opens no other."""
     if data is None or not data.lower().endswith(".npz"):
         return False
     try:
         with zipfile.ZipFile(data) as archive:
             return any(name.endswith("features.npy") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):  # whoever reads the data says what is wrong with it
+    except (OSError, zipfile.BadZipFile):  # reading the data reports the error
         return False
 
 
@@ -219,7 +219,7 @@ def check_writable(path: Path, what: str) -> None:
 
     Args:
         path: a file or folder, which need not exist.
-        what: begins the message.
+        what: start of the message.
 
     Raises:
         ConfigError: names the nearest existing folder, which is not writable.

@@ -1,4 +1,4 @@
-"""Names of classes and files in tables: written so that they read back the same, and told apart."""
+"""Names of classes and files in tables, escaped so that they read back the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNLABELED = frozenset(("", "-1", "unlabeled", "unlabelled", "null"))
 """Labels, in lower case, that mean none."""
 
 _FORMULA = frozenset("=+-@\t\r")
-"""What a formula begins with in a spreadsheet."""
+"""First characters of formulas in spreadsheets."""
 
 
 def guarded(text: str, *, as_label: bool = False) -> str:
@@ -33,7 +33,7 @@ def unguarded(cell: str) -> str:
 
 
 def _guard(text: str) -> str:
-    """What to put before a text; two for spaces: `'s-Hertogenbosch` may have some after it."""
+    """Return a text's prefix; two apostrophes for spaces: `'s-Hertogenbosch` may have some."""
     bare = text.lstrip("'")  # apostrophes of its own change nothing, so each adds to them
     if bare != bare.strip():
         return "''"

@@ -36,7 +36,7 @@ def seeded_generator(*parts: int | str) -> torch.Generator:
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """The images that training may touch, and where they are in the store."""
+    """The images of training, and their rows of the store."""
 
     store: ImageTensorStore
     labeled: Tensor
@@ -58,7 +58,7 @@ class TrainingImages:
 
     @property
     def plain(self) -> ImageTensorStore | FeatureStore:
-        """What a model is evaluated on: features where there are some, else images."""
+        """Features if there are any, else images: the input of an evaluation."""
         return self.store if self.features is None else self.features
 
     def stream(self, seed: int) -> IndexStream:
@@ -82,8 +82,8 @@ class BatchMaker:
         strong: augmenter of the strong views.
         batch_size: B, labeled images in a batch.
         seed: the seed of the run.
-        balanced: whether labeled images are drawn with the classes in equal shares.
-        uses_hidden_labels: whether batches carry the hidden labels.
+        balanced: True to draw labeled images with equal class frequencies.
+        uses_hidden_labels: True to pass the hidden labels in batches.
         processes: the processes that share each batch, whose sizes they divide; None for this one.
     """
 
@@ -159,7 +159,7 @@ class BatchMaker:
         )
 
     def digests(self, image_size: int) -> dict[str, str]:
-        """Hashes of how the orders and the draws begin, by name.
+        """Return hashes of the first positions of each order and the first draws, by name.
 
         ``labeled_order`` and ``unlabeled_order`` are of the first positions; ``labeled_weak``
         and the like, for each kind of view there is, of the first view's draws in the first

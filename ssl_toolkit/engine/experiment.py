@@ -44,7 +44,7 @@ from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.engine.training_data import places, statistics, training_images
+from ssl_toolkit.engine.training_data import statistics, store_rows, training_images
 from ssl_toolkit.engine.transfer import transfer_for
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
@@ -84,7 +84,7 @@ class Experiment:
 
     def rows_in_store(self, rows: NDArray[np.int64]) -> Tensor:
         """Where the images of these rows of the table are in the store."""
-        return places(self.store_rows, rows, self.table, self.device)[0]
+        return store_rows(self.store_rows, rows, self.table, self.device)[0]
 
     @cached_property
     def content(self) -> Content:
@@ -210,7 +210,7 @@ def _prepare(
     algorithm.to(device)
     seed_everything(derive_seed(settings.seed, "global"))
     augment = settings.augment
-    test = places(rows, split.test, table, device)
+    test = store_rows(rows, split.test, table, device)
     weak = _augmenter(augment.weak, config.weak, augment.flip is True, device)
     strong = _augmenter(augment.strong, config.strong, augment.flip is True, device)
     # Streamed images are seen once, and an augmenter that learns makes others at each step.
@@ -235,7 +235,7 @@ def _prepare(
             classifier, algorithm.parameters(), settings.optimizer, settings.lr
         ),
         ema=None if fitted else _average(classifier, settings.ema),
-        validation=places(rows, split.validation, table, device),
+        validation=store_rows(rows, split.validation, table, device),
         precision=precision,
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),

@@ -1,4 +1,4 @@
-"""The images that training draws from, in memory, in a cache, or decoded as they come."""
+"""Load the images of a run into memory, map them from a cache, or stream them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def training_images(
     device: torch.device,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[TrainingImages, NDArray[np.int64]]:
-    """The images of all parts in one store; and their rows of the table, sorted.
+    """Return the images of all parts in one store, and their rows of the table, sorted.
 
     Under ``stream_buffer`` the unlabeled ones are in a store of their own, which decodes them as
     they come, and their rows are not among those returned.
@@ -39,7 +39,7 @@ def training_images(
         table: the images.
         split: of the table.
         settings: resolved.
-        device: where the stores lie.
+        device: device of the stores.
         progress: called while images are decoded.
     """
     parts = [split.labeled, split.unlabeled, split.validation, split.test]
@@ -50,12 +50,12 @@ def training_images(
     features = None if table.features is None else FeatureStore.of(table.features[rows], device)
     if features is None:
         store = load_images(table, rows, size, device, progress)
-    else:  # images that take no memory, so that every row has a place
+    else:  # images without memory, so that every row has an index
         blank = torch.zeros(1, 3, 1, 1, dtype=torch.uint8, device=device)
         store = ImageTensorStore(blank.expand(len(rows), -1, -1, -1))
-    labeled, labels = places(rows, split.labeled, table, device)
+    labeled, labels = store_rows(rows, split.labeled, table, device)
     if buffer is None or not len(split.unlabeled):
-        unlabeled, hidden = places(rows, split.unlabeled, table, device)
+        unlabeled, hidden = store_rows(rows, split.unlabeled, table, device)
         images = TrainingImages(store, labeled, labels, store, unlabeled, hidden)
         return replace(images, features=features), rows
     files, streamed = files_of(table), split.unlabeled
@@ -76,7 +76,7 @@ def training_images(
 
 
 def statistics(images: TrainingImages, seed: int) -> tuple[ChannelStatistics, ChannelStatistics]:
-    """Those of all training images; of streamed ones, of the first that will come."""
+    """Return channel statistics of all training images; of streamed ones, of the first 2,000."""
     if images.pool is images.store:
         seen = torch.unique(torch.cat([images.labeled, images.unlabeled]))
         return channel_statistics(images.store, seen.cpu())
@@ -84,9 +84,9 @@ def statistics(images: TrainingImages, seed: int) -> tuple[ChannelStatistics, Ch
     return channel_statistics(images.store, images.labeled.cpu(), (images.pool, first))
 
 
-def places(
+def store_rows(
     rows: NDArray[np.int64], part: NDArray[np.int64], table: ImageTable, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Where a part's images are in the store, and their labels."""
-    places = torch.from_numpy(np.searchsorted(rows, part).astype(np.int64))
-    return places.to(device), torch.from_numpy(table.labels[part]).to(device)
+    """Return the rows of the store of a part's images, and their labels."""
+    found = torch.from_numpy(np.searchsorted(rows, part).astype(np.int64))
+    return found.to(device), torch.from_numpy(table.labels[part]).to(device)

@@ -76,6 +76,6 @@ def check_same_data(
         return
     stored = load_split(folder.split, table)
     stored.check(table, NEW_COMPARISON)
-    if drawn is not None and (changes := compare_rows(stored.split, drawn)).told:
+    if drawn is not None and (changes := compare_rows(stored.split, drawn)).description:
         raise data_changed(folder.split, changes, NEW_COMPARISON)
     known.add(own)

@@ -215,7 +215,7 @@ def told(table: Any, other: Any) -> str:
     split = draw_split(table, seed=0, labels_per_class=1)
     found = compare_contents(
         content_of(table, split), content_of(other, split), len(split.unlabeled)
-    ).told
+    ).description
     assert (split_hash(table, split) == split_hash(other, split)) == (not found)
     return found
 
@@ -269,14 +269,14 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     streamed = [content_of(table, split) for table in tables]
     read = content_of(read_data(one, size=8), split)
     # Streamed images are known by where they lie and how long they are, not by their bytes.
-    assert compare_contents(streamed[0], streamed[1], 3).told == ""
-    assert compare_contents(streamed[0], read, 3).told == ""
+    assert compare_contents(streamed[0], streamed[1], 3).description == ""
+    assert compare_contents(streamed[0], read, 3).description == ""
     assert streamed[0].unlabeled != read.unlabeled
     shard(two / "unlabeled.tar", [(f"{n}.png", b"longer" * 40) for n in range(3)])
     tables[1] = read_data(two, lazily=True)
     files_of(tables[1]).cache_only(split.labeled)
     changed = compare_contents(streamed[0], content_of(tables[1], split), 3)
-    assert changed.told == "some of the 3 unlabeled images differ"
+    assert changed.description == "some of the 3 unlabeled images differ"
 
 
 def test_no_file_is_read_for_what_the_cache_knows(
@@ -293,7 +293,7 @@ def test_no_file_is_read_for_what_the_cache_knows(
     lazily = read_data(folder, lazily=True)
     files_of(lazily).open_known(8)
     for table in (read_data(folder, size=8), lazily):
-        assert compare_contents(first, content_of(table, split), 6).told == ""
+        assert compare_contents(first, content_of(table, split), 6).description == ""
 
 
 def test_split_files_tell_what_differs_without_the_data(tmp_path: Path) -> None:

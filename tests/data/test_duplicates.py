@@ -120,7 +120,7 @@ def test_the_warning_counts():
     table = table_of("l0x t0x u-y u-y v1y t1y v0z l0z l0a l1a l0b")
     warning = find_leaks(table, table.parts).warning()
     assert "1 labeled and 2 unlabeled and 1 validation images are test images too" in warning
-    assert "1 images stand under two labels (2 files)" in warning
+    assert "1 images have conflicting labels (2 files)" in warning
     assert "--drop-leaks" in warning
     assert "\n" not in warning
 
@@ -173,7 +173,7 @@ def test_a_run_warns_lists_and_drops(leaky, tmp_path):
     assert first.returncode == 0, first.stderr
     (warning,) = [line for line in first.stdout.splitlines() if line.startswith("warning: byte")]
     assert "1 labeled and 1 unlabeled images are test images too" in warning
-    assert "1 images stand under two labels" in warning
+    assert "1 images have conflicting labels" in warning
     assert "leaks.json" in warning
     content = json.loads((tmp_path / "run/leaks.json").read_text("utf-8"))
     paths = [{image["path"] for image in group} for group in content["groups"]]

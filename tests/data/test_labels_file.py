@@ -99,7 +99,7 @@ def test_a_table_without_labels_is_a_list(pool):
         ),
         ("l.txt", "../x.png\n", "the data has no image"),
         ("l.txt", "test/a/0.png\n", r"'test/a/0\.png' is a test image"),
-        ("l.txt", "labeled/a/0.png\nlabeled/a/0.png\n", "line 2: .*stands in line 1 already"),
+        ("l.txt", "labeled/a/0.png\nlabeled/a/0.png\n", "line 2: .*is already in line 1"),
         ("l.txt", "unlabeled/0.png\n", r"no label in the data; give one in a \.csv"),
         ("l.csv", "path,label\nunlabeled/0.png,c\n", "'c', no class of the data"),
         ("l.csv", "path,label\nlabeled/a/0.png,b\n", "is a 'b' here and a 'a' in the data"),

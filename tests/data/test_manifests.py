@@ -150,7 +150,7 @@ def test_labels_of_several_words_in_lists(tmp_path, line, path, label):
 @pytest.mark.parametrize("line", ["scan red fox", "my folder/scan 7", "a.xyz red fox"])
 def test_lines_of_lists_that_can_be_read_in_two_ways_are_refused(folder, line):
     (told,) = faults(manifest(folder, f"a.png x\nb.png y\n{line}\n", "l.txt"))
-    assert f"line 3: where the path ends in '{line}' can't be told; put a tab" in told
+    assert f"line 3: can't find the end of the path in '{line}'; put a tab" in told
 
 
 def test_root_and_paths_that_stay_inside(folder):
@@ -184,7 +184,7 @@ def test_all_bad_rows_are_told_by_line(folder):
     assert "no label" in told[0]
     assert "2 columns" in told[1]
     assert "'trian' is unknown" in told[2]
-    assert "stands in line 2 already" in told[3]
+    assert "is already in line 2" in told[3]
     assert "class 'bird' has no labeled image" in told[4]
 
 
@@ -192,7 +192,7 @@ def test_many_bad_rows_are_counted(folder):
     text = "path,label\n" + "../x.png,a\n" * 100
     told = faults(manifest(folder, text))
     assert len(told) == MOST_FAULTS + 1
-    assert told[-1].endswith(f"{100 - MOST_FAULTS} more rows are wrong")
+    assert told[-1].endswith(f"{100 - MOST_FAULTS} more rows are invalid")
 
 
 def test_near_class_names_are_told(folder):

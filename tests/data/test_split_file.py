@@ -41,7 +41,7 @@ def test_a_split_file_with_labeled_images_in_the_pool(tmp_path):
     ("change", "words"),
     [
         (lambda s: s["labeled"].append("pool/99"), "labeled images that the data doesn't have"),
-        (lambda s: s["test"].append(s["test"][0]), "test images that stand there twice: pool/"),
+        (lambda s: s["test"].append(s["test"][0]), "test images that are listed twice: pool/"),
         (lambda s: s["test"].append(s["labeled"][0]), "both test and labeled: pool/"),
         (lambda s: s["test"].append(s["unlabeled"][0]), "both test and unlabeled: pool/"),
         (lambda s: s["validation"].append(s["labeled"][0]), "both validation and labeled"),

@@ -237,7 +237,7 @@ def test_proportional_shares():
 
 def test_identical_images_need_a_digest():
     table = table_of([2], "labeled", unlabeled=1)
-    with pytest.raises(DataError, match="can't tell whether two images are the same"):
+    with pytest.raises(DataError, match="has no digests to compare images by"):
         identical_rows(table, np.array([2]), np.array([0]))
     assert len(identical_rows(table, np.array([2]), np.array([], dtype=np.int64))) == 0
 

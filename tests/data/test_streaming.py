@@ -142,7 +142,7 @@ def test_only_the_unlabeled_are_streamed(shards, tmp_path):
     assert torch.equal(
         images.store.gather(images.labeled), everything.store.gather(everything.labeled)
     )
-    assert any("24 unlabeled images are decoded while training" in n for n in experiment.notes)
+    assert any("24 unlabeled images are decoded during training" in n for n in experiment.notes)
 
 
 def test_batches_depend_on_seed_and_number_alone(shards):

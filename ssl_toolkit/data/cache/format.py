@@ -1,4 +1,4 @@
-"""What a cache of decoded images is made of: its columns, on disk or in memory.
+"""The columns of a cache of decoded images, on disk or in memory.
 
 On disk a cache is a folder with one file a column (see `_columns`) and ``meta.json``, written last,
 with a checksum of every block of rows.
@@ -76,7 +76,7 @@ class ImageCache:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the pixels are in memory, for they could not be kept on disk."""
+        """True if the pixels are in memory because they could not be written to disk."""
         return not self._maps
 
     def select(self, rows: NDArray[np.int64]) -> ImageCache:
@@ -354,7 +354,7 @@ def examine_images(
 
     def examine(path: Path) -> DecodedImage | str:
         try:
-            content = _small_content(path)  # read once; what is wrong with a file is told below
+            content = _small_content(path)  # read once; faults are reported below
             with opened_image(path if content is None else content) as image:
                 mode = image.mode
                 upright = to_upright(image)

@@ -70,7 +70,7 @@ def remove_unused(root: Path, *others: tuple[Path, str]) -> None:
 def _remove(folder: Path) -> None:
     with (folder / META).open("rb") as file:
         _lock(file.fileno(), shared=False)
-        # Renamed first: whoever looks for it meanwhile finds none, never half of one.
+        # Renamed first: another process finds no cache, never a part of one.
         gone = folder.with_name(f".{folder.name}.unused{os.getpid()}.partial")
         os.rename(folder, gone)
     shutil.rmtree(gone, ignore_errors=True)

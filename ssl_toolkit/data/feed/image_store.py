@@ -29,7 +29,7 @@ class ImageTensorStore:
 
     Args:
         images: (N, 3, H, W) uint8, RGB, on the device of the store; or a cache of decoded files,
-            whose pixels stay where they are; or files that are decoded whenever they are asked for.
+            whose pixels stay where they are; or files that are decoded at every access.
         rows: (n,) rows of these that the store holds, in its order; None for all of a cache.
         device: where `gather` answers when the pixels are not a tensor.
 
@@ -66,7 +66,7 @@ class ImageTensorStore:
         return self.images.warning if isinstance(self.images, StreamedImages) else ""
 
     def pixels(self, indices: Tensor) -> Tensor:
-        """Images by their place in the store.
+        """Return images by their row of the store.
 
         Args:
             indices: (n,) int64, on any device.
@@ -77,7 +77,7 @@ class ImageTensorStore:
         if isinstance(self.images, Tensor):
             return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
         taken = torch.from_numpy(self.images.take(self._rows[indices.cpu().numpy()]))
-        if self.device.type == "cuda":  # a copy from pinned memory lets the host go on
+        if self.device.type == "cuda":  # a copy from pinned memory does not block the host
             return taken.pin_memory().to(self.device, non_blocking=True)
         return taken.to(self.device)
 
@@ -120,11 +120,11 @@ def load_images(
         table: where they come from.
         rows: (n,) rows of the table; image i of the store is row ``rows[i]``.
         size: side in pixels.
-        device: where the store lies; n · 3 · size² bytes there.
+        device: device of the store; n · 3 · size² bytes there.
         progress: called as ``progress(done, total)`` while images are decoded.
 
     Raises:
-        DataError: an image can't be read any more; names all of its block.
+        DataError: an image can't be read; names all of its block.
     """
     rows = np.asarray(rows, dtype=np.int64)
     device = torch.device(device)
@@ -159,8 +159,8 @@ def channel_statistics(
 
     Args:
         store: the images.
-        rows: (n,) places in the store, at least one.
-        others: more stores of the same size and places in them.
+        rows: (n,) rows of the store, at least one.
+        others: more stores of the same size, and rows of them.
 
     Returns:
         Mean and standard deviation in RGB order, of images in [0, 1].
@@ -172,10 +172,10 @@ def channel_statistics(
     if len(indices) == 0:
         raise ValueError("channel statistics need at least one image")
     parts = [(store, indices), *others]
-    total = sum(len(places) for _, places in parts)
+    total = sum(len(indices) for _, indices in parts)
     total *= math.prod(store.pixels(indices[:1]).shape[2:])
     means, deviations = [], []
-    moments = np.array([one.moments(places) for one, places in parts], dtype=object).sum(axis=0)
+    moments = np.array([one.moments(indices) for one, indices in parts], dtype=object).sum(axis=0)
     for first, second in moments.T.tolist():
         means.append(first / total / 255)
         # Whole numbers up to the root: no cancellation between the two moments.

@@ -31,7 +31,7 @@ def buffered_order(sequence: Tensor, runs: Sequence[int], buffer: int) -> Order:
     """Orders that read run after run, from start to end, through a shuffle buffer.
 
     The runs come in an order drawn for each epoch. An index comes after at most `buffer` others
-    that stand behind it there: whoever reads from start to end never holds more than `buffer`.
+    that follow it there, so that reading from start to end never holds more than `buffer`.
 
     Args:
         sequence: (n,) indices in the order of reading.
@@ -57,7 +57,7 @@ class IndexStream:
     Args:
         count: how many indices there are, at least 1.
         seed: the seed of the run.
-        name: tells streams of one run apart, such as ``"labeled"``.
+        name: unique among the streams of a run, such as ``"labeled"``.
         order: draws the permutation of an epoch; None for any with equal chance.
 
     Raises:
@@ -115,13 +115,13 @@ class IndexStream:
 class BalancedStream:
     """Indices in an endless order that shows every class equally often.
 
-    Each round shows one index of every class that occurs, the classes in an order drawn anew;
+    Each round shows one index of every class that occurs, the classes in a new random order;
     within a class the indices come in its own `IndexStream`.
 
     Args:
         labels: (N,) class of each index, none negative; classes may be absent.
         seed: the seed of the run.
-        name: tells streams of one run apart.
+        name: unique among the streams of a run.
 
     Raises:
         ValueError: `labels` is empty or holds a negative label.

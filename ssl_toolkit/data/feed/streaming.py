@@ -1,8 +1,8 @@
-"""Unlabeled images that are decoded while training goes, and never kept.
+"""Unlabeled images that are decoded during training and never stored.
 
 For images of which not even the decoded pixels fit on the disk. The order of the images is a
-buffered shuffle (`streams.buffered_order`), a function of seed and position alone, so a run goes on
-exactly. Shards are read in large blocks, each once an epoch.
+buffered shuffle (`sampling.buffered_order`), a function of seed and position alone, so a run
+resumes exactly. Shards are read in large blocks, each once an epoch.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Blocks:
 
 
 class StreamedImages:
-    """Images of files, decoded whenever they are asked for.
+    """Images of files, decoded at every access.
 
     Args:
         files: the files.
@@ -81,7 +81,7 @@ class StreamedImages:
         size: side in pixels.
         buffer: images that the order mixes; says how much of the shards is held.
         refuse: whether an image that can't be read ends the training. Otherwise the next one of
-            the same class (or without one, as it is) stands in for it, always the same.
+            the same class (also unlabeled, if it is) replaces it, always the same.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StreamedImages:
     ) -> None:
         self.size = size
         self.skipped: dict[str, str] = {}
-        """Why images could not be read, by path; those that were asked for."""
+        """Reason why an image could not be read, by path."""
         self._files = files
         self._rows = rows
         self._labels = labels
@@ -107,13 +107,11 @@ class StreamedImages:
 
     @property
     def warning(self) -> str:
-        """What to tell of `skipped`, in one line; empty for none."""
+        """A warning about `skipped` in one line; empty if there are none."""
         if not self.skipped:
             return ""
-        told = summarize([f"{path} ({fault})" for path, fault in self.skipped.items()])
-        return (
-            f"{len(self.skipped)} unlabeled images can't be read; others stood in for them: {told}"
-        )
+        names = summarize([f"{path} ({fault})" for path, fault in self.skipped.items()])
+        return f"{len(self.skipped)} unlabeled images can't be read; others replaced them: {names}"
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The images of `rows` at these places, (n, 3, size, size), freshly decoded.
@@ -180,7 +178,7 @@ class StreamedImages:
         return sum(os.path.getsize(archive) for archive in archives) / len(self._rows)
 
 
-_WAY_OUT = "mend the images and go on with `resume`; or start with --on-bad-image skip"
+_WAY_OUT = "repair the images and run `ssl-toolkit resume`, or start with --on-bad-image skip"
 
 
 def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Order:
@@ -226,8 +224,8 @@ def keep_all_but_unlabeled(
     files.cache_only(np.concatenate([split.labeled, split.validation, split.test]))
     faults = files.open(size, progress).faults
     note = (
-        f"the {len(split.unlabeled)} unlabeled images are decoded while training goes: they "
-        "are not checked before, nor compared with the others"
+        f"the {len(split.unlabeled)} unlabeled images are decoded during training: they "
+        "are neither verified before nor compared with the others"
     )
     split = replace(split, notes=(*split.notes, note))
     if not faults:

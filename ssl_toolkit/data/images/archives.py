@@ -188,8 +188,8 @@ class ParquetImages:
 
     def _sizes(self, group: int, column: str) -> tuple[int, int]:
         """Bytes of a column in a row group, unpacked and as they are in the file."""
-        told = self._file.metadata.row_group(group)
-        chunks = [told.column(at) for at in range(told.num_columns)]
+        metadata = self._file.metadata.row_group(group)
+        chunks = [metadata.column(at) for at in range(metadata.num_columns)]
         of = [
             c
             for c in chunks

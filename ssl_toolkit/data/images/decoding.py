@@ -1,6 +1,6 @@
 """The pixels of an image that Pillow opened: all of them, upright, in 8 bits; or why not.
 
-What each format and mode becomes is a table in docs/image-formats.md.
+docs/image-formats.md has a table of all formats and modes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _STRIPS, _TILES = (273, 279), (324, 325)  # where they are, and their lengths
 
 
 class Unreadable(Exception):
-    """The reason why a file is no image; becomes a text or a `DataError`."""
+    """A file can't be decoded; the message is the reason."""
 
 
 class Room:
-    """Memory that decoders share: who wants more than is free waits, so that threads don't add up.
+    """A memory budget that decoding threads share; a request waits until enough is free.
 
     Args:
         most: bytes.
@@ -154,7 +154,7 @@ def to_upright(image: Image.Image) -> Image.Image:
 
 
 def _decode_jpeg(image: Image.Image, file: Any, quick: bool) -> Image.Image:
-    """Pillow's pixels, by a decoder that tells what libjpeg warns of: Pillow keeps that quiet."""
+    """Decode with a decoder that reports libjpeg's warnings, which Pillow ignores."""
     file.seek(0)
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read()
     color = _COLORS[image.mode]
@@ -164,7 +164,7 @@ def _decode_jpeg(image: Image.Image, file: Any, quick: bool) -> Image.Image:
         levels = simplejpeg.decode_jpeg(content, color, **smaller)
     except ValueError:
         # Odd notes, such as an unknown version or a cut profile, say nothing about the pixels; and
-        # only the first warning is told.
+        # only the first warning is reported.
         try:
             simplejpeg.decode_jpeg(_without_notes(content), color, **least)
         except ValueError as error:
@@ -189,7 +189,7 @@ def _without_notes(content: bytes) -> bytes:
     return b"".join([*kept, content[at:]])
 
 
-# --- what other formats don't tell by themselves --------------------------------------------------
+# --- faults that decoders of other formats don't report -------------------------------------------
 
 
 def _check_tail(image: Image.Image, file: Any) -> None:
@@ -294,7 +294,7 @@ def _on_white(band: Image.Image) -> Image.Image:
 def _in_bands(
     image: Image.Image, mode: str, convert: Callable[[Image.Image], Image.Image]
 ) -> Image.Image:
-    """Convert an image, a large one some rows at a time, so that no whole copy stands between."""
+    """Convert an image, a large one some rows at a time, so that there is no second full copy."""
     if image.width * image.height <= _BAND:
         return convert(image)
     made = Image.new(mode, image.size)
@@ -306,6 +306,6 @@ def _in_bands(
 
 
 def damage(error: Exception) -> str:
-    """What a decoder's exception says, in one line."""
+    """Return the message of a decoder's exception, in one line."""
     text = re.sub(r"\s+", " ", str(error)).strip()
     return f"damaged ({text or type(error).__name__})"

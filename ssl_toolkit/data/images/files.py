@@ -1,6 +1,6 @@
 """From an image file to square RGB pixels: one way for training, testing and predicting.
 
-What becomes of each format and mode is a table in docs/image-formats.md; `data.decoding` does it.
+docs/image-formats.md has a table of all formats and modes; see `decoding`.
 Of several frames or pages the first is taken. A file that claims more pixels than Pillow's limit
 against decompression bombs (``PIL.Image.MAX_IMAGE_PIXELS``) is unreadable, on its header alone.
 """
@@ -29,7 +29,7 @@ from ssl_toolkit.data.images.kinds import AVIF_IS_READ, HEAD, named_kind
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path
 
-# Pillow logs what is odd in a TIFF as errors, which Python prints when nobody asked for a log.
+# Pillow logs what is odd in a TIFF as errors, which Python prints if logging is not configured.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 IMAGE_SUFFIXES = frozenset(
@@ -128,7 +128,7 @@ def try_image(
 
 @contextlib.contextmanager
 def pillow_muted() -> Iterator[None]:
-    """Mute Pillow's remarks on odd files, for each fault is told by us; keep its guard.
+    """Mute Pillow's warnings on odd files (faults are reported here); keep its limit on pixels.
 
     Warning filters belong to the process, not to a thread: enter it around a pool of threads, not
     inside.
@@ -197,7 +197,7 @@ def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.ui
 
 
 def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int]:
-    """Where an image lies in a padded square: left, top, width and height, at least 1 each."""
+    """Return an image's box in a padded square: left, top, width and height, at least 1 each."""
     longer = max(width, height)
     across, down = (max(1, round(size * side / longer)) for side in (width, height))
     return (size - across) // 2, (size - down) // 2, across, down
@@ -211,7 +211,7 @@ def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: i
         pool = ThreadPoolExecutor(workers)
         try:
             return list(pool.map(task, paths))
-        finally:  # after Ctrl-C no image is begun any more
+        finally:  # after Ctrl-C no further image is started
             pool.shutdown(cancel_futures=True)
 
 

@@ -1,4 +1,4 @@
-"""Files that hold an image, or stand for one, and aren't read: what they are, and the way out."""
+"""Kinds of files that are not supported as images, and how to convert them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ HEIC, AVIF, RAW = "a HEIC image", "an AVIF image", "a camera's RAW image"
 JPEG_XL, JPEG_2000 = "a JPEG XL image", "a JPEG 2000 image"
 LFS = "a Git LFS pointer, a line of text in place of the file"
 ANNEX = "a git-annex pointer, a line of text in place of the file"
-PAGE = "a web page, perhaps the error that a download met"
+PAGE = "a web page, possibly the error page of a failed download"
 JPEG = "a JPEG that is damaged or of a kind that isn't read"
 TIFF = "a TIFF that is damaged or of a kind that isn't read"
 
 AVIF_IS_READ = "avif" in features.modules and bool(features.check("avif"))
-"""Whether this Pillow has a decoder for AVIF."""
+"""True if this Pillow decodes AVIF."""
 
 _SUFFIXES = {
     HEIC: (".heic", ".heif", ".hif"),
@@ -60,13 +60,13 @@ HEAD = 128
 
 
 def kind_of_name(name: str) -> str:
-    """What a file is by the end of its name, empty for nothing that is known here."""
+    """Return the kind of a file by its extension; empty if unknown."""
     base, dot, end = name.rpartition(".")
     return _BY_SUFFIX.get(f".{end.lower()}", "") if base and dot else ""
 
 
 def kind_of_head(head: bytes) -> str:
-    """What a file is by its first bytes, empty for nothing that is known here."""
+    """Return the kind of a file by its first bytes; empty if unknown."""
     if head[:2] in (b"II", b"MM") and head[8:10] == b"CR":
         return RAW
     if head[4:8] == b"ftyp":
@@ -77,7 +77,7 @@ def kind_of_head(head: bytes) -> str:
 
 
 def way_out(kind: str) -> str:
-    """What to do about a file of such a kind."""
+    """Return how to convert a file of this kind."""
     if kind == LFS:
         return "fetch it with `git lfs pull`"
     if kind == ANNEX:
@@ -99,6 +99,6 @@ def head_of(path: Path) -> bytes:
 
 
 def named_kind(head: bytes) -> str:
-    """What a file is by its first bytes and the way out, in one clause; empty if not known."""
+    """Return the kind of a file by its first bytes and how to convert it; empty if unknown."""
     kind = kind_of_head(head)
     return f"{kind}; {way_out(kind)}" if kind else ""

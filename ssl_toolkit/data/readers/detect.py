@@ -1,4 +1,4 @@
-"""What ``--data`` names, told apart by looking: folders, manifests, arrays, shards, parquet."""
+"""Recognize and read what ``--data`` names: folders, manifests, arrays, shards, parquet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_data(
 ) -> ImageTable:
     """The images of a folder or file of any layout; see `folders.LAYOUTS`.
 
-    A file is told by its extension. A folder without class folders that holds ``.tar`` or
+    A file is recognized by its extension. A folder without class folders that holds ``.tar`` or
     ``.parquet`` files, beside each other or in folders named as splits or ``data``, is read as
     these; one with a ``metadata.csv`` or ``metadata.jsonl`` that has labels as Hugging Face's image
     folder; any other by `folders.read_folder`.

@@ -31,18 +31,18 @@ _LEFT_BY_TOOLS = frozenset(
 
 @dataclass
 class FileTree:
-    """What a walk met; keys are relative to the data folder, with ``/``, as UTF-8 text."""
+    """Files below a folder; keys are relative to the data folder, with ``/``, as UTF-8 text."""
 
     images: dict[str, Path] = field(default_factory=dict)
     """By key, in the order of the keys; broken links among them."""
     unused: list[str] = field(default_factory=list)
     """Files whose extension isn't an image's."""
     links: list[str] = field(default_factory=list)
-    """Links that were not followed, for they lead into another split or in a circle."""
+    """Links that were not followed because they lead into another split or in a circle."""
 
 
 def entries(folder: Path) -> list[Path]:
-    """What lies in a folder, in the order of names as text; without what tools leave behind.
+    """Return the entries of a folder sorted by name, without files that tools leave behind.
 
     Raises:
         DataError: the folder can't be listed.
@@ -137,12 +137,12 @@ def real_path(path: Path) -> Path:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a real path is the folder or below it."""
+    """Return True if a real path is the folder or below it."""
     return path.is_relative_to(folder)
 
 
 def in_any(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a real path is one of the folders or below one."""
+    """Return True if a real path is one of the folders or below one."""
     return any(is_inside(path, folder) for folder in folders)
 
 

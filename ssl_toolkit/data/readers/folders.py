@@ -51,9 +51,9 @@ def read_folder(
     lazily: bool = False,
     fit: Fit = "crop",
 ) -> ImageTable:
-    """Look at a folder and list its images; nothing is written there.
+    """List the images of a folder; nothing is written there.
 
-    The layout is told by the names of its folders (see `LAYOUTS`; also ``labelled`` and
+    The layout is recognized by the names of the folders (see `LAYOUTS`; also ``labelled`` and
     ``unlabelled``, upper or lower case). Classes are the folders in ``labeled/`` or ``train/``, or
     the top ones, sorted as text. ``val/`` without ``test/`` beside ``train/`` is the test split.
     Every image is verified by decoding it. Links are followed once and never from the unlabeled
@@ -72,7 +72,7 @@ def read_folder(
 
     Returns:
         The table; its notes say what was understood, ignored, not used and skipped. Without
-        unlabeled images in the ``labeled/`` layout a note begins "no unlabeled images".
+        unlabeled images in the ``labeled/`` layout a note starts "no unlabeled images".
 
     Raises:
         DataError: no such folder, a layout that can't be read, classes that don't agree, a class
@@ -259,13 +259,17 @@ def _check_classes(top: Path, classes: tuple[str, ...], rows: TableBuilder) -> N
     if empty:
         raise DataError(empty)
     if len(classes) < 2:
-        raise DataError(f"{where} has {len(classes)} class folders; two classes are the least")
+        raise DataError(
+            f"{where} has {len(classes)} class folders; at least two classes are needed"
+        )
 
 
 def _but(start: str, rows: TableBuilder) -> str:
-    """What a class folder without images holds in their place; empty for nothing known."""
+    """Describe the other files of a class folder without images; empty if unknown."""
     kinds = Counter(kind_of_name(name) for name in rows.unused if name.startswith(start))
     skipped = [note for note in rows.notes if note.startswith(f"skipped {start}")]
-    told = [f"{count} files, each {kind}: {way_out(kind)}" for kind, count in kinds.items() if kind]
-    told += [f"{len(skipped)} unreadable ones, the first {skipped[0][8:]}"] if skipped else []
-    return f", but {'; '.join(told)}" if told else ""
+    others = [
+        f"{count} files, each {kind}: {way_out(kind)}" for kind, count in kinds.items() if kind
+    ]
+    others += [f"{len(skipped)} unreadable ones, the first {skipped[0][8:]}"] if skipped else []
+    return f", but {'; '.join(others)}" if others else ""

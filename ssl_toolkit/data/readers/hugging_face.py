@@ -24,7 +24,7 @@ _LABELS = ("label", "labels", "fine_label")
 
 
 def is_metadata(path: Path) -> bool:
-    """Whether a file names images and their labels, by its name and its first line."""
+    """Return True if a file lists images and labels, by its name and first line."""
     if path.name.lower() not in METADATA:
         return False
     with path.open("rb") as file:
@@ -36,7 +36,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -
     """Add the images that ``metadata.csv`` or ``metadata.jsonl`` files name.
 
     A file in ``train/``, ``validation/`` or ``test/`` says the split; in the data folder itself
-    the first folder of ``file_name``, or a column ``split``, does. The label stands under
+    the first folder of ``file_name``, or a column ``split``, does. The label is under
     ``label`` or ``labels``.
 
     Args:
@@ -67,7 +67,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -
 def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images of parquet files, without reading any.
 
-    A file whose name, or whose folder's, begins with a split's (``train-00000-of-00001.parquet``)
+    A file whose name, or whose folder's, starts with a split's (``train-00000-of-00001.parquet``)
     belongs to it. The images are the column whose cells hold ``bytes`` and ``path``; the bytes
     must be there. The label is the column ``label``, ``labels`` or ``fine_label``, else one that
     the schema calls a ``ClassLabel``; its names are the schema's.
@@ -136,9 +136,9 @@ def _named(value: Any, names: Sequence[str]) -> str | None:
 
 def _label_column(schema: Any) -> tuple[str, list[str]]:
     """Name of the column of labels, empty for none, and the names of its numbers."""
-    told = (schema.metadata or {}).get(b"huggingface", b"{}")
+    metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
-        features = json.loads(told).get("info", {}).get("features", {})
+        features = json.loads(metadata).get("info", {}).get("features", {})
         named = {
             name: [str(one) for one in feature["names"]]
             for name, feature in features.items()

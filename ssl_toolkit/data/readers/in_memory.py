@@ -1,6 +1,6 @@
 """Images and labels of a Python program as a data file, for a run that is one like any other.
 
-What is given is written beside the folder of the run, under a name of its content: arrays of one
+The arguments are written beside the run folder, under a name of their content: arrays of one
 shape, or features, as ``.npz``; paths as a manifest, the files themselves staying where they are;
 anything else as ``.tar`` shards of PNG files, one image in memory at a time.
 """
@@ -49,12 +49,12 @@ _BLOCK = 2**24  # values
 
 @dataclass(frozen=True)
 class DataFile:
-    """What was written."""
+    """A data file that was written."""
 
     path: Path
     classes: tuple[str, ...]
     root: Path | None = None
-    """What the paths of a manifest are relative to."""
+    """The folder that the paths of a manifest are relative to."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
 
 
 def _told(images: Any) -> str:
-    """What an argument is, without its values."""
+    """Describe an argument without its values."""
     if isinstance(images, np.ndarray):
         return f"{images.shape} {images.dtype}"
     return f"{len(images)} in a {type(images).__name__}"

@@ -22,7 +22,7 @@ class Listing:
     paths: list[Path]
     """(N,) the files."""
     notes: list[str]
-    """Lines the user should see: what lies in the folders and is not used."""
+    """Lines for the user on files that are not used."""
 
 
 def list_images(arguments: Sequence[str]) -> Listing:
@@ -54,8 +54,8 @@ def list_images(arguments: Sequence[str]) -> Listing:
         start = display_text(os.path.join(typed, ""))
         if not tree.images:
             known = [name for name in tree.unused if kind_of_name(name)]
-            told = "; ".join(["there are no images in this folder", *unused_notes(known, "")])
-            faults.append(f"{display_path(path)}: {told}")
+            reason = "; ".join(["there are no images in this folder", *unused_notes(known, "")])
+            faults.append(f"{display_path(path)}: {reason}")
         listing.names.extend(start + key.removeprefix("/") for key in tree.images)
         listing.paths.extend(tree.images.values())
         unused += [start + key.removeprefix("/") for key in tree.unused]

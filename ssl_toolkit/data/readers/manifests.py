@@ -32,7 +32,7 @@ PARTS: dict[str, Part] = {
     "validation": "validation",
     "test": "test",
 }
-"""What the words of a column ``split`` mean, in lower case."""
+"""Splits by the words of a column ``split``, in lower case."""
 
 
 _LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=True))})(?![a-z])")
@@ -58,7 +58,7 @@ def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[st
         The classes, sorted as text: those of labeled and pool images.
 
     Raises:
-        DataError: the file can't be read, some rows are wrong (told by line), fewer than two
+        DataError: the file can't be read, some rows are invalid (reported by line), fewer than two
             classes carry labels, or none of the images exists.
     """
     bad = RowErrors(display_path(path))
@@ -153,9 +153,10 @@ def fill(
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
     bad.refuse()
     if len(classes) < 2:
-        told = f" ({classes[0]})" if classes else ""
+        only = f" ({classes[0]})" if classes else ""
         raise DataError(
-            f"{bad.where} has labeled images of {len(classes)} classes{told}, two are the least"
+            f"{bad.where} has labeled images of {len(classes)} classes{only}; at least two are "
+            "needed"
         )
     known = {name: number for number, name in enumerate(classes)}
     final = [*(known.get(name, -1) for name in names), -1]  # the last one for -1, no label
@@ -168,7 +169,7 @@ def _name_twins(keys: Sequence[str], lines: Sequence[int], bad: RowErrors) -> No
     seen: dict[str, int] = {}
     for key, line in zip(keys, lines, strict=True):
         if key in seen:
-            bad.add(line, f"{key!r} stands in {bad.unit} {seen[key]} already")
+            bad.add(line, f"{key!r} is already in {bad.unit} {seen[key]}")
         else:
             seen[key] = line
 
@@ -177,7 +178,7 @@ _WAY_IN = " (the manifest's folder; --root DIR names another)"
 
 
 def _may_be_odd(text: str) -> bool:
-    """Whether a path is perhaps absolute, or has perhaps an empty, ``.`` or ``..`` step."""
+    """Return True if a path may be absolute or may have an empty, ``.`` or ``..`` component."""
     return text[:1] in ("", "/", ".") or "/." in text or "//" in text or "\0" in text
 
 
@@ -272,6 +273,6 @@ def _classes(
 
 
 def part_of(name: str, default: str = "") -> str:
-    """The split that the name of a file or folder begins with, such as ``train-00001.tar``."""
+    """Return the split at the start of a file's or folder's name, such as ``train-00001.tar``."""
     match = _LEADING_SPLIT.match(name.lower())
     return match[1] if match else default

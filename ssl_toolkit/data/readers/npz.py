@@ -97,8 +97,8 @@ def read_npz(path: Path) -> ImageTable:
             raise DataError(f"{where}: keys must be {len(table.keys)} different texts")
         table = replace(table, keys=keys)
     counts = {part: int((table.parts == part).sum()) for part in dict.fromkeys(PARTS.values())}
-    told = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-    notes = [f"{len(classes)} classes ({summarize(classes)}); {kind}: {told}"]
+    listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
+    notes = [f"{len(classes)} classes ({summarize(classes)}); {kind}: {listed}"]
     if unused := sorted(arrays.keys() - used):
         notes.append(f"arrays of {where} that are not used: {summarize(unused)}")
     return replace(table, notes=tuple(notes))
@@ -202,7 +202,7 @@ def checked_stack(images: Array, where: str) -> Array:
 
 
 def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
-    """What `checked_stack` gives as uint8; floats in [0, 1] are rounded.
+    """Convert the result of `checked_stack` to uint8; floats in [0, 1] are rounded.
 
     Raises:
         DataError: as `checked_stack`, or floats are outside [0, 1].

@@ -21,7 +21,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 """Extensions, in lower case, that make a file a list of images."""
 
 MOST_FAULTS = 20
-"""Bad rows that are told one by one; of more, the number."""
+"""Number of invalid rows that are reported one by one; the rest are counted."""
 
 LABEL_LENGTH = 2**20
 """Most characters, or bytes, of a label."""
@@ -35,19 +35,19 @@ Record = tuple[int, str, str, str]
 
 @dataclass
 class RowErrors:
-    """The faults of a file, told together."""
+    """The errors of a file, reported together."""
 
     where: str
     unit: str = "line"
-    """What is counted."""
-    told: list[str] = field(default_factory=list)
+    """The unit of the numbers."""
+    messages: list[str] = field(default_factory=list)
     count: int = 0
 
     def add(self, line: int, reason: str) -> None:
         """Remember that a line is wrong."""
         self.count += 1
         if self.count <= MOST_FAULTS:
-            self.told.append(f"{self.where}, {self.unit} {line}: {reason}")
+            self.messages.append(f"{self.where}, {self.unit} {line}: {reason}")
 
     def refuse(self) -> None:
         """Do nothing when all rows are right.
@@ -56,9 +56,11 @@ class RowErrors:
             DataError: there are faults; the first ones by line, then how many more.
         """
         if self.count > MOST_FAULTS:
-            self.told.append(f"{self.where}: {self.count - MOST_FAULTS:,} more rows are wrong")
-        if self.told:
-            raise DataError(self.told)
+            self.messages.append(
+                f"{self.where}: {self.count - MOST_FAULTS:,} more rows are invalid"
+            )
+        if self.messages:
+            raise DataError(self.messages)
 
 
 def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterator[Record]:
@@ -124,7 +126,7 @@ def _listed(lines: Iterable[str], bad: RowErrors) -> Iterator[Record]:
         elif text.count(" ") > 1:
             bad.add(
                 number,
-                f"where the path ends in {text!r} can't be told; put a tab between path and label, "
+                f"can't find the end of the path in {text!r}; put a tab between path and label, "
                 "or write a .csv with the columns path and label",
             )
             continue

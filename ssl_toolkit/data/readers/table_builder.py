@@ -1,4 +1,4 @@
-"""The images of a folder tree while they are put together into an `ImageTable`."""
+"""Collect image files into an `ImageTable`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ssl_toolkit.text import summarize
 
 @dataclass
 class TableBuilder:
-    """Rows of the table and what the user should hear about the rest."""
+    """Rows of the table, and notes on the files that are not used."""
 
     workers: int = 0
     """Threads that decode."""
@@ -35,14 +35,14 @@ class TableBuilder:
     progress: Progress | None = None
     """Called while they are decoded."""
     lazily: bool = False
-    """Whether no image is opened: `verify` or whoever reads them will."""
+    """True to open no image; `verify` or reading them will."""
     fit: Fit = "crop"
     """See `images.fit_image`."""
     folders: list[Path] = field(default_factory=list)
     """The folders of the splits, the one that says which classes there are first."""
     keys: PackedStrings = field(default_factory=PackedStrings)
     paths: PackedStrings = field(default_factory=PackedStrings)
-    """Perhaps the keys themselves."""
+    """May be the keys themselves."""
     base: str = ""
     """The folder that relative `paths` are in; empty for the current one."""
     labels: list[int] = field(default_factory=list)
@@ -54,7 +54,7 @@ class TableBuilder:
     _files: ImageFiles | None = field(default=None, init=False)
 
     def add(self, tree: FileTree, label: int, part: Part) -> None:
-        """Add what a walk met, all with one label (-1 for none) and part."""
+        """Add the images of a file tree, all with one label (-1 for none) and part."""
         self.keys.extend(tree.images)
         self.paths.extend(map(str, tree.images.values()))
         self.labels += [label] * len(tree.images)
@@ -109,8 +109,8 @@ class TableBuilder:
 
     def _summary(self, classes: tuple[str, ...]) -> list[str]:
         counts = {part: self.parts.count(part) for part in get_args(Part)}
-        told = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-        lines = [f"{len(classes)} classes ({summarize(classes)}); images: {told}"]
+        listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
+        lines = [f"{len(classes)} classes ({summarize(classes)}); images: {listed}"]
         if self.ignored:
             lines.append(f"ignored folders: {summarize(self.ignored)}")
         lines += unused_notes(self.unused, "no image's extension, or outside the class folders")

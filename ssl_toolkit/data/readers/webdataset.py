@@ -41,7 +41,7 @@ class Sample:
     labels: dict[str, str] = field(default_factory=dict)
     """By suffix; empty text for none."""
     others: list[str] = field(default_factory=list)
-    """Names of members that perhaps are images, and can't be those of a sample."""
+    """Names of members that may be images but can't be part of a sample."""
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ class Sample:
 def read_shards(shards: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images of tar files; reads headers and labels, no image, and each shard once.
 
-    What was found is kept (`shard_index.indexed`). A shard whose name, or whose folder's, begins
+    The index is cached (`webdataset_index.indexed`). A shard whose name, or whose folder's, starts
     with a split's (``train-000.tar``) belongs to it; others are the pool.
 
     Args:
@@ -108,7 +108,7 @@ def _records(
 
 
 def _has_dots(name: str) -> bool:
-    """Whether a member would be an image but for a second dot in its name."""
+    """Return True if a member would be an image without a second dot in its name."""
     match = _NAME.fullmatch(name)
     return (
         match is not None
@@ -126,7 +126,7 @@ def _dots(names: Sequence[str]) -> str:
 
 
 def _scan(shard: Path) -> Index:
-    """What is in a tar file; reads headers and labels, no image.
+    """Return the samples of a tar file; reads headers and labels, no image.
 
     Raises:
         DataError: it can't be read, a label is none, or a name leads outside.
@@ -169,15 +169,15 @@ def _scan(shard: Path) -> Index:
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file is a compressed tar file, by its name."""
+    """Return True if the name is that of a compressed tar file."""
     return re.search(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz)$", path.name.lower()) is not None
 
 
 def compressed(shards: Sequence[Path]) -> DataError:
     """The error for compressed shards; names the way out."""
-    told = summarize([display_path(shard) for shard in shards])
+    names = summarize([display_path(shard) for shard in shards])
     return DataError(
-        f"can't read the shard {told}: compressed. Images are read from where they lie in a "
+        f"can't read the shard {names}: compressed. Images are read from their position in a "
         f"plain .tar, and are compressed themselves; unpack it (such as gunzip "
         f"{display_path(shards[0])}) into a file that ends in .tar"
     )
@@ -235,12 +235,12 @@ def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> st
         text = file.read().decode("utf-8-sig").strip()
         if suffix != ".json":
             return text
-        told = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is damaged: {error}") from None
-    if isinstance(told, dict):
-        told = next((told[key] for key in _JSON_LABELS if key in told), None)
-    label = label_text(told)
+    if isinstance(value, dict):
+        value = next((value[key] for key in _JSON_LABELS if key in value), None)
+    label = label_text(value)
     if label is None:
         raise DataError(f"{where} is neither a text nor a whole number")
     return label.strip()

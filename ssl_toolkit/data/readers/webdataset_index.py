@@ -1,4 +1,4 @@
-"""What is in a shard, kept beside the decoded images so that no start scans it again."""
+"""Cached indices of shards, beside the decoded images, so that a shard is scanned once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def indexed(shard: Path, scan: Callable[[], Index]) -> Index:
     """The index of a shard; made when there is none, or a stale or damaged one.
 
     It is known by path, length and time of change of the shard, and written whole or not at all.
-    Where nothing can be written it is made anew at every start.
+    If it can't be written, the shard is scanned at every start.
 
     Args:
         shard: the tar file.
@@ -35,7 +35,7 @@ def indexed(shard: Path, scan: Callable[[], Index]) -> Index:
         found = os.stat(shard)
         name = f"{_FORMAT}\0{os.path.abspath(shard)}\0{found.st_size}\0{found.st_mtime_ns}"
         place = index_root() / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
-    except OSError:  # the scan tells of a shard that can't be read
+    except OSError:  # the scan reports a shard that can't be read
         return scan()
     index = _read(place)
     if index is None:

@@ -1,4 +1,4 @@
-"""What the images of a split hold, whatever they are called: digests of their bytes and labels."""
+"""Digests of the bytes and labels of the images of a split, independent of their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INDEX = "index "
 _BLOCK = 4096
 _UNKNOWN_SIZE = 64
 """Side in pixels at which images of a table without digests are read; the same for every run, so
-that it is no matter at which size a run reads them."""
+that digests don't depend on the image size of the run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def parsed_entries(lines: Sequence[str]) -> Entries:
 
 @dataclass
 class Changes:
-    """How many images of which part are not what they were; what `told` says in one sentence."""
+    """Number of images of each part that changed; `description` says it in one sentence."""
 
     content: dict[str, str]
     """By part, how many of how many differ in their bytes; the same below."""
@@ -113,7 +113,7 @@ class Changes:
             self.new[part] = f"{new:,}"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """One sentence without a full stop; empty for no change."""
         ends = (
             (self.content, "differ"),
@@ -125,7 +125,7 @@ class Changes:
 
 
 def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
-    """What differs between the contents of one split, earlier and now."""
+    """Compare the contents of one split, earlier and now."""
     changes = Changes.none()
     for part in NAMED:
         changes.compare(part, getattr(was, part), getattr(now, part))

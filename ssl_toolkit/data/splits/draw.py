@@ -22,7 +22,7 @@ from ssl_toolkit.text import summarize
 Rows = NDArray[np.int64]
 
 RARE = 10
-"""A class with at most a tenth of the images of the largest one is told to be rare."""
+"""A class with at most a tenth of the images of the largest one is reported as rare."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,7 @@ def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
         return _array([])
     if table.digest is None:
         raise DataError(
-            "this data set can't tell whether two images are the same; leave "
-            "--no-labeled-in-pool out"
+            "this data set has no digests to compare images by; leave --no-labeled-in-pool out"
         )
     known = {table.digest(row) for row in others.tolist()}
     return _array(row for row in rows.tolist() if table.digest(row) in known)
@@ -239,7 +238,7 @@ def _label_counts(
         if labels_per_class < 1:
             raise DataError(f"--labels-per-class must be at least 1, got {labels_per_class}")
         short = [
-            f"class {name!r} has {size} of the {labels_per_class} labeled images asked for; "
+            f"class {name!r} has {size} of the {labels_per_class} labeled images requested; "
             "lower --labels-per-class, or add images"
             for name, size in zip(names, sizes, strict=True)
             if size < labels_per_class

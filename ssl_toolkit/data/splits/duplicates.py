@@ -29,12 +29,12 @@ class Group:
 
     @property
     def conflicting_labels(self) -> bool:
-        """Whether the images stand under more than one class."""
+        """True if the images have more than one label."""
         return len({*self.labels} - {-1}) > 1
 
     @property
     def is_leak(self) -> bool:
-        """Whether they are in test or validation and elsewhere, or have two labels."""
+        """True if they are in test or validation and elsewhere, or have conflicting labels."""
         parts = {*self.parts}
         return self.conflicting_labels or (
             len(parts) > 1 and not parts.isdisjoint(("test", "validation"))
@@ -63,7 +63,7 @@ class Leaks:
 
     groups: tuple[Group, ...] = ()
     dropped: bool = False
-    """Whether the `rows_to_drop` were removed from the split."""
+    """True if the `rows_to_drop` were removed from the split."""
 
     def __bool__(self) -> bool:
         return bool(self.groups)
@@ -77,23 +77,23 @@ class Leaks:
 
     def warning(self) -> str:
         """All of it in one line."""
-        tolds = []
+        sentences = []
         for held, others in (
             ("test", ("labeled", "unlabeled", "pool", "validation")),
             ("validation", ("labeled", "unlabeled", "pool")),
         ):
             reaching = [group for group in self.groups if held in group.parts]
             counts = Counter(part for group in reaching for part in group.parts)
-            if told := [f"{counts[part]} {part}" for part in others if counts[part]]:
-                tolds.append(f"{' and '.join(told)} images are {held} images too")
+            if found := [f"{counts[part]} {part}" for part in others if counts[part]]:
+                sentences.append(f"{' and '.join(found)} images are {held} images too")
         if two := [group for group in self.groups if group.conflicting_labels]:
             files = sum(len(group.rows) for group in two)
-            tolds.append(f"{len(two)} images stand under two labels ({files} files)")
+            sentences.append(f"{len(two)} images have conflicting labels ({files} files)")
         way_out = "removed" if self.dropped else "--drop-leaks removes the training side"
-        return f"byte-identical images: {'; '.join(tolds)} ({way_out})"
+        return f"byte-identical images: {'; '.join(sentences)} ({way_out})"
 
     def content(self, table: ImageTable) -> dict[str, Any]:
-        """What the list says: of every image its path, part, class and whether it offends."""
+        """Return the content of leaks.json: path, part, class of each image, and if it offends."""
         bad = {*self.rows_to_drop.tolist()}
         groups = [
             [
@@ -197,7 +197,7 @@ def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Le
             "leave --drop-leaks out"
         )
     found = {part: len(rows) - len(kept[part]) for part, rows in parts.items()}
-    told = ", ".join(f"{count} {part}" for part, count in found.items() if count)
-    note = f"--drop-leaks removed {len(rows_to_drop)} images: {told}"
+    listed = ", ".join(f"{count} {part}" for part, count in found.items() if count)
+    note = f"--drop-leaks removed {len(rows_to_drop)} images: {listed}"
     changed = replace(split, **kept, notes=(*split.notes, note))
     return changed, replace(leaks, dropped=True)

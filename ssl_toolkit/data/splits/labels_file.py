@@ -24,7 +24,7 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[ImageTable, Rows]:
     """The images that a file says are labeled; all others of the pool lose their label's use.
 
-    A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and perhaps ``label``: rows
+    A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and optionally ``label``: rows
     whose label is empty are not labeled, and without any label the data's own are taken. Any
     other file has a path a line. Paths are keys of the table, or lead to files below `base`.
 
@@ -38,7 +38,7 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
         unlabeled ones are pool ones with the label of the file; and the rows chosen, ascending.
 
     Raises:
-        DataError: the file can't be read, or some rows are wrong, told by line: unknown images,
+        DataError: the file can't be read, or rows are invalid, reported by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
     chosen, labels_of_file = _read(table, Path(given), base)
@@ -63,7 +63,7 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
     labeled = any(label for _, _, label, _ in found)
     rows = index_of(table.keys, [text for _, text, _, _ in found])
     for read in (str.strip, lambda text: _key(text.strip(), base)):
-        if (rows < 0).any():  # perhaps with spaces around, perhaps written as paths
+        if (rows < 0).any():  # may have spaces around, or be written as paths
             rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in found]))
     numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
@@ -79,7 +79,7 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
         if part in ("validation", "test"):
             bad.add(line, f"{text!r} is a {part} image")
         elif row in lines:
-            bad.add(line, f"{text!r} stands in line {lines[row]} already")
+            bad.add(line, f"{text!r} is already in line {lines[row]}")
         elif number is None:
             near = did_you_mean(label, table.classes)
             bad.add(line, f"{text!r} has the label {label!r}, no class of the data{near}")

@@ -38,7 +38,7 @@ _BLOCK = 4096
 
 @dataclass(frozen=True)
 class StoredSplit:
-    """What a split file says, as rows of a table."""
+    """The content of a split file, as rows of a table."""
 
     path: Path
     split: Split
@@ -56,14 +56,14 @@ class StoredSplit:
         """
         now = content_of(table, self.split)
         changes = compare_contents(self.content, now, len(self.split.unlabeled))
-        if changes.told:
+        if changes.description:
             raise data_changed(self.path, changes, way_out)
 
 
 def data_changed(path: Path, changes: Changes, way_out: str = NEW_RUN) -> DataError:
     """The error for images that are not those of a split file."""
     return DataError(
-        f"the data changed since {display_path(path)} was written: {changes.told}; {way_out}"
+        f"the data changed since {display_path(path)} was written: {changes.description}; {way_out}"
     )
 
 
@@ -113,11 +113,11 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
 def load_split(path: Path, table: ImageTable) -> StoredSplit:
     """Read a split that `save_split` wrote, for the same images in any place.
 
-    Whether they hold what they held is left to `StoredSplit.check`: some may not be read yet.
+    `StoredSplit.check` compares their content: some may not be read yet.
 
     Raises:
         DataError: no such file or no split file; other classes; images that the data doesn't
-            have, that stand twice in a part, that are labeled without a label, or that are test
+            have, that are twice in a part, that are labeled without a label, or that are test
             or validation ones and in another part too; or contents that don't match the hash.
     """
     content = _parse(path)
@@ -140,7 +140,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
         rows[part] = places[places >= 0]
         found, counts = np.unique(rows[part], return_counts=True)
         if twice := _keys(table, found[counts > 1]):
-            faults.append(f"{where}: {part} images that stand there twice: {summarize(twice)}")
+            faults.append(f"{where}: {part} images that are listed twice: {summarize(twice)}")
     for part, other in (
         ("validation", "labeled"),
         ("validation", "unlabeled"),
@@ -202,7 +202,7 @@ def compare_files(path: Path, other: Path) -> str:
             changes.compare(part, getattr(one, part)[both[:, 0]], getattr(two, part)[both[:, 1]])
         elif was[part] == now[part]:
             changes.compare_pool(one.unlabeled, two.unlabeled, count)
-    return changes.told
+    return changes.description
 
 
 def _damaged(path: Path) -> str:
@@ -214,7 +214,7 @@ Fields = dict[str, Iterable[list[str]]]
 
 
 def _fields(table: ImageTable, split: Split, content: Content) -> Fields:
-    """What the hash of a split covers."""
+    """Return the fields that the hash of a split covers."""
     found: Fields = {"classes": [list(table.classes)]}
     found |= {part: _blocks(table, getattr(split, part)) for part in PARTS}
     return found | {name: content.lines(part) for part, name in CONTENTS.items()}
@@ -242,7 +242,7 @@ def _hash(fields: Fields) -> str:
 
 
 def _content(fields: dict[str, Any]) -> Content | None:
-    """What the images of a file hold; None where the file is damaged."""
+    """Return the content of a file's images; None if the file is damaged."""
     pool = fields[CONTENTS["unlabeled"]]
     try:
         named = {part: parsed_entries(fields[CONTENTS[part]]) for part in NAMED}
