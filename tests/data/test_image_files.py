@@ -76,7 +76,7 @@ def test_files_are_cached_and_hashed(folder):
     assert [group.tolist() for group in same_images(table, rows)] == [[0, 39]]
     files = files_of(table)
     assert files.short_digests(rows) is not None
-    assert _facts(Path("x"), table, 8).modes == {"RGB": COUNT}
+    assert _facts(Path("x"), table, 8)["modes"] == {"RGB": COUNT}
 
 
 def test_unreadable_files_are_reported_or_dropped(folder):
