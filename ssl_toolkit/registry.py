@@ -35,13 +35,13 @@ class Entry:
     distribution: str
     version: str
     value: str
-    """Where the object is, ``module:attribute``."""
+    """Path to the object, ``module:attribute``."""
     target: type | None = None
     """The object itself, for what a decorator registered."""
 
     @property
     def built_in(self) -> bool:
-        """Whether ssl-toolkit itself offers it."""
+        """True if ssl-toolkit itself offers it."""
         return self.distribution == BUILT_IN
 
 
@@ -49,7 +49,7 @@ _registered: dict[tuple[str, str], Entry] = {}
 
 
 def entries(group: str) -> list[Entry]:
-    """Every entry of a group, sorted by name, built-ins first; imports no plugin.
+    """Return every entry of a group, sorted by name, built-ins first; imports no plugin.
 
     A distribution that is found twice (an editable install beside a second path) counts once,
     and one whose metadata can't be read is passed over.
@@ -63,24 +63,24 @@ def entries(group: str) -> list[Entry]:
 
 
 def unknown_groups() -> list[str]:
-    """A line for each group of entry points that is meant for this package and never read."""
+    """Return a line for each group of entry points for this package that is never read."""
     known = [f"ssl_toolkit.{group}" for group in GROUPS]
     lines = []
     for name, _, points in _declared():
         groups = {point.group for point in points if _OURS.match(point.group)}
         for group in sorted(groups.difference(known)):
             near = difflib.get_close_matches(group.rpartition(".")[2], GROUPS, n=1)
-            told = (
+            hint = (
                 f", did you mean 'ssl_toolkit.{near[0]}'?"
                 if near
                 else f"; known: {', '.join(known)}"
             )
-            lines.append(f"{name} declares entry points in the unknown group {group!r}{told}")
+            lines.append(f"{name} declares entry points in the unknown group {group!r}{hint}")
     return lines
 
 
 _OURS = re.compile(r"^\[?\s*ssl[-_.]?toolkit(?=[.\s\]]|$)", re.IGNORECASE | re.MULTILINE)
-"""How a group begins that is meant for this package, its name alone or as the head of a section."""
+"""Start of a group that is meant for this package, its name alone or as the head of a section."""
 
 
 def _declared() -> Iterator[tuple[str, str, Any]]:
@@ -102,7 +102,7 @@ def _declared() -> Iterator[tuple[str, str, Any]]:
 
 
 def clashes(group: str) -> dict[str, list[Entry]]:
-    """The names of a group that more than one distribution offers."""
+    """Return the names of a group that more than one distribution offers."""
     by_name: dict[str, list[Entry]] = {}
     for entry in entries(group):
         by_name.setdefault(entry.name, []).append(entry)
@@ -110,10 +110,10 @@ def clashes(group: str) -> dict[str, list[Entry]]:
 
 
 def find(group: str, name: str) -> Entry:
-    """The entry that a name means; ``distribution:name`` picks one distribution outright.
+    """Return the entry that a name means; ``distribution:name`` picks one distribution outright.
 
     Raises:
-        PluginError: nothing has that name (near matches are told), or two foreign distributions
+        PluginError: nothing has that name (near matches are named), or two foreign distributions
             claim it. A built-in wins over foreign claims.
     """
     known = entries(group)
@@ -133,7 +133,7 @@ def find(group: str, name: str) -> Entry:
 
 
 def has(group: str, name: str) -> bool:
-    """Whether `find` would know the name (a clash counts as known)."""
+    """Return True if `find` knows the name (a clash counts as known)."""
     return any(_means(name, entry) for entry in entries(group))
 
 
@@ -145,7 +145,7 @@ def _means(name: str, entry: Entry) -> bool:
 
 
 def load(group: str, name: str) -> Any:
-    """The plugin class that a name means.
+    """Return the plugin class that a name means.
 
     Raises:
         PluginError: as `find`, or the plugin is broken or made for another API; says its
@@ -175,7 +175,7 @@ def attempt(entry: Entry) -> tuple[type | None, str]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an import may even call sys.exit, a class refuse its repr
-        reason = _told(error)
+        reason = _described(error)
         if isinstance(error, ImportError) and str(error.name).split(".")[0] == "ssl_toolkit":
             reason = f"made for another plugin API, {this_api()}: {reason}"
     return (None, one_line(reason)) if reason else (plugin, "")
@@ -198,7 +198,7 @@ def require_packages(group: str, name: str) -> None:
 
 
 def _unusable(group: str, plugin: object) -> str:
-    # Told by what the interfaces and Options declare, not by importing them (and torch) here.
+    # Judged by what the interfaces and Options declare, not by importing them (and torch) here.
     if reason := api_mismatch(plugin):
         return reason
     if not isinstance(plugin, type) or getattr(plugin, "plugin_kind", None) != group:
@@ -250,7 +250,7 @@ register_logger = _registrar("loggers")
 
 
 def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Known names like a word, the nearest first; case, dashes and underscores don't count.
+    """Return known names like a word, the nearest first; case, dashes and underscores don't count.
 
     Where a name differs in nothing else, it is the only answer.
 
@@ -284,7 +284,7 @@ def _normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # its text is made by code of the plugin

@@ -32,15 +32,15 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
-        """Make the backbone; this default calls the class without arguments.
+        """Return the backbone; by default, the class without arguments.
 
         Args:
-            name: the registered name.
-            image_size: side of the square images in pixels, None for the backbone's own.
-            pretrained: whether to load the published weights.
+            name: Registered name.
+            image_size: Side of the square images in pixels, None for the backbone's own.
+            pretrained: True to load the published weights.
 
         Raises:
-            ModelError: it has no published weights, or can't take the image size.
+            ModelError: It has no published weights, or can't take the image size.
         """
         if pretrained:
             raise ModelError(
@@ -51,12 +51,12 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def own_image_size(cls, name: str) -> int | None:
-        """`default_image_size` of the backbone that `build` would make of a name."""
+        """Return the `default_image_size` of the backbone that `build` makes of a name."""
         return cls.default_image_size
 
     @classmethod
     def takes_other_sizes(cls, name: str) -> bool:
-        """Whether published weights of this name serve images of other sizes without change."""
+        """Return True if published weights of this name work for images of other sizes."""
         return False
 
     @classmethod

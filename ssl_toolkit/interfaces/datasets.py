@@ -51,7 +51,7 @@ class ImageTable:
 
 @dataclass(frozen=True)
 class DatasetDefaults:
-    """What a data set suggests where the user says nothing."""
+    """Settings of a data set where the user gives none."""
 
     image_size: int = 32
     min_stride_size: int | None = None

@@ -1,4 +1,4 @@
-"""A complete small project for a plugin of one's own: templates, and what fills them."""
+"""Fill the templates of a small project for a plugin."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _IMPORTED = {"Any", "Callable", "F", "Image", "Iterator", "Mapping", "NDArray", 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the templates say of one kind of plugin."""
+    """Texts of the templates for one kind of plugin."""
 
     words: str
     about: str
     use: tuple[str, ...]
     """Commands; ``NAME`` stands for the plugin's name."""
     configured: bool = True
-    """Whether it has options."""
+    """True if it has options."""
 
 
 KINDS = {
     "algorithm": Kind(
         "semi-supervised algorithm",
-        "As it was made it is pseudo-labeling (Lee, 2013): confident answers of an averaged "
+        "As generated it is pseudo-labeling (Lee, 2013): confident answers of an averaged "
         "teacher become labels.",
         (
             "ssl-toolkit run --algo NAME",
@@ -52,7 +52,7 @@ KINDS = {
     ),
     "augmenter": Kind(
         "augmenter",
-        "As it was made it changes contrast and brightness, and mirrors.",
+        "As generated it changes contrast and brightness, and mirrors.",
         (
             "ssl-toolkit run --algo fixmatch --set augment.strong=NAME",
             "ssl-toolkit run --set augment.strong=NAME --set augment.strong_options.strength=0.3",
@@ -60,7 +60,7 @@ KINDS = {
     ),
     "backbone": Kind(
         "backbone",
-        "As it was made it is a small convolutional network.",
+        "As generated it is a small convolutional network.",
         (
             "ssl-toolkit run --backbone NAME",
             "ssl-toolkit compare --algos simple,fixmatch --backbone NAME",
@@ -69,7 +69,7 @@ KINDS = {
     ),
     "dataset": Kind(
         "data set",
-        "As it was made it draws colored shapes.",
+        "As generated it draws colored shapes.",
         (
             "ssl-toolkit run --dataset NAME",
             "ssl-toolkit compare --algos simple,fixmatch --dataset NAME --labels-per-class 2",
@@ -78,7 +78,7 @@ KINDS = {
     ),
     "launcher": Kind(
         "launcher",
-        "As it was made it starts the runs of a comparison one after the other.",
+        "As generated it starts the runs of a comparison one after the other.",
         (
             "ssl-toolkit compare --algos simple,fixmatch --launcher NAME",
             "ssl-toolkit compare --algos simple,fixmatch --launcher NAME "
@@ -87,7 +87,7 @@ KINDS = {
     ),
     "logger": Kind(
         "logger",
-        "As it was made it writes a long table of metrics as CSV.",
+        "As generated it writes a long table of metrics as CSV.",
         (
             "ssl-toolkit run --loggers NAME",
             "ssl-toolkit compare --algos simple,fixmatch --loggers NAME",

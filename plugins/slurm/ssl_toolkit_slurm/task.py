@@ -1,4 +1,4 @@
-"""What a Slurm job calls."""
+"""Run one job inside a Slurm job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREEMPTED = 120.0
 
 
 class SlurmTask:
-    """What submitit pickles, calls in a Slurm job, and checkpoints at the time limit.
+    """Callable that submitit pickles, calls in a Slurm job, and checkpoints at the time limit.
 
     Args:
         job: The process to run.

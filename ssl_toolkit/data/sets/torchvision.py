@@ -112,7 +112,7 @@ class TorchvisionSet(Dataset):
         name: the name of its class in ``torchvision.datasets``, with or without `PREFIX`.
 
     Raises:
-        PluginError: the name is none of `SETS`; tells near ones.
+        PluginError: The name is not in `SETS`; names near ones.
     """
 
     defaults = DatasetDefaults()
@@ -297,7 +297,7 @@ def _classes(source: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
     kept = ("classes", "categories", "all_categories", "_characters", "class_to_idx")
     names: Any = next((getattr(source, name) for name in kept if getattr(source, name, None)), [])
     count = int(labels.max()) + 1
-    told = [name[0] if isinstance(name, tuple) else str(name) for name in names]
-    if len(told) >= count and len(set(told)) == len(told):
-        return tuple(told)
-    return tuple(str(number) for number in range(max(count, len(told))))
+    texts = [name[0] if isinstance(name, tuple) else str(name) for name in names]
+    if len(texts) >= count and len(set(texts)) == len(texts):
+        return tuple(texts)
+    return tuple(str(number) for number in range(max(count, len(texts))))
