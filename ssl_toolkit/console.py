@@ -17,7 +17,7 @@ from ssl_toolkit.text import duration
 
 
 class Console:
-    """Prints the course of a run and keeps what was printed in its log.
+    """Prints the progress of a run and keeps what was printed in its log.
 
     Args:
         quiet: print warnings and the final table only; the log gets everything.
@@ -29,7 +29,7 @@ class Console:
         self._silent = silent
         self._quiet = quiet
         self._verbose = verbose
-        # Lines are never wrapped or cut in a file: soft_wrap leaves that to whoever reads it.
+        # soft_wrap: lines are never wrapped or cut in a file.
         file = cast(TextIO, Tolerant(sys.stdout)) if sys.stdout else None
         self._rich = RichConsole(file=file, soft_wrap=True, highlight=False, quiet=silent)
         self._early: list[str] = []
@@ -38,14 +38,14 @@ class Console:
         self._reading_began = 0.0
 
     def log_to(self, path: Path) -> None:
-        """Append what is said to a file from now on, what was said before included."""
+        """Append every line to a file, those printed before included."""
         self._log = path
         for line in self._early:
             self.log(line)
         self._early = []
 
     def say(self, text: str, *, important: bool = False) -> None:
-        """One line, its controls escaped; shown when quiet only if it is important."""
+        """Print one line, its control characters escaped; if quiet, only an important one."""
         text = visible(text)
         if important or not self._quiet:
             self._rich.print(Text(text))
@@ -55,13 +55,13 @@ class Console:
             self.log(text)
 
     def warn(self, text: str) -> None:
-        """One line that begins with ``warning:``."""
+        """Print a line that starts with ``warning:``."""
         self.say(f"warning: {text}", important=True)
 
     def reading(self, done: int, total: int) -> None:
-        """How far the reading of images is: a line for a large set, then one for each tenth.
+        """Print how many images have been read: a line for a large set, then one for each tenth.
 
-        Tenths that take under ten seconds are not told.
+        Tenths that take under ten seconds have no line.
         """
         now = time.monotonic()
         if self._reading is None or done < self._reading[0]:
@@ -75,12 +75,12 @@ class Console:
             self.say(f"read {done} of {total} images, {duration(left)} left")
 
     def kind(self) -> dict[str, bool]:
-        """The arguments that make another one of its kind."""
+        """Return the arguments of another console like this one."""
         return {"quiet": self._quiet, "verbose": self._verbose, "silent": self._silent}
 
     @property
     def rich(self) -> RichConsole:
-        """The console underneath."""
+        """The underlying console of rich."""
         return self._rich
 
     @property

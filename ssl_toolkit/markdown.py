@@ -1,4 +1,4 @@
-"""Markdown that shows foreign names as they are."""
+"""Markdown that shows any name literally."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAIN = frozenset(" ,;/?%'-")
 
 
 def escaped(text: object) -> str:
-    r"""A text that Markdown shows as it is, on one line.
+    r"""Escape a text so that Markdown shows it literally, on one line.
 
     >>> print(escaped("a|b_c\n<i>"))
     a\|b\_c\\n\<i\>
@@ -24,11 +24,11 @@ def escaped(text: object) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already."""
+    """Return a table; the cells are Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """A list of lines that are Markdown already."""
+    """Return a list; the lines are Markdown."""
     return "\n".join(f"- {line}" for line in lines)

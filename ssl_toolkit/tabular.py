@@ -1,4 +1,4 @@
-"""What commands write: tables as CSV, TSV or JSON lines, always UTF-8; and images."""
+"""The output of commands: tables as CSV, TSV or JSON lines, always UTF-8; and images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = Sequence[str | float | None]
 
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *JSON_LINES)
-"""What the name of a table may end in."""
+"""Suffixes of a table."""
 
 
 class _Stream(Protocol):
@@ -29,11 +29,11 @@ class _Stream(Protocol):
 
 
 def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write rows as they come; a file is there as a whole or not at all.
+    """Write rows as they come; a file is written whole or not at all.
 
-    Printing ends early, without a word, when the reader of the output leaves.
+    Printing stops silently when the reader of the output closes it.
 
-    Numbers have the digits that tell them apart from their neighbors in float32. None is an empty
+    Numbers have the digits that distinguish them from their neighbors in float32. None is an empty
     cell in CSV and TSV and null in JSON. Texts are guarded (see `names.guarded`): in CSV and TSV
     all, in JSON those under ``label`` that would not read back.
 
@@ -76,7 +76,7 @@ def write_image(path: Path, image: Image.Image) -> None:
 
 
 def plain(value: Any) -> float:
-    """A float32 as the shortest decimal number that means it."""
+    """Return a float32 as the shortest decimal number that denotes it."""
     return float(str(value))
 
 
@@ -88,7 +88,7 @@ def _while_read(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 class _Terminal:
-    """Shows a row a line, its controls escaped."""
+    """Prints one row per line, its control characters escaped."""
 
     def write(self, text: str) -> None:
         sys.stdout.write(visible(text.removesuffix("\n")) + "\n")
@@ -97,7 +97,7 @@ class _Terminal:
 def row_writer(
     stream: _Stream, columns: Sequence[str], delimiter: str = ","
 ) -> Callable[[Row], None]:
-    """Write the head of a CSV; what is returned writes a row, its texts guarded."""
+    """Write the header of a CSV; return a function that writes a row, its texts guarded."""
     labels = [name == "label" for name in columns]
     minimal, quoted = (
         csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=quoting)

@@ -8,26 +8,26 @@ from pathlib import Path
 
 
 def display_path(path: Path) -> str:
-    """A path as text for people, see `display_text`."""
+    """Return a path as text for people, see `display_text`."""
     return display_text(str(path))
 
 
 def display_text(name: str) -> str:
-    """A file name as the text its bytes mean in UTF-8, whatever the locale says they are.
+    """Return a file name as the UTF-8 text of its bytes, independent of the locale.
 
-    Bytes that are no UTF-8 show as a backslash, x and their value.
+    Bytes that are not UTF-8 appear as a backslash, x and their value.
     """
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def summarize(names: Sequence[str], most: int = 10) -> str:
-    """Names for one line of a message: the first few, and how many more there are."""
+    """Return names for one line of a message: the first few, and the number of the others."""
     text = ", ".join(names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
 
 
 def duration(seconds: float) -> str:
-    """A time as ``2 h 5 min``, ``3 min 20 s`` or ``7 s``."""
+    """Return a time as ``2 h 5 min``, ``3 min 20 s`` or ``7 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (

@@ -1,4 +1,4 @@
-"""What a person's own images are like, and a sheet of some of them."""
+"""Facts about a data set, and a contact sheet of some of its images."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
             )
             if text
         ],
-        # The first one counts what stands above, and skipped images are listed with reasons.
+        # The first note repeats the counts above, and skipped images are listed with reasons.
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
     if files is not None:
@@ -160,7 +160,7 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
 
 
 def draw_contact_sheet(table: ImageTable) -> Image.Image:
-    """Some images of every class, a row each, and of the unlabeled ones.
+    """Return some images of every class, a row each, and of the unlabeled ones.
 
     Images are spread evenly over those of a class. At most 100 classes are shown.
 
@@ -179,9 +179,9 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
     for line, (name, rows) in enumerate(groups):
         top = _GAP + line * step
         shown = np.unique(np.linspace(0, len(rows) - 1, _ACROSS).astype(np.int64))
-        # The font that is at hand everywhere has no other letters.
-        told = name.encode("ascii", "backslashreplace").decode()
-        draw.text((_GAP, top + _TILE // 3), f"{told[:22]}\n{len(rows)}", fill="black")
+        # The font of Pillow, which is always available, has ASCII letters only.
+        label = name.encode("ascii", "backslashreplace").decode()
+        draw.text((_GAP, top + _TILE // 3), f"{label[:22]}\n{len(rows)}", fill="black")
         for place, tile in enumerate(table.read(rows[shown], _TILE)):
             sheet.paste(Image.fromarray(tile), (_NAME + place * step, top))
     return sheet
@@ -223,11 +223,11 @@ def _layout(data: Path, table: ImageTable, images: ImageFiles | None) -> str:
         return f"a list of images, {display_text(data.name)}"
     if any((data / name).exists() for name in METADATA):
         return "an image folder with metadata"
-    told = []
+    folders = []
     for part in get_args(Part):
         rows = np.flatnonzero(table.parts == part)
         if len(rows):
             tops = {class_name(table.keys[row].split("/")[0]) for row in rows.tolist()}
             kind = "" if part == "unlabeled" else "<class>/"
-            told.append("<class>/" if tops <= set(table.classes) else f"{min(tops)}/{kind}")
-    return f"folders: {', '.join(told)}"
+            folders.append("<class>/" if tops <= set(table.classes) else f"{min(tops)}/{kind}")
+    return f"folders: {', '.join(folders)}"

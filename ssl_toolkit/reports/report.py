@@ -1,4 +1,4 @@
-"""The tables and the page of finished folders, made anew."""
+"""Write the tables and the page of finished folders again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def report(
         name: title.
 
     Returns:
-        What was gathered, and the files that were written.
+        The comparison, and the files that were written.
 
     Raises:
         UserError: a folder is of neither kind, rows are not comparable, or the output folder holds
@@ -81,9 +81,9 @@ def report(
     if compared:
         comparison = gather_folder(compared[0], name=name, baseline=baseline, allow=allow)
     else:
-        found, algorithms = loose_places(paths)
+        places, algorithms = loose_places(paths)
         comparison = gather(
-            found,
+            places,
             name=name or display_text(paths[0].resolve().name if single else "runs"),
             baseline=baseline,
             allow=allow,
@@ -102,8 +102,8 @@ def _is_comparison(path: Path) -> bool:
 def _check_ours(folder: Path, targets: Sequence[Path]) -> None:
     """Refuse to replace files that ssl-toolkit didn't write."""
     try:
-        told = json.loads((folder / NAMES[0]).read_text(encoding="utf-8"))
-        ours = isinstance(told, dict) and told.get("format") == FORMAT
+        content = json.loads((folder / NAMES[0]).read_text(encoding="utf-8"))
+        ours = isinstance(content, dict) and content.get("format") == FORMAT
     except (OSError, ValueError):
         ours = False
     foreign = [target for target in targets if target.exists()]

@@ -1,4 +1,4 @@
-"""The table of a comparison as words: cells, footnotes, and what a reader must know."""
+"""The table of a comparison as text: cells, footnotes and notes for every rendering."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, S
 from ssl_toolkit.text import display_text
 
 NOTHING = "–"
-"""In a cell without a value."""
+"""Text of a cell without a value."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,15 @@ class Sheet:
     blocks: tuple[tuple[str, ...], ...]
     """The columns, in groups that are narrow enough for a terminal; each begins with `head`."""
     rows: tuple[dict[str, str], ...]
-    """By column: the names as their users wrote them, everything else in our own words."""
+    """By column; names of rows are foreign text, to be escaped."""
     footnotes: tuple[str, ...]
-    """What the marks ``[1]`` at the names mean."""
+    """Explanations of the marks ``[1]`` at the names."""
 
 
 def sheet(comparison: Comparison) -> Sheet:
-    """The rows as text: scores as mean ± sample standard deviation, counts as completed of all.
+    """Return the rows as text.
+
+    Scores are mean ± sample standard deviation, counts are completed of all.
 
     A column that no row has a value for is left out.
     """
@@ -59,7 +61,7 @@ def sheet(comparison: Comparison) -> Sheet:
 
 
 def foot(comparison: Comparison) -> list[str]:
-    """What a reader must know, a line each: the notes, and how the numbers were made."""
+    """Return the notes and the definitions of the numbers, a line each."""
     lines = [*comparison.notes]
     scores = [spread for row in comparison.rows for spread in row.scores.values()]
     if any(spread.count > 1 for spread in scores):
@@ -82,7 +84,7 @@ def foot(comparison: Comparison) -> list[str]:
 
 
 def cell(value: Any) -> str:
-    """A setting as written in a configuration."""
+    """Return a setting as written in a configuration."""
     return "null" if value is None else display_text(str(value))
 
 
@@ -175,8 +177,8 @@ def _footnotes(comparison: Comparison) -> tuple[dict[str, list[int]], tuple[str,
 def _remarks(row: Variant) -> list[str]:
     remarks = []
     if row.overrides:
-        told = ", ".join(f"{key} = {cell(value)}" for key, value in row.overrides.items())
-        remarks.append(f"not the same in all rows, by permission: {told}")
+        settings = ", ".join(f"{key} = {cell(value)}" for key, value in row.overrides.items())
+        remarks.append(f"not the same in all rows, by permission: {settings}")
     if row.uses_hidden_labels:
         remarks.append("was given the hidden labels: a bound, not a competitor")
     remarks += [_absent(member) for member in row.runs if not member.completed]

@@ -23,25 +23,25 @@ from ssl_toolkit.tabular import write_rows
 from ssl_toolkit.text import display_path, display_text
 
 FORMAT = "ssl-toolkit comparison 1"
-"""What ``comparison.json`` says about itself."""
+"""Value of ``format`` in ``comparison.json``."""
 NAMES = ("comparison.json", "comparison.csv", "comparison.md")
 
 
 def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv`` and ``.md``, each whole or not at all.
 
-    The JSON holds everything that was computed and what from; the CSV a line for each run, with
-    empty cells where it has no score; the Markdown a table with its footnotes.
+    The JSON holds all results and their inputs as numbers; the CSV a line per run, with empty cells
+    for missing scores; the Markdown the table of the terminal and the HTML report.
 
     Args:
         comparison: what to write.
-        folder: made when missing; folders of runs inside it are named from there.
+        folder: created if missing; folders of runs inside it are relative to it.
 
     Returns:
         The three paths.
 
     Raises:
-        OSError: a file can't be written; what stood there before is untouched.
+        OSError: a file can't be written; the previous one is untouched.
     """
     as_json, as_csv, as_markdown = (folder / name for name in NAMES)
     write_json(as_json, _strict(tree(comparison, folder)))
@@ -52,41 +52,41 @@ def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
 
 
 def show_table(comparison: Comparison, console: Console) -> None:
-    """Show the rows: a table on a terminal, a line for each row elsewhere; then what to know."""
-    made = sheet(comparison)
+    """Print the rows: a table on a terminal, a line per row elsewhere; then the notes."""
+    table_text = sheet(comparison)
     if console.rich.is_terminal:
-        for place, columns in enumerate(made.blocks):
+        for place, columns in enumerate(table_text.blocks):
             title = Text(visible(display_text(comparison.name))) if place == 0 else None
             table = Table(title=title)
             for number, name in enumerate(columns):
                 table.add_column(Text(visible(name)), justify="right" if number else "left")
-            for cells in made.rows:
+            for cells in table_text.rows:
                 table.add_row(*(Text(visible(cells[name])) for name in columns))
             console.rich.print(table)
     else:
-        for cells in made.rows:
-            told = [
+        for cells in table_text.rows:
+            texts = [
                 f"{name} {value}"
                 for name, value in cells.items()
-                if name != made.head and value != NOTHING
+                if name != table_text.head and value != NOTHING
             ]
-            console.say(f"{cells[made.head]}: {', '.join(told)}", important=True)
-    for line in (*made.footnotes, *foot(comparison)):
+            console.say(f"{cells[table_text.head]}: {', '.join(texts)}", important=True)
+    for line in (*table_text.footnotes, *foot(comparison)):
         console.say(line, important=True)
 
 
 def markdown_page(comparison: Comparison) -> str:
-    """The table as Markdown, with its footnotes, what to know, and how it was made."""
-    made = sheet(comparison)
-    columns = [*dict.fromkeys(name for block in made.blocks for name in block)]
+    """Return the table as Markdown, with its footnotes, notes, seeds and versions."""
+    table_text = sheet(comparison)
+    columns = [*dict.fromkeys(name for block in table_text.blocks for name in block)]
     rows = [
-        [_escaped(cells[name]) if name == made.head else cells[name] for name in columns]
-        for cells in made.rows
+        [_escaped(cells[name]) if name == table_text.head else cells[name] for name in columns]
+        for cells in table_text.rows
     ]
     parts = [
         f"# {_escaped(display_text(comparison.name))}",
         markdown.table([*map(_escaped, columns)], rows),
-        "  \n".join(map(_escaped, made.footnotes)),
+        "  \n".join(map(_escaped, table_text.footnotes)),
         markdown.bullets(map(_escaped, foot(comparison))),
         _made_by(comparison),
     ]
@@ -94,11 +94,11 @@ def markdown_page(comparison: Comparison) -> str:
 
 
 def tree(comparison: Comparison, folder: Path) -> dict[str, Any]:
-    """Everything about a comparison in plain types.
+    """Return everything about a comparison in plain types.
 
     Args:
-        comparison: what to tell.
-        folder: where it is written; folders of runs inside it are named from there.
+        comparison: the comparison.
+        folder: its place; folders of runs inside it are relative to it.
     """
     completed = [m for row in comparison.rows for m in row.runs if m.completed]
     return {
@@ -170,20 +170,20 @@ def _member(member: ComparedRun, folder: Path) -> dict[str, Any]:
 
 def _by_seed(members: Sequence[ComparedRun], key: str) -> dict[str, Any]:
     """The hashes by seed; several only where rows differ by permission in what they follow from."""
-    found: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
     for member in members:
         value = getattr(member.record, key, None)
         if value is not None:
-            found.setdefault(str(member.seed), {})[str(value)] = None
-    return {seed: [*values] for seed, values in sorted(found.items(), key=lambda i: int(i[0]))}
+            values.setdefault(str(member.seed), {})[str(value)] = None
+    return {seed: [*values] for seed, values in sorted(values.items(), key=lambda i: int(i[0]))}
 
 
 def _versions(members: Sequence[ComparedRun]) -> dict[str, list[str]]:
-    found: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
     for member in members:
         for name, version in (member.record.versions if member.record else {}).items():
-            found.setdefault(name, {})[str(version)] = None
-    return {name: [*versions] for name, versions in found.items()}
+            values.setdefault(name, {})[str(version)] = None
+    return {name: [*versions] for name, versions in values.items()}
 
 
 def _scores(member: ComparedRun) -> dict[str, float]:
@@ -209,12 +209,12 @@ def _line(row: Variant, member: ComparedRun) -> list[str | float | None]:
 def _made_by(comparison: Comparison) -> str:
     completed = [m for row in comparison.rows for m in row.runs if m.completed]
     versions = _versions(completed)
-    told = ", ".join(f"{name} {' and '.join(found)}" for name, found in versions.items())
+    packages = ", ".join(f"{name} {' and '.join(seen)}" for name, seen in versions.items())
     lines = [f"Seeds: {', '.join(map(str, comparison.seeds))}"]
     if comparison.fingerprint:
         lines.append(f"Fingerprint of the shared settings: {comparison.fingerprint}")
-    if told:
-        lines.append(f"Made with {told}")
+    if packages:
+        lines.append(f"Versions: {packages}")
     return "  \n".join(map(_escaped, lines))
 
 

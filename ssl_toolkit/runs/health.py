@@ -1,9 +1,9 @@
-"""Alarms in words where training goes wrong, from the rows of metrics alone.
+"""Describe in words what goes wrong in training, from the rows of metrics alone.
 
-Only rows of evaluations count. *For long* means in each of them over at least a fifth of the
-steps, and in at least three; a collapse is told sooner, as every step after it is lost. What is no
-alarm: that the supervised term falls to a thousandth of the others once the few labels are
-learned, as it does in good runs; and a term of weight zero.
+Only rows of evaluations count. A state *lasts* if it holds in each of them over at least a fifth of
+the steps, and in at least three; a collapse is reported sooner, as every step after it is lost. Two
+things raise no alarm: a supervised term that falls to a thousandth of the others once the few
+labels are learned, as it does in good runs; and a term of weight zero.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ COVERAGE = 0.005
 SHARE, SHIFT = 0.6, 0.3
 """One class has more than `SHARE` of the pseudo labels, and their distribution is further than
 `SHIFT` from the known class shares (total variation distance, 0 to 1): data of two classes or with
-a long tail has a large class by right."""
+a long tail rightly has a large class."""
 ESTIMATED_SHIFT = 0.45
 """The same from shares that a probe estimates: where one class is large they are off by 0.4."""
 NEARLY_ALL = 0.9
-"""Where the class shares are not known, one class may have up to so many pseudo labels by right."""
+"""If the class shares are unknown, one class may rightly have this share of the pseudo labels."""
 FEW = 0.05
-"""Below this coverage the few pseudo labels may well be of one easy class."""
+"""Below this coverage the few pseudo labels may all be of one easy class."""
 RUSH, RUSH_SHARE, RUSH_SHIFT = 0.25, 0.5, 0.45
 """At this coverage, a share and a shift beyond these in two evaluations in a row are enough."""
 LARGE, SMALL = 1e3, 1e-6
@@ -53,52 +53,52 @@ _SUPERVISED = logged.weighted_term("supervised").name
 
 
 def is_evaluation(row: Row) -> bool:
-    """Whether a row of metrics counts for the alarms."""
+    """Return True if a row of metrics counts for the alarms."""
     return any(key in row for key in _ACCURACIES)
 
 
 def alarms(rows: Sequence[Row], *, steps: int) -> list[str]:
-    """What went wrong, each told once, in the words of the evaluation where it first held.
+    """Return what went wrong, each alarm once, as of the evaluation where it first held.
 
-    Rows that follow later only add alarms: those of the first rows stay as they are.
+    More rows only add alarms: those of the first rows do not change.
 
     Args:
         rows: as in ``metrics.jsonl``, in order; those without an evaluation are passed over.
         steps: of the whole run.
 
     Returns:
-        A sentence each: what was seen, since which step, and what to try.
+        A sentence per alarm: the observation, its first step, and what to try.
     """
     evaluations = [row for row in rows if is_evaluation(row)]
-    told = _collapses(evaluations, steps)
-    for holds, tell in _conditions(evaluations):
+    problems = _collapses(evaluations, steps)
+    for holds, describe in _conditions(evaluations):
         stretch = _first_long(evaluations, holds, LONG * steps)
         if stretch:
-            told.append((stretch[-1]["step"], tell(stretch)))
-    return [text for _, text in sorted(told, key=lambda alarm: alarm[0])]
+            problems.append((stretch[-1]["step"], describe(stretch)))
+    return [text for _, text in sorted(problems, key=lambda alarm: alarm[0])]
 
 
 def collapse(rows: Sequence[Row], *, steps: int) -> str:
-    """The first of the `alarms` after which training is lost; empty while there is none."""
-    told = _collapses([row for row in rows if is_evaluation(row)], steps)
-    return min(told, key=lambda alarm: alarm[0])[1] if told else ""
+    """Return the first of the `alarms` after which training is lost; empty without one."""
+    problems = _collapses([row for row in rows if is_evaluation(row)], steps)
+    return min(problems, key=lambda alarm: alarm[0])[1] if problems else ""
 
 
 def _collapses(rows: Sequence[Row], steps: int) -> list[tuple[float, str]]:
     reign = _first_long(rows, _one_class_reigns, LONG * steps)
     rush = next((list(two) for two in pairwise(rows) if all(map(_one_class_rushes, two))), None)
     stretches = [stretch for stretch in (rush, reign) if stretch]
-    told = _falls(rows)
+    problems = _falls(rows)
     if stretches:
         first = min(stretches, key=lambda stretch: stretch[-1]["step"])
-        told.append((first[-1]["step"], _tell_reign(first)))
-    return told
+        problems.append((first[-1]["step"], _describe_reign(first)))
+    return problems
 
 
 def _first_long(
     rows: Sequence[Row], holds: Callable[[Row], bool], length: float
 ) -> Sequence[Row] | None:
-    """The first rows in a row that hold for long."""
+    """Return the first consecutive rows for which a condition lasts."""
     start = 0
     for i, row in enumerate(rows):
         if not holds(row):
@@ -112,7 +112,7 @@ Condition = tuple[Callable[[Row], bool], Callable[[Sequence[Row]], str]]
 
 
 def _conditions(rows: Sequence[Row]) -> list[Condition]:
-    found: list[Condition] = [
+    conditions: list[Condition] = [
         (lambda row: row.get(_COVERAGE, 1.0) < COVERAGE, _nothing_passes),
     ]
     names = dict.fromkeys(
@@ -122,8 +122,8 @@ def _conditions(rows: Sequence[Row]) -> list[Condition]:
         if key.startswith(_WEIGHTED) and key != _SUPERVISED
     )
     for name in names:
-        found += [_outweighs(name), _vanishes(name)]
-    return found
+        conditions += [_outweighs(name), _vanishes(name)]
+    return conditions
 
 
 def _nothing_passes(rows: Sequence[Row]) -> str:
@@ -147,7 +147,7 @@ def _labels_shift(row: Row) -> bool:
 
 
 def _unlike_pool(row: Row, most: float, shift: float) -> bool:
-    """Whether pseudo labels are spread as those of the pool can't be, as far as that is known.
+    """Return True if the pseudo labels are not spread as the classes of the pool are.
 
     Args:
         row: of an evaluation.
@@ -161,21 +161,21 @@ def _unlike_pool(row: Row, most: float, shift: float) -> bool:
     return share > NEARLY_ALL or (share > most and estimated > ESTIMATED_SHIFT)
 
 
-def _tell_reign(rows: Sequence[Row]) -> str:
+def _describe_reign(rows: Sequence[Row]) -> str:
     least = min(row[_SHARE] for row in rows)
-    told = f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more"
+    text = f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more"
     for key, what in (
         (_SHIFT, "those of the pool"),
         (_ESTIMATED_SHIFT, "those that the probe expects"),
     ):
         if all(key in row for row in rows):
             shift = min(row[key] for row in rows)
-            told += f", and their class shares were {shift:.2f} or more away from {what} (0 to 1)"
-    return f"{told}; {_way_out(rows[-1])}"
+            text += f", and their class shares were {shift:.2f} or more away from {what} (0 to 1)"
+    return f"{text}; {_way_out(rows[-1])}"
 
 
 def _way_out(row: Row) -> str:
-    """The likely cause, the heaviest term but the supervised one, and what to change."""
+    """Return the likely cause, which is the heaviest unsupervised term, and what to change."""
     others = "more labels of each class, a higher confidence_threshold or a lower --lr"
     weighted = {
         key.removeprefix(_WEIGHTED): value
@@ -193,14 +193,14 @@ def _way_out(row: Row) -> str:
 
 
 def _outweighs(name: str) -> Condition:
-    """A term that is all that the gradient sees, while the labels are not learned."""
+    """Return the condition that a term dominates the gradient while the labels are not learned."""
     key = _WEIGHTED + name
 
     def holds(row: Row) -> bool:
         supervised = row.get(_SUPERVISED, 0.0)
         return supervised >= LEARNED and row.get(key, 0.0) > LARGE * supervised
 
-    def tell(rows: Sequence[Row]) -> str:
+    def describe(rows: Sequence[Row]) -> str:
         least = min(row[key] / row[_SUPERVISED] for row in rows)
         left = min(row[_SUPERVISED] for row in rows)
         return (
@@ -209,37 +209,38 @@ def _outweighs(name: str) -> Condition:
             f"try a lower {name}_weight or a lower --lr"
         )
 
-    return holds, tell
+    return holds, describe
 
 
 def _vanishes(name: str) -> Condition:
-    """A term that has no effect, though it has a weight and images pass the threshold."""
+    """Return the condition that a term has no effect, though it has a weight and images pass."""
     key = _WEIGHTED + name
 
     def holds(row: Row) -> bool:
-        given = row.get(key)
-        if given is None or row.get(_COVERAGE, 1.0) < COVERAGE:
+        value = row.get(key)
+        if value is None or row.get(_COVERAGE, 1.0) < COVERAGE:
             return False
-        switched_off = given == 0 and row.get(logged.loss_term(name).name, 0.0) != 0
+        switched_off = value == 0 and row.get(logged.loss_term(name).name, 0.0) != 0
         supervised = row.get(_SUPERVISED, 0.0)
-        return not switched_off and supervised > 0 and given <= SMALL * supervised
+        return not switched_off and supervised > 0 and value <= SMALL * supervised
 
-    def tell(rows: Sequence[Row]) -> str:
+    def describe(rows: Sequence[Row]) -> str:
         most = max(row[key] / row[_SUPERVISED] for row in rows)
         return (
             f"{_span(rows)} the weighted loss term {name!r} was {most:.1g} of the supervised one "
             f"or less, so it had no effect; try a higher {name}_weight or lower thresholds"
         )
 
-    return holds, tell
+    return holds, describe
 
 
 def _falls(rows: Sequence[Row]) -> list[tuple[float, str]]:
-    """The first fall of each accuracy that is sure.
+    """Return the first certain fall of each accuracy.
 
-    It is deep, or the pseudo labels have shifted as well, or the next evaluation confirms it.
+    A fall is certain if it is deep, if the pseudo labels have shifted as well, or if the next
+    evaluation confirms it.
     """
-    found = []
+    falls = []
     for key, name in _ACCURACIES.items():
         best: Row = {key: -1.0}
         low: list[Row] = []
@@ -254,9 +255,9 @@ def _falls(rows: Sequence[Row]) -> list[tuple[float, str]]:
                     f"the {name} fell from {best[key]:.4f} at step {best['step']:.0f} to {to}; "
                     f"{_way_out(row)}"
                 )
-                found.append((row["step"], text))
+                falls.append((row["step"], text))
                 break
-    return found
+    return falls
 
 
 def _span(rows: Sequence[Row]) -> str:

@@ -20,10 +20,10 @@ from ssl_toolkit.text import duration
 Row = dict[str, Any]
 
 MOST_CLASSES = 20
-"""Up to so many classes each has a line in the final table; of more only some."""
+"""Up to this number of classes, each has a line in the final table."""
 
 WORST_CLASSES = 10
-"""Lines for classes where there are more."""
+"""Lines for the least accurate classes if there are more."""
 
 
 class TrainingProgress:
@@ -107,13 +107,13 @@ class TrainingProgress:
             self._alarm(row)
 
     def _alarm(self, row: Row) -> None:
-        """Warn, once, of what this evaluation shows to go wrong."""
+        """Warn, once per problem, of what this evaluation shows."""
         self._evaluations.append(row)
-        found = alarms(self._evaluations, steps=self._steps)
-        for text in found:
+        texts = alarms(self._evaluations, steps=self._steps)
+        for text in texts:
             if text not in self._alarms:
                 self._console.warn(text)
-        self._alarms = found
+        self._alarms = texts
         self.collapsed = collapse(self._evaluations, steps=self._steps) != self._before
 
 
@@ -134,7 +134,7 @@ def show_results(console: Console, summary: dict[str, Any]) -> None:
 
 
 def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of the final table."""
+    """Return names and values of the final table."""
     rows = [("algorithm", f"{summary['algorithm']} (profile {summary['profile']})")]
     rows.append(("backbone", str(summary["backbone"])))
     rows.append(("images", ", ".join(f"{v} {k}" for k, v in summary["counts"].items())))
@@ -150,18 +150,18 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def score_rows(
     results: dict[str, dict[str, Any] | None], *, all_in: str = "summary.json"
 ) -> list[tuple[str, str]]:
-    """Names and values of the scores of parts; of ``validation`` the accuracy alone.
+    """Return names and values of the scores of parts; of ``validation`` the accuracy alone.
 
     Args:
         results: scores by part, None for an empty one.
-        all_in: what lists every class, when there are too many for the screen.
+        all_in: the file or option that lists every class, if there are too many for the screen.
     """
     rows = []
     for part, scores in results.items():
         if part == "validation":
-            told = "none: the last weights are reported"
-            told = told if scores is None else f"{scores['accuracy']:.4f}"
-            rows.append(("validation" if scores is None else "validation accuracy", told))
+            text = "none: the last weights are reported"
+            text = text if scores is None else f"{scores['accuracy']:.4f}"
+            rows.append(("validation" if scores is None else "validation accuracy", text))
         elif scores is None:
             rows.append((part, f"none: there are no {part} images"))
         else:
@@ -185,11 +185,11 @@ def _part_rows(part: str, scores: dict[str, Any], all_in: str) -> list[tuple[str
     if len(classes) > MOST_CLASSES:
         scored = [item for item in classes if item[1]["accuracy"] is not None]
         worst = sorted(scored, key=lambda item: item[1]["accuracy"])[:WORST_CLASSES]
-        told = f"the {len(worst)} least accurate of {len(classes):,} ({all_in} lists all)"
-        rows.append((f"{part} classes", told))
+        text = f"the {len(worst)} least accurate of {len(classes):,} ({all_in} lists all)"
+        rows.append((f"{part} classes", text))
         classes = worst
-    for name, own in classes:
-        accuracy = own["accuracy"]
-        told = "no images" if accuracy is None else f"{accuracy:.4f} of {own['count']}"
-        rows.append((f"  {name}", told))
+    for name, scored_class in classes:
+        accuracy = scored_class["accuracy"]
+        text = "no images" if accuracy is None else f"{accuracy:.4f} of {scored_class['count']}"
+        rows.append((f"  {name}", text))
     return rows

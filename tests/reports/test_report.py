@@ -115,7 +115,7 @@ def test_a_large_p_is_not_sold_as_a_difference(tmp_path: Path) -> None:
     )
     compared = replace(compared, rows=(compared.rows[0], lucky))
     assert (
-        "adjusted for the number of rows, p = 0.4000): these seeds do not tell the two apart."
+        "adjusted for the number of rows, p = 0.4000): these seeds do not distinguish the two."
         in written(compared, tmp_path).text
     )
 
@@ -140,7 +140,7 @@ def test_a_single_run_has_no_spread_and_no_comparison(tmp_path: Path) -> None:
     for word in ("±", "interval", "baseline", "paired"):
         assert word not in page.text
     assert 'class="band' not in page.source
-    assert page.text.count("seeds") == page.text.count("how far other seeds would lie") == 1
+    assert page.text.count("seeds") == page.text.count("how much the result varies over seeds") == 1
     assert "Report of one run" in page.text
 
 

@@ -61,7 +61,7 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """About four round values."""
+        """Return about four round values."""
         if self.log:
             first, last = math.ceil(math.log10(self.first)), math.floor(math.log10(self.last))
             every = max(1, math.ceil((last - first) / 5))
@@ -74,12 +74,12 @@ class Axis:
 
 
 def style_of(place: int) -> str:
-    """The classes of the row at a place."""
+    """Return the CSS classes of the row at a place."""
     return f"c{place % 8} d{(place + place // 8) % 5}"
 
 
 def swatch(place: int) -> Markup:
-    """A short piece of a row's line, for a legend."""
+    """Draw a short piece of a row's line, for a legend."""
     return Markup(
         '<svg class="swatch" width="36" height="10" aria-hidden="true">'
         '<path class="line {}" d="M1 5H35"/></svg>'
@@ -87,11 +87,11 @@ def swatch(place: int) -> Markup:
 
 
 def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
-    """Lines over steps, each with a band from the smallest to the largest of its seeds.
+    """Draw lines over steps, each with a band from the smallest to the largest of its seeds.
 
     Args:
         identity: unique in the page.
-        title: what is drawn.
+        title: of the chart.
         lines: at least one; each with at least one point.
     """
     named = 1 < len(lines) <= MOST_NAMED
@@ -128,11 +128,11 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
 
 
 def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStats]]) -> Markup:
-    """A dot for each seed, a tick at the mean, and the 95 % interval as a thin line.
+    """Draw a dot for each seed, a tick at the mean, and the 95 % interval as a thin line.
 
     Args:
         identity: unique in the page.
-        title: what is drawn.
+        title: of the chart.
         rows: name, place among all rows, and values in [0, 1].
     """
     names = [_short(name, 30) for name, _, _ in rows]
@@ -181,7 +181,7 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
 
 
 def number(value: float) -> str:
-    """A number with up to four digits that tell something."""
+    """Format a number with up to four significant digits."""
     if value == 0:
         return "0"
     if abs(value) >= 1e7 or abs(value) < 1e-3:

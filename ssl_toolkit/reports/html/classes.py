@@ -38,7 +38,7 @@ class Mistake:
     source: str
     """A data URI."""
     tiny: bool
-    """Whether it is shown larger than it is."""
+    """True if it is enlarged."""
     true: str
     predicted: str
     confidence: str
@@ -48,7 +48,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the runs of a row said about the test images, summed over its seeds."""
+    """The predictions of a row for the test images, summed over its seeds."""
 
     matrix: NDArray[np.int64]
     """(C, C) counts; true classes are rows."""
@@ -112,7 +112,7 @@ def matrices(
     rows: Sequence[Variant], classes: Sequence[str], found: Sequence[Predicted | None]
 ) -> list[Matrix]:
     """The confusion matrix of each row that has predictions."""
-    made = []
+    tables = []
     for row, own in zip(rows, found, strict=True):
         if own is None:
             continue
@@ -128,15 +128,15 @@ def matrices(
             )
             for k, name in enumerate(classes)
         ]
-        made.append(Matrix(row.name, own.runs, cells))
-    return made
+        tables.append(Matrix(row.name, own.runs, cells))
+    return tables
 
 
 def confused_pairs(
     rows: Sequence[Variant], classes: Sequence[str], found: Sequence[Predicted | None]
 ) -> list[Pairs]:
     """For each row that has predictions the pairs of classes that it confuses most."""
-    made = []
+    tables = []
     for row, own in zip(rows, found, strict=True):
         if own is None:
             continue
@@ -151,8 +151,8 @@ def confused_pairs(
             if off[a, b]
         ]
         heads = ("true class", "predicted class", "images", "share of its class")
-        made.append(Pairs(row.name, Table(heads, cells)))
-    return made
+        tables.append(Pairs(row.name, Table(heads, cells)))
+    return tables
 
 
 def class_table(

@@ -45,7 +45,7 @@ _RARE = (logged.LABELED_ACCURACY, logged.LABELED_LOSS, logged.ESTIMATED_SHIFT)
 
 @dataclass(frozen=True)
 class Alarm:
-    """What went wrong in training, and in which runs."""
+    """A problem of training, and the runs that had it."""
 
     text: str
     row: str
@@ -54,7 +54,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Logs:
-    """What the logs of all drawn runs hold."""
+    """The content of the logs of all drawn runs."""
 
     curves: tuple[Mapping[str, Curve], ...]
     """By row, then by metric."""
@@ -62,12 +62,12 @@ class Logs:
     empty: tuple[str, ...]
     """Rows without a log."""
     unfinished: tuple[str, ...]
-    """Rows whose curves are of runs that did not finish, since none did."""
+    """Rows without a finished run, whose curves are of unfinished ones."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its words and its numbers."""
+    """A chart with its texts and its numbers."""
 
     title: str
     what: str
@@ -75,9 +75,9 @@ class Chart:
     drawing: Markup
     table: Table
     steps: int
-    """How many steps the chart has; the table may have fewer."""
+    """Number of steps of the chart; the table may have fewer."""
     rows: str
-    """Which rows logged it; empty where all did."""
+    """The rows that logged it; empty if all did."""
 
 
 def read_logs(comparison: Comparison) -> Logs:
@@ -155,7 +155,7 @@ def _declared(comparison: Comparison) -> dict[str, Metric]:
 
 
 def _steps(member: ComparedRun, rows: Sequence[Values]) -> int:
-    """Of the whole run, which may not have come so far."""
+    """Return the steps of the whole run, which may not have finished."""
     return int((member.config or {}).get("steps") or rows[-1]["step"])
 
 

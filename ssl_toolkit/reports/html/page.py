@@ -22,7 +22,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Conditions:
-    """Something that the runs recorded about where they were made."""
+    """A fact that the runs recorded about their versions or hardware."""
 
     name: str
     values: tuple[tuple[str, str], ...]
@@ -158,14 +158,14 @@ def _conditions(comparison: Comparison) -> list[Conditions]:
 
 
 def _flat(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is told of a record: its maps one level down, without what is told elsewhere."""
-    told = []
+    """Flatten a record: its mappings one level deep."""
+    facts = []
     for name, value in record.items():
         if isinstance(value, Mapping):
             prefix = "" if name == "versions" else f"{name.removesuffix('s')} of "
-            told += [(f"{prefix}{key}", str(inner)) for key, inner in value.items()]
+            facts += [(f"{prefix}{key}", str(inner)) for key, inner in value.items()]
         elif isinstance(value, list):
-            told += [(name.removesuffix("s"), str(inner)) for inner in value]
+            facts += [(name.removesuffix("s"), str(inner)) for inner in value]
         else:
-            told.append((name.replace("_", " "), str(value)))
-    return told
+            facts.append((name.replace("_", " "), str(value)))
+    return facts

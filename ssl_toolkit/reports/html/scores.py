@@ -1,4 +1,4 @@
-"""The report's words and tables about scores: what a reader wants to know first."""
+"""The sentences and tables about scores at the top of the report."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class Problem:
 
 
 def is_single(comparison: Comparison) -> bool:
-    """Whether it is a report of one run."""
+    """Return True if the report is of one run."""
     return len(comparison.rows) == 1 and len(comparison.rows[0].runs) == 1
 
 
 def run_name(comparison: Comparison, member: ComparedRun) -> str:
-    """Its row and seed; the seed alone where there is one row."""
+    """Return row and seed of a run; the seed alone if there is one row."""
     seed = f"seed {member.seed}"
     return seed if len(comparison.rows) == 1 else f"{member.row}, {seed}"
 
 
 def main_score(comparison: Comparison) -> str:
-    """The score that ranks: the test accuracy, or that on validation where nothing was tested."""
+    """Return the score that ranks: the test accuracy, or the validation accuracy without tests."""
     tested = any("test.accuracy" in row.scores for row in comparison.rows)
     return "test.accuracy" if tested else "validation.accuracy"
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """What came out, in a few plain sentences."""
+    """Return the results in a few sentences."""
     score = main_score(comparison)
     kind = "test accuracy" if score == "test.accuracy" else "validation accuracy (no test part)"
     rows = [row for row in comparison.rows if score in row.scores]
@@ -88,7 +88,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def missing(comparison: Comparison) -> str:
-    """How many runs of how many have no results; empty when all have."""
+    """Return how many runs have no results; empty if all have."""
     members = [member for row in comparison.rows for member in row.runs]
     counts = {
         status: sum(member.status == status for member in members)
@@ -102,7 +102,7 @@ def missing(comparison: Comparison) -> str:
 
 
 def problems(comparison: Comparison) -> list[Problem]:
-    """Each run without results, with its reason."""
+    """Return each run without results, with its reason."""
     return [
         Problem(run_name(comparison, member), member.status, member.reason)
         for row in comparison.rows
@@ -119,7 +119,7 @@ def results_table(comparison: Comparison) -> Table:
 
 
 def seeds_plot(comparison: Comparison) -> Markup:
-    """The main score of every seed; empty without results."""
+    """Plot the main score of every seed; empty without results."""
     score = main_score(comparison)
     rows = [
         (r.name, k, r.scores[score]) for k, r in enumerate(comparison.rows) if score in r.scores
@@ -131,22 +131,22 @@ def seeds_plot(comparison: Comparison) -> Markup:
 
 
 def runs_table(comparison: Comparison, beside: Path) -> Table:
-    """Every run with its status and main score."""
+    """Return every run with its status and main score."""
     score = main_score(comparison)
     part = score.partition(".")[0]
     rows = []
     for row in comparison.rows:
         for member in row.runs:
             value = row.scores[score].values.get(member.seed) if score in row.scores else None
-            found = member.summary
+            run_summary = member.summary
             rows.append(
                 [
                     run_name(comparison, member),
                     member.status,
                     NOTHING if value is None or not member.completed else share(value),
-                    _plain(found and found.best_step),
-                    _plain(found and found.steps),
-                    _plain(found and found.seconds),
+                    _plain(run_summary and run_summary.best_step),
+                    _plain(run_summary and run_summary.steps),
+                    _plain(run_summary and run_summary.seconds),
                     _place(member.folder, beside),
                 ]
             )
@@ -156,14 +156,14 @@ def runs_table(comparison: Comparison, beside: Path) -> Table:
 
 def _single(row: Variant, spread: ScoreStats, kind: str) -> str:
     member = row.runs[0]
-    found = member.summary
-    test = found and found.test
+    run_summary = member.summary
+    test = run_summary and run_summary.test
     on = f" on {test.count:,} images" if test and kind == "test accuracy" else ""
     text = f"{row.name}, seed {member.seed}: a {kind} of {share(spread.mean)}{on}"
-    if found and found.best_step is not None:
-        best = f"step {found.best_step:,} of {found.steps:,}"
+    if run_summary and run_summary.best_step is not None:
+        best = f"step {run_summary.best_step:,} of {run_summary.steps:,}"
         text += f", with the weights of {best}, the best on validation"
-    return f"{text}. One run says nothing of how far other seeds would lie from it."
+    return f"{text}. One run does not show how much the result varies over seeds."
 
 
 def _difference(name: str, baseline: str, difference: Difference) -> str:
@@ -173,11 +173,11 @@ def _difference(name: str, baseline: str, difference: Difference) -> str:
         return f"{text} on the one seed that both finished; one seed gives no test of that."
     text += f" (mean of {spread.count} paired seeds"
     if difference.p_value is None:
-        return f"{text}; no test was made)."
+        return f"{text}; no test is possible)."
     decisive = difference.p_value if difference.adjusted is None else difference.adjusted
     adjusted = "" if difference.adjusted is None else ", adjusted for the number of rows"
     text += f"; paired t-test{adjusted}, p = {p_text(decisive)})".replace("= <", "< ")
-    return f"{text}: these seeds do not tell the two apart." if decisive >= 0.05 else f"{text}."
+    return f"{text}: these seeds do not distinguish the two." if decisive >= 0.05 else f"{text}."
 
 
 def _plain(value: object) -> str:
@@ -185,7 +185,7 @@ def _plain(value: object) -> str:
 
 
 def _place(folder: Path, beside: Path) -> str:
-    """The folder as seen from the report, without the rest of the machine's paths."""
+    """Return the folder relative to the report, without the rest of the machine's paths."""
     folder = folder.absolute()
     if folder.is_relative_to(beside.absolute()):
         return display_path(folder.relative_to(beside.absolute()))
