@@ -95,7 +95,7 @@ def test_what_is_no_run_or_comparison(tmp_path: Path) -> None:
     fake_plan(tmp_path / "cmp", {"plain": "supervised"}, [0])
     assert "report it alone" in refusal("report", run, tmp_path / "cmp")
     (tmp_path / "cmp" / "plan.json").unlink()
-    assert "plan.json: missing or damaged" in refusal("report", tmp_path / "cmp")
+    assert "plan.json: not found" in refusal("report", tmp_path / "cmp")
     assert "no row has this name" in refusal("report", run, "--baseline", "x")
     (tmp_path / "file.txt").write_text("", encoding="utf-8")
     assert refusal("report", run, "--output", tmp_path / "file.txt")
