@@ -17,23 +17,22 @@ KINDS = ("algorithm", "augmenter", "backbone", "dataset", "launcher", "logger")
 COLORS = {"passed": "green", "broken": "red"}
 
 
-@click.command(short_help="Check that a plugin keeps its contract.")
+@click.command(short_help="Check a plugin against its contract.")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), help="Of plugin, where several have the name.")
-@click.option("--device", default="cpu", show_default=True, help="Where to compute.")
-@click.option("--root", type=click.Path(path_type=Path), help="Folder with a data set's files.")
-@click.option("--verbose", is_flag=True, help="List the rules that are kept too.")
+@click.option("--kind", type=click.Choice(KINDS), help="Kind of plugin, if several have the name.")
+@click.option("--device", default="cpu", show_default=True, help="Device to compute on.")
+@click.option("--root", type=click.Path(path_type=Path), help="Path to a data set's files.")
+@click.option("--verbose", is_flag=True, help="List passed rules too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(
     name: str, kind: str | None, device: str, root: Path | None, verbose: bool, as_json: bool
 ) -> int:
-    """Check every rule of the contract of the plugin NAME, and tell what is broken and why.
+    """Check the plugin NAME against every rule of its contract.
 
-    Tells the rules that are broken, and how many are kept; --verbose lists those too.
-
-    Exit status 0 when all rules are kept, 1 when one is broken. docs/contract-kit.md explains
-    the rules; `ssl_toolkit.testing` checks them in tests of your own.
+    Print the broken rules with the reason, and the number of passed rules; --verbose lists those
+    too. The exit status is 0 if all rules pass, and 1 otherwise. docs/contract-kit.md explains the
+    rules; `ssl_toolkit.testing` checks them in your own tests.
     """
     from ssl_toolkit.testing import run_checks
     from ssl_toolkit.testing.subject import find_subject

@@ -9,15 +9,15 @@ import click
 from ssl_toolkit.commands.screen import echo, echo_json
 
 
-@click.command(short_help="Check that the folder of a run is whole.")
+@click.command(short_help="Check that a run's folder is complete and consistent.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(run: Path, as_json: bool) -> int:
-    """Check that the run in the folder RUN is whole: files, checksums, and that its parts agree.
+    """Check that the folder RUN is complete: files, checksums, and consistency between files.
 
-    Where its data is at hand, the images are compared with those of the run, by their content.
-    Exit status 0 when it is, 1 with a line for each fault when it isn't.
+    If its data is available, the images are compared with those of the run, by content. The exit
+    status is 0 if everything is in order, and 1 with a line for each fault otherwise.
     """
     from ssl_toolkit.runs.check import check_run
     from ssl_toolkit.text import display_path

@@ -11,33 +11,47 @@ from ssl_toolkit.commands.screen import echo, echo_data
 
 
 @click.command(short_help="Compare algorithms under identical configurations.")
-@click.option("--algos", metavar="A,B,C", help="Algorithms, a row each.")
-@click.option("--seeds", metavar="0,1,5-9", help="A run of each row each (default: 0-2).")
+@click.option("--algos", metavar="A,B,C", help="Algorithms, one row each.")
 @click.option(
-    "--sweep", "sweeps", multiple=True, metavar="KEY=V,V", help="A row for each value. Repeatable."
+    "--seeds", metavar="0,1,5-9", help="Seeds, one run of each row per seed (default: 0-2)."
 )
-@click.option("--baseline", metavar="ROW", help="Row that the others are held against.")
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="KEY=V,V",
+    help="Add a row for each value. Repeatable.",
+)
+@click.option("--baseline", metavar="ROW", help="Row to compare the others with.")
 @click.option(
     "--allow-different",
     "allowed",
     multiple=True,
     metavar="KEY",
-    help="A shared key in which rows may differ. Repeatable.",
+    help="Shared key in which rows may differ. Repeatable.",
 )
 @click.option(
     "--budget",
     metavar="steps|images=N|minutes=M",
-    help="What is equal for all runs (default: steps).",
+    help="Budget that all runs share (default: steps).",
 )
-@click.option("--launcher", metavar="NAME", help="local, ray, slurm or a plugin's.")
-@click.option("--jobs", metavar="N", help="Runs at a time (of a launcher that takes it).")
-@click.option("--threads", metavar="N", help="CPU threads of a run (default: shared out).")
-@click.option("--no-probe", is_flag=True, help="No row for the linear probe under --pretrained.")
+@click.option(
+    "--launcher", metavar="NAME", help="Launcher: local, ray, slurm or a plugin's (default: local)."
+)
+@click.option(
+    "--jobs", metavar="N", help="Maximum number of concurrent runs, if the launcher supports it."
+)
+@click.option(
+    "--threads", metavar="N", help="Number of CPU threads per run (default: cores / jobs)."
+)
+@click.option(
+    "--no-probe", is_flag=True, help="Add no row for the linear probe under --pretrained."
+)
 @configuration_options(without=("algo", "seed"))
-@click.option("--overwrite", is_flag=True, help="Replace the comparison that is in --output.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing comparison in --output.")
 @click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop.")
-@click.option("--quiet", is_flag=True, help="Warnings and results only.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--quiet", is_flag=True, help="Show only warnings and results.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(
     sweeps: tuple[str, ...],
     allowed: tuple[str, ...],
@@ -52,8 +66,8 @@ def command(
 ) -> int:
     """Run several algorithms on the same split, weights and order of images, and compare them.
 
-    Only an algorithm's own section may differ between rows. The same command goes on with what is
-    missing after an interruption, and redoes nothing that is finished.
+    Only an algorithm's own section may differ between rows. After an interruption, run the same
+    command again to finish the remaining runs; finished ones are kept.
     """
     from ssl_toolkit.config.comparison import load_comparison
     from ssl_toolkit.config.locations import find_config

@@ -24,7 +24,7 @@ EXTRAS = {
 
 
 @click.command(short_help="Check this installation.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command() -> None:
     """Show versions, devices, caches, optional extras and broken plugins."""
     for topic, text in _findings():

@@ -13,31 +13,31 @@ from ssl_toolkit.commands.model_options import model_options
 @click.command(short_help="Compute the features of images with a pre-trained backbone.")
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option(
-    "--backbone", required=True, metavar="NAME", help="Registered backbone or timm model."
+    "--backbone", required=True, metavar="NAME", help="Registered backbone or any timm model."
 )
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Weights of the backbone (default: the published ones).",
+    help="Path to the weights of the backbone (default: the published ones).",
 )
 @click.option(
     "--image-size",
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="Side of the images in pixels (default: the backbone's own).",
+    help="Side length of the images in pixels (default: the backbone's).",
 )
 @click.option(
     "--fit",
     type=click.Choice(["crop", "pad"]),
     default="crop",
-    help="How images become square: cut (default) or padded with white.",
+    help="How to make images square: crop the center, or pad with white (default: crop).",
 )
 @click.option(
     "--root",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="What the paths of a manifest are relative to.",
+    help="Base directory of the paths in a manifest.",
 )
 @click.option(
     "--on-bad-image",
@@ -50,7 +50,7 @@ from ssl_toolkit.commands.model_options import model_options
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="Where to write the features: a .npz or .parquet file.",
+    help="Path of the .npz or .parquet file to write.",
 )
 @model_options(device="auto", batch_size=64, workers=True)
 def command(

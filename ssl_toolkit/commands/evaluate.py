@@ -16,25 +16,25 @@ from ssl_toolkit.commands.screen import echo, echo_json
     "--data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Other images with labels of the same classes: a folder or manifest as for training.",
+    help="Path to other images with labels of the same classes: a folder or manifest.",
 )
 @click.option(
     "--root",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="What the paths of a manifest are relative to.",
+    help="Base directory of the paths in a manifest.",
 )
 @click.option(
     "--on-bad-image",
     type=click.Choice(["error", "skip"]),
     default="error",
-    help="What an unreadable image of --data does (default: error).",
+    help="How to handle unreadable images of --data (default: error).",
 )
 @click.option(
     "--confusion",
     type=click.Path(path_type=Path),
     metavar="FILE.png",
-    help="Draw the confusion matrix.",
+    help="Path of a .png to draw the confusion matrix to.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @model_options(device=None, batch_size=None, workers=False)

@@ -16,15 +16,21 @@ MOST = 20
 """Lines of a list that are printed; --json prints all."""
 
 
-@click.command(short_help="Look at images before training.")
+@click.command(short_help="Inspect images before training.")
 @click.argument("data")
-@click.option("--root", metavar="DIR", help="Where the paths of a list start.")
-@click.option("--image-size", metavar="N", help="Side at which they are decoded (default: 32).")
-@click.option("--fit", metavar="crop|pad", help="How they become square (default: crop).")
-@click.option("--workers", metavar="N", help="Threads that read images.")
-@click.option("--contact-sheet", metavar="FILE", help="Write some images of each class: a .png.")
+@click.option("--root", metavar="DIR", help="Base directory of the paths in a manifest.")
+@click.option(
+    "--image-size", metavar="N", help="Side length to decode at, in pixels (default: 32)."
+)
+@click.option("--fit", metavar="crop|pad", help="How to make images square (default: crop).")
+@click.option("--workers", metavar="N", help="Number of threads that read images (default: 0).")
+@click.option(
+    "--contact-sheet",
+    metavar="FILE",
+    help="Path of a .png to write with some images of each class.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(
     data: str,
     root: str | None,
@@ -36,9 +42,8 @@ def command(
 ) -> None:
     """Show what a run with --data DATA would use.
 
-    Layout, classes, counts, sizes, unreadable files, images that are there twice, and leaks into
-    the test. What is decoded here is not decoded again by a run of the same --image-size
-    and --fit.
+    Show layout, classes, counts, sizes, unreadable files, duplicates, and leaks into the test
+    split. A run with the same --image-size and --fit reuses the decoded images.
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.reports.dataset import inspect

@@ -11,16 +11,16 @@ from ssl_toolkit.commands.run import clash
 from ssl_toolkit.commands.screen import echo, echo_json
 
 
-@click.command(short_help="List what is installed.")
+@click.command(short_help="List installed plugins.")
 @click.argument("group", required=False, metavar="[GROUP]", type=click.Choice(registry.GROUPS))
-@click.option("--verbose", is_flag=True, help="Import each plugin; add its state and the reason.")
+@click.option("--verbose", is_flag=True, help="Import each plugin; show its state and the reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(group: str | None, verbose: bool, as_json: bool) -> None:
     """List algorithms, augmenters, backbones, data sets and more, or only one GROUP.
 
-    Reads metadata alone; --verbose imports every plugin and shows the broken ones. Backbones of
-    timm need no entry here: every one of its names works.
+    Only reads metadata; --verbose imports every plugin and shows the broken ones. Every model of
+    timm is a backbone, without an entry here.
     """
     groups = (group,) if group else registry.GROUPS
     rows = [describe(entry, verbose) for name in groups for entry in registry.entries(name)]

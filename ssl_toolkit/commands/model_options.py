@@ -13,24 +13,27 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def model_options(
     *, device: str | None, batch_size: int | None, workers: bool
 ) -> Callable[[Command], Command]:
-    """A decorator that adds ``--device``, ``--batch-size``, ``--debug`` and perhaps ``--workers``.
+    """Return a decorator that adds the options of a trained model.
 
     Args:
         device: the default.
         batch_size: the default; None lets the run decide.
-        workers: whether images are read by threads of which the user may say how many.
+        workers: True to add ``--workers``.
     """
-    told = "Speed and memory." if batch_size is None else f"Default: {batch_size}."
+    default = "of the run" if batch_size is None else batch_size
     options = [
         click.option(
-            "--device", default=device, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps."
+            "--device",
+            default=device,
+            metavar="NAME",
+            help=f"Device: auto, cpu, cuda, cuda:N or mps (default: {device or 'of the run'}).",
         ),
         click.option(
             "--batch-size",
             type=click.IntRange(min=1),
             default=batch_size,
             metavar="N",
-            help=told,
+            help=f"Number of images per batch (default: {default}).",
         ),
     ]
     if workers:
@@ -39,11 +42,11 @@ def model_options(
                 "--workers",
                 type=click.IntRange(0, 256),
                 metavar="N",
-                help="Threads that read images (default: one a processor, 8 at most).",
+                help="Number of threads that read images (default: one per core, at most 8).",
             )
         )
     options.append(
-        click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
     )
 
     def add(command: Command) -> Command:

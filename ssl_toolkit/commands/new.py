@@ -10,7 +10,7 @@ from ssl_toolkit.commands.screen import echo
 from ssl_toolkit.scaffold import KINDS, LICENSES, create
 
 
-@click.command(short_help="Write a project for a plugin of your own.")
+@click.command(short_help="Create a project for a plugin.")
 @click.argument("kind", type=click.Choice([*KINDS]))
 @click.argument("name")
 @click.option(
@@ -19,22 +19,23 @@ from ssl_toolkit.scaffold import KINDS, LICENSES, create
     type=click.Path(path_type=Path),
     default=".",
     metavar="DIR",
-    help="Where the project's folder, called NAME, is made (default: here).",
+    help="Parent directory of the project's folder NAME (default: .).",
 )
 @click.option(
     "--license",
     type=click.Choice([*LICENSES, "none"]),
     default="MIT",
     show_default=True,
-    help="Under which it is published.",
+    help="License of the project.",
 )
-@click.option("--author", metavar="NAME", help="Who holds the copyright.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--author", metavar="NAME", help="Copyright holder.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(kind: str, name: str, parent: Path, license: str, author: str | None) -> None:
-    """Write a complete small project for a plugin: KIND and NAME, such as: algorithm my_method.
+    """Create a small, complete project for a plugin of KIND called NAME.
 
-    One commented source file that works as it stands, tests by the contract kit, packaging with
-    the entry point, README, license, and a file for continuous integration.
+    For example: ssl-toolkit new algorithm my_method. The project has one commented source file
+    that works unchanged, tests with the contract kit, packaging with the entry point, a README, a
+    license, and a file for continuous integration.
     """
     chosen = None if license == "none" else license
     folder = create(kind, name, parent, license=chosen, author=author)

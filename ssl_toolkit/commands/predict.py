@@ -18,7 +18,7 @@ from ssl_toolkit.commands.screen import echo
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Table: .csv, .tsv or .jsonl (default: print CSV).",
+    help="Path of the .csv, .tsv or .jsonl file to write (default: print CSV).",
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
 @model_options(device="auto", batch_size=64, workers=True)

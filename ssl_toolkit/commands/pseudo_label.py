@@ -18,13 +18,13 @@ from ssl_toolkit.commands.screen import echo
     type=click.FloatRange(0, 1),
     default=0.95,
     metavar="P",
-    help="Least probability of a label (default: 0.95).",
+    help="Minimum probability of a label (default: 0.95).",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Manifest for --data: .csv, .tsv or .jsonl (default: print CSV).",
+    help="Path of the manifest to write: .csv, .tsv or .jsonl (default: print CSV).",
 )
 @click.option(
     "--uncertain",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Make the tables and the page of runs or of a comparison.")
+@click.command(short_help="Write tables and an HTML page of runs or a comparison.")
 @click.argument(
     "folders",
     nargs=-1,
@@ -18,18 +18,18 @@ import click
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    metavar="PLACE",
-    help="FILE.html for the page alone, or a folder for the page and the tables.",
+    metavar="PATH",
+    help="Path to write: FILE.html for the page alone, or a folder for page and tables.",
 )
-@click.option("--baseline", metavar="ROW", help="Row that the others are compared with.")
+@click.option("--baseline", metavar="ROW", help="Row to compare the others with.")
 @click.option(
     "--allow-different",
     multiple=True,
     metavar="KEY",
-    help="A shared setting in which rows may differ; it is marked in every table. Repeatable.",
+    help="Setting in which rows may differ; every table marks it. Repeatable.",
 )
-@click.option("--name", metavar="TEXT", help="Title.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--name", metavar="TEXT", help="Title of the report (default: the folder's name).")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(
     folders: tuple[Path, ...],
     output: Path | None,
@@ -37,11 +37,11 @@ def command(
     allow_different: tuple[str, ...],
     name: str | None,
 ) -> None:
-    """Make tables and a page of one comparison, or of runs that belong to none.
+    """Write tables and an HTML page of one comparison, or of separate runs.
 
-    The files of a comparison are written into its folder, the page of a single run into that of
-    the run, those of several runs into the folder report. Runs that differ in their seed alone
-    share a row. Nothing is trained, and the data isn't needed.
+    The output is written to the comparison's folder, to the run's folder for a single run, and to
+    the folder report for several runs. Runs that differ only in their seed share a row. Nothing
+    is trained, and the data is not needed.
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.reports.report import report

@@ -9,7 +9,7 @@ import click
 from ssl_toolkit.commands.run import add_options, common_options, resume_options
 
 
-@click.command(short_help="Go on with a run that was stopped.")
+@click.command(short_help="Resume an interrupted run, or extend a finished one.")
 @click.argument("run", type=click.Path(path_type=Path))
 @resume_options
 @add_options(common_options)
@@ -22,9 +22,9 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Go on with the run in the folder RUN, to the result that it would have had.
+    """Resume the run in the folder RUN; its result is the same as without the interruption.
 
-    A finished run is left as it is, unless --steps asks for more.
+    A finished run is left unchanged, unless --steps is larger than before.
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.interrupts import STATUS

@@ -81,9 +81,12 @@ def _resume_flag(name: str, field: FieldInfo) -> Callable[[Any], Any]:
 
 @click.command(short_help="Train an algorithm and test it.")
 @configuration_options()
-@click.option("--overwrite", is_flag=True, help="Replace the run that is in --output.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run in --output.")
 @click.option(
-    "--continue", "proceed", is_flag=True, help="Go on with this very run if it is in --output."
+    "--continue",
+    "proceed",
+    is_flag=True,
+    help="Resume the run in --output if its configuration is the same.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and stop.")
 @add_options(common_options)
@@ -99,8 +102,8 @@ def command(
 ) -> int:
     """Train an algorithm on images of which a few are labeled, and test it.
 
-    Without --data and --dataset it trains on handwritten digits that come with the package.
-    Everything else that can be set stands in the output of --dry-run.
+    Without --data and --dataset, train on handwritten digits that come with the package. --dry-run
+    prints all other settings.
     """
     from ssl_toolkit.config.loading import load_config
     from ssl_toolkit.config.locations import find_config

@@ -15,7 +15,7 @@ from ssl_toolkit.errors import PluginError
 @click.command(short_help="Show a plugin and its options.")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Tracebacks of errors.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(name: str, as_json: bool) -> None:
     """Show the plugin NAME: its distribution, and its options with default, range and source."""
     from ssl_toolkit.commands.list import describe
