@@ -86,7 +86,7 @@ def unchanged(folder: Path) -> Callable[[], bool]:
         ("evaluate run --confusion new.csv", "ends in .png"),
         ("inspect data --contact-sheet data/test/a/0.png", "nothing is written into the data"),
         ("inspect list.csv --contact-sheet data/test/a/0.png", "is an input"),
-        ("inspect data --contact-sheet list.csv", "is a PNG"),
+        ("inspect data --contact-sheet list.csv", "must be a .png file"),
         ("report run --output new.png", "give FILE.html"),
         ("report run --output mine.png", "give FILE.html"),
         ("report run --output list.csv", "give FILE.html"),
