@@ -78,7 +78,7 @@ class Fixed(Augmenter):
         return apply(work, draws).clamp(0, 1).to(images.dtype)
 
 
-# Not one row an image: the shape of the batch, and a step order that `order` overrides below.
+# Not one row per image: the shape of the batch, and a step order that `order` overrides below.
 _SHARED = {"forward_input_shape", "order"}
 
 _BLOCK = 512

@@ -1,4 +1,4 @@
-"""RandAugment's operations, batched: images (n, 3, H, W) in [0, 1] and n values, one an image.
+"""RandAugment's operations, batched: images (n, 3, H, W) in [0, 1] and n values, one per image.
 
 `values` is (n,), on the device and in the dtype of the images; each operation returns a tensor of
 the images' shape with values in [0, 1], leaves its input alone, draws nothing, and never waits for
@@ -179,7 +179,7 @@ def cutout_(images: Tensor, boxes: Tensor) -> Tensor:
 
     Args:
         images: (n, C, H, W).
-        boxes: (n, 4) int64 rows of top, left, bottom, right, the last two exclusive; what lies
+        boxes: (n, 4) int64 rows of top, left, bottom, right, the last two exclusive; what is
             outside the image is ignored.
     """
     top, left, bottom, right = boxes[:, :, None].unbind(1)

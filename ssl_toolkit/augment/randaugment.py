@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     operation: ops.Operation | None = None
     geometry: ops.Geometry | None = None
     signed: bool = False
-    """Whether the value gets a random sign."""
+    """True if the value gets a random sign."""
 
 
 def _none(level: int) -> float:
@@ -103,7 +103,7 @@ class RandAugment(Augmenter):
 
     The variant ``authors`` has what SimPLE's authors released: brightness is added, contrast
     scaled without a mean, saturation scaled in HSV, solarize inverts what is below its value,
-    levels 1 to 11 overshoot the range by a tenth, signs come from the range, and the square lies
+    levels 1 to 11 overshoot the range by a tenth, signs come from the range, and the square is
     inside the image. Its geometry stays nearest instead of bilinear.
     """
 
@@ -180,7 +180,7 @@ class RandAugment(Augmenter):
             `include_weak`.
         """
         # A row of uniform numbers for each image, filled row after row, so that a longer draw
-        # begins with a shorter one. Those that `include_weak` or `cutout` leave out are drawn all
+        # starts with a shorter one. Those that `include_weak` or `cutout` leave out are drawn all
         # the same: the other draws stay as they are.
         columns = [SHIFT_COLUMNS, 2, 4 * self.config.num_ops]
         uniform = torch.rand(count, sum(columns), generator=generator)

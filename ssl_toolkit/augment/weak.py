@@ -1,4 +1,4 @@
-"""No augmentation, and the weak one: a shifted crop of the reflected image, perhaps mirrored."""
+"""No augmentation, and weak augmentation: a shifted crop of the reflected image, and a flip."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def shift(images: Tensor, draws: AugmentationParams) -> Tensor:
     """Crop images (N, C, H, W) at the drawn offsets, reflecting at the border, then mirror.
 
     The padded image never exists: pixels are gathered by their places in it, a row of which is one
-    slice of a table. Only where these slices begin is computed from the CPU draws, and moved
+    slice of a table. Only the starts of these slices are computed from the CPU draws, and moved
     without a synchronization.
 
     Returns:

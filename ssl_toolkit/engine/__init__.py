@@ -1,1 +1,1 @@
-"""The training loop and what it stands on: views, averages, evaluation, checkpoints."""
+"""The training loop and its parts: views, averages, evaluation, checkpoints."""

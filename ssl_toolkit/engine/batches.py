@@ -3,7 +3,7 @@
 Everything random here is a pure function of (seed, batch number): a resumed run and every
 algorithm of a comparison see the same images in the same order under the same draws.
 
-Algorithms with other numbers of unlabeled images a batch share as much as that allows. Batch t
+Algorithms with other numbers of unlabeled images per batch share as much as that allows. Batch t
 holds positions t·U to (t+1)·U - 1 of one endless order, which depends on the seed and the pool
 alone; row i of a view's draws depends on the seed, t, the kind of the view, its number and i, not
 on U. So the labeled part is equal in every batch. A larger U runs through the same order faster,

@@ -25,7 +25,7 @@ _TRAILER = len(_MARK) + 64
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], *, keep: int = 1) -> None:
-    """Write a checkpoint, whole or not at all; the previous one stands until then.
+    """Write a checkpoint, whole or not at all; the previous one is kept until then.
 
     The file is one that ``torch.load`` opens, followed by the SHA-256 of all before it.
 
@@ -80,8 +80,8 @@ def load_newest(path: Path) -> tuple[dict[str, Any], Path, str]:
         except _DamagedError as error:
             faults.append(str(error))
             continue
-        told = f"{'; '.join(faults)}; going on from the one before, {candidate}"
-        return state, candidate, told if faults else ""
+        warning = f"{'; '.join(faults)}; resuming from the previous checkpoint, {candidate}"
+        return state, candidate, warning if faults else ""
     raise ModelError("; ".join(faults))
 
 
@@ -97,7 +97,7 @@ def kept_checkpoints(path: Path) -> list[Path]:
 
 
 def verify_checksum(path: Path) -> bool | None:
-    """Whether a checkpoint is as it was written; None where it carries no checksum.
+    """Return True if a checkpoint is as it was written; None if it has no checksum.
 
     Raises:
         OSError: it can't be read.

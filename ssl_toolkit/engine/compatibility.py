@@ -1,4 +1,4 @@
-"""What algorithm, model, data and processes need of each other; refused before any training."""
+"""Requirements between algorithm, model, data and processes, checked before any training."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def check_input(features: NDArray[np.float32] | None, backbone: str | None) -> N
     holds = None if features is None else features.shape[1]
     takes = feature_length(backbone or "")
     if holds != takes:
-        told = [
+        inputs = [
             "images" if length is None else f"features of length {length}"
             for length in (takes, holds)
         ]
-        raise ConfigError(f"--backbone {backbone} takes {told[0]}, and the data holds {told[1]}")
+        raise ConfigError(f"--backbone {backbone} takes {inputs[0]}, the data holds {inputs[1]}")
 
 
 def check_parts(settings: ResolvedSettings, classifier: Classifier, size: int) -> None:
@@ -123,7 +123,7 @@ def check_parts(settings: ResolvedSettings, classifier: Classifier, size: int) -
 
 
 def has_batchnorm(module: nn.Module) -> bool:
-    """Whether a layer normalizes by the statistics of a batch."""
+    """Return True if a layer normalizes by the statistics of a batch."""
     return any(isinstance(m, BatchNorm) for m in module.modules())
 
 

@@ -26,7 +26,7 @@ def compile_forwards(trainer: Trainer) -> str:
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
-        return f"--compile: torch can't compile here, going on without it ({reason})"
+        return f"--compile: torch can't compile here, continuing without it ({reason})"
     for model in {id(m): m for m in (trainer.classifier, trainer.eval_model)}.values():
         model.compile(dynamic=False)
     return ""

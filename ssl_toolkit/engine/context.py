@@ -1,4 +1,4 @@
-"""What the engine lets an algorithm ask of it during a step."""
+"""The engine's implementation of `Context`, which an algorithm gets at each step."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class EngineContext(Context):
         return gradient.float()
 
     def all_reduce_sum(self, value: Tensor) -> Tensor:
-        """As `Context.total`."""
+        """As `Context.all_reduce_sum`."""
         return self._processes.all_reduce_sum(value)
 
     def all_gather(self, value: Tensor, dim: int = 0) -> Tensor:
@@ -85,7 +85,7 @@ class EngineContext(Context):
         return self._processes.all_gather(value, dim)
 
     def local_shard(self, value: Tensor, dim: int = 0) -> Tensor:
-        """As `Context.share`."""
+        """As `Context.local_shard`."""
         return self._processes.local_shard(value, dim)
 
 

@@ -70,8 +70,7 @@ def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
     """The precision that will be used, and a warning where that is not the one asked for.
 
     ``auto`` is bf16 on GPUs that compute in it themselves, fp32 elsewhere. A CPU without native
-    bfloat16 is twice as slow under autocast (measured), and fp16 is for CUDA; both go on in float32
-    there.
+    bfloat16 is twice as slow under autocast (measured), fp16 is for CUDA; both use float32 there.
     """
     if asked == "auto":
         cuda = device.type == "cuda"
@@ -85,7 +84,7 @@ def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
 
 
 def native_bfloat16() -> bool:
-    """Whether this CPU computes in bfloat16 itself."""
+    """Return True if this CPU computes in bfloat16 natively."""
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(
         bool(capabilities.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")

@@ -88,7 +88,7 @@ class Experiment:
 
     @cached_property
     def content(self) -> Content:
-        """What the images of the split hold."""
+        """Content of the images of the split."""
         return content_of(self.table, self.split)
 
     @cached_property
@@ -140,8 +140,8 @@ def _prepare(
         torch.cuda.set_device(device)
     settings = config.settings
     precision, warning = choose_precision(settings.precision, device)
-    told = unfinished_warm_up(settings.schedule, settings.lr, settings.steps)
-    warnings = [text for text in (warning, told) if text]
+    warm_up = unfinished_warm_up(settings.schedule, settings.lr, settings.steps)
+    warnings = [text for text in (warning, warm_up) if text]
 
     if table is None:
         table = load_table(settings, progress)
@@ -176,7 +176,7 @@ def _prepare(
         check_parts(settings, classifier, processes.size)
 
     images, rows = training_images(table, split, settings, device, progress)
-    if stored is not None:  # now that what can't be read was told
+    if stored is not None:  # unreadable files have been reported by now
         stored.check(table)
     if settings.labeled_in_pool is None:
         in_pool = bool(np.isin(split.labeled, split.unlabeled).any())
@@ -302,9 +302,9 @@ def _drawn(
 def _without_leaks(
     table: ImageTable, split: Split, settings: ResolvedSettings
 ) -> tuple[Split, Leaks]:
-    """The split, without leaks if they shall be dropped; and what was found.
+    """Return the split, without duplicates if they are to be dropped, and the duplicates found.
 
-    The images of a named data set are only looked at if they shall: its split is that of its
+    The images of a named data set are compared only if asked for: its split is that of its
     papers, and hashing it takes time at every start.
     """
     if settings.data is None and not settings.drop_leaks:

@@ -188,15 +188,15 @@ def _digest_of_model(classifier: Classifier) -> bytes:
 
 
 def _code(module: nn.Module) -> str:
-    """What a module computes, as far as it can be told: its layers, and the text of its code.
+    """Describe the computation of a module: its layers, and the text of its code.
 
     Equal weights don't make equal features: `tf_` models of timm pad otherwise than their twins,
-    and whoever works on a plugin changes what it computes under the same names.
+    and the author of a plugin changes its computation under the same names.
     """
-    told = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
     with contextlib.suppress(OSError, TypeError):  # typed in at a prompt
-        told += inspect.getsource(sys.modules[type(module).__module__])
-    return f"{type(module).__module__}.{type(module).__qualname__} {told}"
+        text += inspect.getsource(sys.modules[type(module).__module__])
+    return f"{type(module).__module__}.{type(module).__qualname__} {text}"
 
 
 def _digest_of_pixels(store: ImageTensorStore, rows: Tensor) -> bytes:

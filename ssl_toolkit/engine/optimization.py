@@ -117,7 +117,7 @@ def unfinished_warm_up(schedule: ScheduleSettings, rate: float, max_steps: int) 
 
 
 def all_finite(module: nn.Module) -> bool:
-    """Whether every parameter and floating-point buffer is finite; waits for the device once."""
+    """Return True if all parameters and float buffers are finite; waits for the device once."""
     tensors = [
         tensor.detach()
         for tensor in [*module.parameters(), *module.buffers()]

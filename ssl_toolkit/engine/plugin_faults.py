@@ -1,4 +1,4 @@
-"""What the code of a plugin raises, told with the plugin, the file and the line."""
+"""Errors raised by the code of a plugin, reported with plugin, file and line."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Suspect:
 
     @property
     def label(self) -> str:
-        """As it is told."""
+        """The name to report."""
         return f"{self.kind} {self.name!r}"
 
     @property
     def advice(self) -> str:
         """How its author learns more; a class of a notebook has no name outside."""
         if self.entry.distribution != registry.NOTEBOOK:
-            return f"`ssl-toolkit check {self.name}` tells more"
-        return f"ssl_toolkit.testing.check_{self.kind}({self.plugin.__name__}) tells more"
+            return f"see `ssl-toolkit check {self.name}`"
+        return f"see ssl_toolkit.testing.check_{self.kind}({self.plugin.__name__})"
 
 
 @contextmanager
 def plugin_faults(settings: Settings, raised: type[ToolkitError]) -> Iterator[None]:
-    """Inside the block, an error out of a plugin's code is told as that plugin's.
+    """Inside the block, an error in a plugin's code is reported as that plugin's.
 
     Errors that have a line of their own (those of this toolkit, of files, of a full GPU) and those
     of no plugin are left alone.
@@ -66,8 +66,8 @@ def plugin_faults(settings: Settings, raised: type[ToolkitError]) -> Iterator[No
     except (ToolkitError, OSError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if told := _told(error, _suspects(settings)):
-            raise raised(told) from error
+        if message := _message(error, _suspects(settings)):
+            raise raised(message) from error
         raise
 
 
@@ -97,19 +97,19 @@ def construct(kind: str, name: str, plugin: Callable[..., T], *args: Any, **kwar
 
 
 def own_frames(error: BaseException, package: str) -> Frames:
-    """The frames of an error that lie in a package, the innermost one last."""
+    """The frames of an error in the files of a package, the innermost one last."""
     return [(f, n) for f, n in traceback.walk_tb(error.__traceback__) if _package(f) == package]
 
 
 def short(path: str | None) -> str:
-    """A path as it is told: relative to the working directory where it lies below that."""
+    """Return a path to report: relative to the working directory if it is below that."""
     try:
         return str(Path(path or "").relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-def _told(error: Exception, suspects: list[Suspect]) -> str:
+def _message(error: Exception, suspects: list[Suspect]) -> str:
     """The error in one line, empty when no plugin has a part in it."""
     if isinstance(error, WrongOutputError):
         (algorithm,) = (suspect for suspect in suspects if suspect.kind == "algorithm")
@@ -166,7 +166,7 @@ def _package(frame: FrameType) -> str:
 
 
 def _is_call_of(frame: FrameType, plugin: type) -> bool:
-    """Whether the frame is that of a method of the class."""
+    """Return True if the frame is that of a method of the class."""
     first = _first_argument(frame)
     return first is plugin or isinstance(first, plugin)
 

@@ -19,8 +19,8 @@ def shares_of(counts: Sequence[int]) -> Tensor:
     return (given / given.sum()).float()
 
 
-def labels_tell(counts: Sequence[int]) -> bool:
-    """Whether the numbers of labels say anything of the pool.
+def labels_are_informative(counts: Sequence[int]) -> bool:
+    """Return True if the label counts say anything about the pool.
 
     Equal numbers, up to one image, are there by design (``--labels-per-class``) whatever the pool
     is like.
@@ -46,7 +46,7 @@ def estimate_shares(probs: Tensor, label_counts: Sequence[int]) -> Tensor:
 
 
 def class_shares(label_counts: Sequence[int], estimate: Tensor | None) -> Tensor:
-    """The best that is known of the shares: the labels' where they tell, else the estimate.
+    """Return the best known shares: of the labels if they are informative, else the estimate.
 
     Args:
         label_counts: labeled images of each class.
@@ -55,6 +55,6 @@ def class_shares(label_counts: Sequence[int], estimate: Tensor | None) -> Tensor
     Returns:
         (C,) float32 that sum to 1.
     """
-    if estimate is None or labels_tell(label_counts):
+    if estimate is None or labels_are_informative(label_counts):
         return shares_of(label_counts)
     return estimate

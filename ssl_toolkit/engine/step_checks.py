@@ -1,4 +1,4 @@
-"""What a step returns, checked before it is used: types, names and shapes, no value on a device."""
+"""Checks of what a step returns: types, names and shapes, but no value on a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ssl_toolkit.interfaces import Batch, Loss, StepOutput
 
 
 class WrongOutputError(Exception):
-    """A step did what it must not; the message goes on from "step of algorithm 'x'"."""
+    """A step did what it must not; the message continues "step of algorithm 'x'"."""
 
 
 def check_output(output: Any, batch: Batch, num_classes: int) -> None:
@@ -41,7 +41,7 @@ def check_output(output: Any, batch: Batch, num_classes: int) -> None:
             if not is_name(name):
                 raise WrongOutputError(
                     f"returned {name!r} as a name in {field}; names are lower-case letters, "
-                    "digits and underscores, and begin with a letter"
+                    "digits and underscores, and start with a letter"
                 )
     if not output.losses:
         raise WrongOutputError("returned no losses")
@@ -73,19 +73,19 @@ def check_gradients(total: Tensor, untouched: Iterable[nn.Parameter]) -> None:
 
 
 def is_engine_metric(name: str, output: StepOutput) -> bool:
-    """Whether the engine logs a column of its own under the name of a metric."""
+    """Return True if the engine itself logs a column under the name of a metric."""
     key = f"{TRAIN}{name}"
     return key in ENGINE_METRICS or any(key == false_pairs(pair).name for pair in output.pairs)
 
 
 @cache
 def is_name(name: object) -> bool:
-    """Whether a loss, a metric or a criterion of pairs can be called so."""
+    """Return True if the name is valid for a loss, a metric or a criterion of pairs."""
     return isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name) is not None
 
 
 def is_weight(weight: object) -> bool:
-    """Whether a number can be the weight of a loss."""
+    """Return True if a number can be the weight of a loss."""
     return isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.engine.shares import labels_tell
+from ssl_toolkit.engine.shares import labels_are_informative
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import Metric, StepOutput
 
@@ -50,7 +50,7 @@ class StepRecorder:
         self._processes = processes or ProcessGroup()
         self._metrics = {metric.name: metric for metric in metrics}
         self._class_counts = [0.0] * len(label_counts)
-        known = [label_counts] if label_counts and labels_tell(label_counts) else []
+        known = [label_counts] if label_counts and labels_are_informative(label_counts) else []
         known += [validation_counts] if sum(validation_counts) else []
         self._known = [[count / sum(counts) for count in counts] for counts in known]
         self.estimate: Sequence[float] = ()

@@ -45,7 +45,7 @@ class Trainer:
     Args:
         settings: of the run.
         classifier: the live model.
-        algorithm: the objective.
+        algorithm: computes the losses.
         augmenters: those of the weak and strong views; they may keep state.
         batches: where batches come from.
         optimizer: over the parameters of classifier and algorithm.
@@ -57,8 +57,8 @@ class Trainer:
         observers: called with each row of metrics.
         save: called where a checkpoint is due.
         stepped: called after each step with its seconds, those of an evaluation included.
-        stop: asked after each step for a reason to stop early, "" for none.
-        announce: called with what the probe reaches, before the first step.
+        stop: called after each step; returns a reason to stop early, "" for none.
+        announce: called with the result of the probe, before the first step.
         processes: the processes that train together; all of them call the same methods.
     """
 
@@ -80,7 +80,7 @@ class Trainer:
     announce: Callable[[ProbeResult], None] = lambda probe: None
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     transfer: Transfer | None = None
-    """What is done with the features of the first weights; None where nothing is."""
+    """Use of the features of the first weights; None for none."""
     test: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """(n,) rows of the test images, for the probe that the run is compared with."""
 
@@ -98,7 +98,7 @@ class Trainer:
     """Used pseudo labels of each class between the last two evaluations."""
     recorder: StepRecorder = field(default_factory=StepRecorder)
     probe: ProbeResult | None = None
-    """What the linear probe of the first weights reaches."""
+    """Accuracy of the linear probe of the first weights."""
 
     def __post_init__(self) -> None:
         self._step_module: nn.Module = StepModule(self.classifier, self.algorithm)
@@ -139,7 +139,7 @@ class Trainer:
         keep_freed_memory(self.classifier.mean.device)
         self.classifier.train()
         while self.step < steps:
-            began = time.perf_counter()
+            step_started = time.perf_counter()
             set_learning_rate(self.optimizer, s.schedule, self.step, steps)
             self._scan_if_due()
             for number in range(
@@ -161,7 +161,7 @@ class Trainer:
                 self.seconds = before + flushed - started
                 for observe in self.observers:
                     observe(row | {"seconds": self.seconds})
-            self.stepped(time.perf_counter() - began)
+            self.stepped(time.perf_counter() - step_started)
             reason = self.processes.any_reason(self.stop()) if self.step < steps else ""
             if reason or self.step % s.save_every == 0 or self.step == steps:
                 self.seconds = before + time.perf_counter() - started
@@ -321,8 +321,8 @@ class Trainer:
                 "finite checkpoint is kept"
             )
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
-            told = "gradients overflow fp16 at every step; the last finite checkpoint is kept"
-            raise TrainingError(f"{told}; use --precision bf16 or fp32")
+            message = "gradients overflow fp16 at every step; the last finite checkpoint is kept"
+            raise TrainingError(f"{message}; use --precision bf16 or fp32")
         self.save()
         self.saved = self.step
 
@@ -350,7 +350,7 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on exactly, as tensors and plain types."""
+        """Return everything that a run needs to resume exactly, as tensors and plain types."""
         return {
             "step": self.step,
             "seconds": self.seconds,

@@ -1,4 +1,4 @@
-"""What a pre-trained backbone gives before the first step: features, the probe, the first head."""
+"""Use of a pre-trained backbone before the first step: features, the probe, the first head."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBE_IMAGES = 2000
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What the linear probe of the first weights reaches, for comparison with the run."""
+    """Result of the linear probe of the first weights, for comparison with the run."""
 
     strength: float
     """C of the logistic regression."""
@@ -80,7 +80,7 @@ class Transfer:
 
     @property
     def fits(self) -> bool:
-        """Whether a probe or a transform is fitted to features before the first step."""
+        """True if a probe or a transform is fitted to features before the first step."""
         return self.probe or self.head == "probe" or (self.head == "zero" and self.frozen)
 
     def start(
@@ -209,7 +209,7 @@ def _spread(features: Tensor, rows: Tensor, store: ImageTensorStore) -> Tensor:
 
 
 def training_features(images: TrainingImages, blocks: tuple[int, ...]) -> TrainingFeatures:
-    """What a `FeatureAlgorithm` is fitted to, of images that draw from features."""
+    """Return the features that a `FeatureAlgorithm` is fitted to."""
     assert images.features is not None
     assert images.feature_views is not None
     views = images.feature_views

@@ -34,13 +34,13 @@ class Views:
 
     @property
     def needs_unlabeled(self) -> bool:
-        """Whether any view of unlabeled images is wanted."""
+        """True if any view of unlabeled images is requested."""
         return self.unlabeled_weak + self.unlabeled_strong > 0
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What an algorithm may know about the run when it is built."""
+    """Facts about the run, for the constructor of an algorithm."""
 
     num_classes: int
     feature_dim: int
@@ -83,7 +83,7 @@ class ForwardOutput(NamedTuple):
 
 
 class Context(ABC):
-    """What `Algorithm.step` may ask of the engine. Built by the engine, never by a plugin."""
+    """The engine, as `Algorithm.step` sees it. Built by the engine, never by a plugin."""
 
     step: int
     """Optimizer steps already done: 0 at the first call."""
@@ -231,7 +231,7 @@ class TrainingFeatures:
 
 @dataclass(frozen=True)
 class PseudoLabels:
-    """What the algorithm believes about the unlabeled images of the step, for the metrics."""
+    """The pseudo labels of the unlabeled images of the step, for the metrics."""
 
     probs: Tensor
     """(U, C) rows that sum to 1, without gradient."""
@@ -241,7 +241,7 @@ class PseudoLabels:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What `Algorithm.step` returns."""
+    """The result of `Algorithm.step`."""
 
     losses: Mapping[str, Loss]
     """At least one term, by name (lower-case letters, digits, underscores); that on the labels is
@@ -276,7 +276,7 @@ class Algorithm(nn.Module, ABC):
     plugin_kind: ClassVar[str] = "algorithms"
     Config: ClassVar[type[Options]] = Options
     uses_hidden_labels: ClassVar[bool] = False
-    """Whether the algorithm is given the hidden labels of unlabeled images (an upper bound)."""
+    """True if the algorithm gets the hidden labels of unlabeled images (an upper bound)."""
     is_baseline: ClassVar[bool] = False
     """True if a comparison holds the other algorithms against this one by default."""
     auto_rank: ClassVar[int] = 0
@@ -291,7 +291,7 @@ class Algorithm(nn.Module, ABC):
     undeclared metric is a mean under its name. A declaration named ``loss.<term>`` or
     ``pair_<criterion>_false`` is the title of what the engine logs of a loss or of `pairs`."""
     mixes_images: ClassVar[bool] = False
-    """Whether `step` computes new images from its views (MixUp, CutMix, perturbations), so that
+    """True if `step` computes new images from its views (MixUp, CutMix, perturbations), so that
     the features of a frozen backbone, computed before, cannot stand in for them."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
@@ -307,7 +307,7 @@ class Algorithm(nn.Module, ABC):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """The losses of one batch.
 
-        Called once a batch under the run's autocast, with the model in train mode; several times
+        Called once per batch under the run's autocast, with the model in train mode; several times
         for one optimizer step under gradient accumulation, so that buffers changed here move with
         every batch. Must not call backward, change the batch, or transfer anything to the host.
 

@@ -25,7 +25,7 @@ class Augmenter(nn.Module, ABC):
     plugin_kind: ClassVar[str] = "augmenters"
     Config: ClassVar[type[Options]] = Options
     wants_feedback: ClassVar[bool] = False
-    """Whether the engine shows it the model's answers to its own views, through `feedback`."""
+    """True if the engine reports the model's predictions on its views through `feedback`."""
 
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Augmenter(nn.Module, ABC):
         """Draw the parameters for some images, one row each.
 
         Under one seed the rows of a shorter draw are the first rows of a longer one: algorithms
-        that take different numbers of images a step then share the draws of the first. A single
+        that take different numbers of images per step then share the draws of the first. A single
         ``torch.rand(count, k, generator=generator)`` with a column for each parameter does that;
         one tensor drawn after another doesn't, and neither does `torch.randn`.
 
@@ -88,9 +88,9 @@ class Augmenter(nn.Module, ABC):
         return self.draw(count, height, width, generator)
 
     def feedback(self, draws: AugmentationParams, probs: Tensor, labels: Tensor) -> None:
-        """Learn from the model's answers to the probe views of labeled images.
+        """Learn from the model's predictions on the probe views of labeled images.
 
-        Called once a batch before its views are drawn, when `wants_feedback`: several times for one
+        Called once per batch before its views are drawn, if `wants_feedback`: several times per
         optimizer step under gradient accumulation.
 
         Args:

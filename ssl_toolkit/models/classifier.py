@@ -115,7 +115,7 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
 def hold_statistics(module: nn.Module) -> Iterator[None]:
     """Let BatchNorm layers in train mode normalize by the batch but leave running values alone.
 
-    Layers in eval mode go on using their running statistics. Not for use from several threads on
+    Layers in eval mode still use their running statistics. Not for use from several threads on
     one module.
     """
     # With track_running_stats False a layer in train mode neither reads nor writes its buffers.

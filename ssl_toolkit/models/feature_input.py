@@ -25,7 +25,7 @@ def feature_length(backbone_name: str) -> int | None:
 
 
 def input_text(backbone_name: str, images: str) -> str:
-    """What a model takes, in words; `images` where it takes images."""
+    """Describe the input of a model; `images` if it takes images."""
     length = feature_length(backbone_name)
     return images if length is None else f"(N, {length}) float32 features"
 

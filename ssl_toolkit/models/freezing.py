@@ -42,7 +42,7 @@ def freeze(classifier: Classifier, what: str) -> None:
 
 
 def has_batchnorm(backbone: nn.Module) -> bool:
-    """Whether a backbone has BatchNorm layers."""
+    """Return True if a backbone has BatchNorm layers."""
     return any(isinstance(layer, BatchNorm) for layer in backbone.modules())
 
 
@@ -68,7 +68,7 @@ def _until(backbone: nn.Module, name: str) -> list[nn.Module]:
 
 
 def _inner(backbone: nn.Module) -> nn.Module:
-    """Where the names of the parts begin: in timm's model, not in what wraps it."""
+    """Return the module that the part names refer to: timm's model, not its wrapper."""
     model = getattr(backbone, "model", backbone)
     return model if isinstance(model, nn.Module) else backbone
 

@@ -70,7 +70,7 @@ class FeatureTransform(nn.Module):
         self.in_features = len(mean)
 
     def blocks(self, features: Tensor) -> Tensor:
-        """What the mean is subtracted from, (N, D)."""
+        """Features (N, D) before the mean is subtracted."""
         parts = []
         for part, shift, scale, power, weight in zip(
             torch.split(features, self._sizes, dim=-1),

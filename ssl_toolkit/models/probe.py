@@ -40,7 +40,7 @@ class Probe:
     """Of that cross-validation; 0 for none."""
     temperature: float = 1.0
     """T by which the logits are to be divided for probabilities that are right as often as they
-    say; the same cross-validation tells."""
+    say; the same cross-validation decides."""
 
     def calibrated_head(self) -> FeatureHead:
         """The head with its logits divided by the temperature; it predicts the same classes."""
@@ -51,7 +51,7 @@ class Probe:
 
 
 class CrossValidation(NamedTuple):
-    """What cross-validation on the labels says of a logistic regression."""
+    """Result of cross-validating a logistic regression on the labels."""
 
     strength: float
     """C with the smallest log loss."""
@@ -251,7 +251,7 @@ def fit_logistic_regression(
     """
     weight, bias = np.zeros((num_classes, x.shape[1])), np.full(num_classes, -30.0)
     found = np.unique(y)
-    if len(found) == 1:  # nothing to tell apart
+    if len(found) == 1:  # nothing to distinguish
         bias[found] = 0
         return weight, bias
     from sklearn.exceptions import ConvergenceWarning

@@ -42,7 +42,7 @@ class Probabilities(nn.Module):
 
 
 def metadata(config: dict[str, Any]) -> dict[str, Any]:
-    """What a program's file says of itself, from the configuration of an exported model.
+    """Metadata of a program's file, from the configuration of an exported model.
 
     Args:
         config: as `load_exported` returns it.

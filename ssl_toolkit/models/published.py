@@ -1,4 +1,4 @@
-"""Published weights of timm models: where they lie on this computer, and how to get them.
+"""Published weights of timm models: where they are on this computer, and how to get them.
 
 Nothing here loads code from a file: pickles are read with ``weights_only``.
 """
@@ -96,14 +96,14 @@ def _download(name: str, configuration: Any) -> Path:
 
     remedy = "give a file with --weights FILE, or leave --pretrained out"
     absent = f"the published weights of backbone {name!r} are not on this computer and"
-    if _told_offline():
+    if _is_offline():
         raise ModelError(f"{absent} downloads are switched off (HF_HUB_OFFLINE); {remedy}")
     url = constants.ENDPOINT
     try:
         for repository, revision, filename in _places_in_hub(configuration):
             url = hf_hub_url(repository, filename, revision=revision)
             status = _status(url)
-            if status == 404:  # the weights may lie there under another name
+            if status == 404:  # the weights may be there under another name
                 continue
             if status == 200:
                 return Path(hf_hub_download(repository, filename, revision=revision))
@@ -123,7 +123,7 @@ def _download(name: str, configuration: Any) -> Path:
         raise ModelError(f"{absent} {host} does not give them ({reason}); {remedy}") from error
 
 
-def _told_offline() -> bool:
+def _is_offline() -> bool:
     from huggingface_hub import constants
 
     # The library reads the variable once, at its import; a notebook may set it later.
@@ -184,7 +184,7 @@ def lite0_state_dict(path: Path) -> dict[str, Tensor]:
         for stage, count in enumerate(blocks_of_stages)
         for block in range(count)
     ]
-    # The first block has no expansion: its layers begin with the depthwise convolution.
+    # The first block has no expansion: its layers start with the depthwise convolution.
     first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
     later = {
         "_expand_conv": "conv_pw",

@@ -28,7 +28,7 @@ class TimmBackbone(Backbone):
         pretrained: whether to load the published weights (see `published_weights`).
 
     Raises:
-        PluginError: timm has no such model; near names are told.
+        PluginError: timm has no such model; the message has near names.
         ModelError: the model can't take the size, or its weights can't be had.
     """
 
@@ -92,7 +92,7 @@ class TimmBackbone(Backbone):
 
     @classmethod
     def takes_other_sizes(cls, name: str) -> bool:
-        """Whether the model has no position table or the like: timm's ``fixed_input_size``."""
+        """True if the model has no position table or the like: timm's ``fixed_input_size``."""
         import timm
 
         configuration: Any = timm.get_pretrained_cfg(name)
@@ -230,7 +230,7 @@ def _check_known(name: str) -> None:
 
 
 def _allowed(name: str, error: Exception) -> str:
-    """What the image size must be, or what timm says where the model does not tell."""
+    """Describe the required image size, or return what timm says if the model does not."""
     import timm
 
     try:

@@ -195,15 +195,15 @@ def _load_head(
 ) -> str:
     """Load a head where it fits; otherwise say why it was left out."""
     if head is None:
-        return "its head was left out"
+        return "skipped its head"
     own = head.state_dict()
     if values.keys() != own.keys() or any(values[k].shape != own[k].shape for k in own):
         rows = next(iter(values.values())).shape[:1]
         of = f" of {rows[0]} classes" if rows else ""
-        return f"its head{of} was left out, this one starts anew"
+        return f"skipped its head{of}; the new head is random"
     if not _same(theirs, ours):
         assert theirs is not None
-        return f"its head for other classes ({_some(theirs)}) was left out, this one starts anew"
+        return f"skipped its head for other classes ({_some(theirs)}); the new head is random"
     head.load_state_dict(values)
     return ""
 
@@ -251,7 +251,7 @@ def _plain(key: str) -> str:
 
 def _without_wrappers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain = {_plain(key): tensor for key, tensor in tensors.items()}
-    # Where two networks lie in one file (a student and a teacher), keys must stay apart.
+    # Where a file holds two networks (a student and a teacher), keys must stay separate.
     return plain if len(plain) == len(tensors) else dict(tensors)
 
 

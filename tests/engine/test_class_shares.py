@@ -13,7 +13,7 @@ from torch import Tensor
 from toy_context import FakeContext, build, make_batch
 
 from ssl_toolkit import Loss, PseudoLabels, StepOutput, ops
-from ssl_toolkit.engine.shares import class_shares, estimate_shares, labels_tell
+from ssl_toolkit.engine.shares import class_shares, estimate_shares, labels_are_informative
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.runs.health import collapse
@@ -70,10 +70,10 @@ def test_the_estimate_starts_at_the_shares_of_the_labels() -> None:
     ("counts", "tell"),
     [((5, 5, 5), False), ((5, 4, 5), False), ((9, 2, 4), True), ((3, 5, 4), True)],
 )
-def test_labels_tell_where_their_numbers_are_not_equal_by_design(
+def test_labels_are_informative_where_their_numbers_are_not_equal_by_design(
     counts: tuple[int, ...], tell: bool
 ) -> None:
-    assert labels_tell(counts) is tell
+    assert labels_are_informative(counts) is tell
     estimate = torch.tensor([0.7, 0.2, 0.1])
     own = torch.tensor(counts) / sum(counts)
     assert torch.equal(class_shares(counts, estimate), own if tell else estimate)

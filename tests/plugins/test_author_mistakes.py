@@ -213,7 +213,7 @@ def test_a_wrong_answer_of_a_step_is_told_in_one_line(mistake: str, tmp_path: Pa
     place = rf"{HERE}:{step.__code__.co_firstlineno}"
     expected = (
         rf"step of algorithm 'mistaken' \({place}\) {re.escape(told)}.*; "
-        r"ssl_toolkit\.testing\.check_algorithm\(Mistaken\) tells more"
+        r"see ssl_toolkit\.testing\.check_algorithm\(Mistaken\)"
     )
     assert re.fullmatch(expected, message)
     summary = json.loads((output / "summary.json").read_text())
@@ -269,7 +269,7 @@ def test_what_a_step_raises_is_told_with_its_line(step: Any, tmp_path: Path) -> 
     with pytest.raises(TrainingError) as caught:
         train(tmp_path / "run")
     place = f"{HERE}:{step.__code__.co_firstlineno + offset}"
-    expected = rf"{kind} in {step.__name__} of algorithm 'mistaken' \({place}\): {text}.*; ssl_"
+    expected = rf"{kind} in {step.__name__} of algorithm 'mistaken' \({place}\): {text}.*; see ssl_"
     assert re.match(expected, str(caught.value))
     assert type(caught.value.__cause__).__name__ == kind
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
@@ -288,7 +288,7 @@ def test_the_command_tells_an_installed_one_how_to_check(
     assert re.match(
         rf"error: IndexError in other_view of algorithm 'mistaken' \({HERE}:\d+\)", line
     )
-    assert line.endswith("; `ssl-toolkit check mistaken` tells more")
+    assert line.endswith("; see `ssl-toolkit check mistaken`")
     assert "Traceback" not in done.stdout + done.stderr
 
 

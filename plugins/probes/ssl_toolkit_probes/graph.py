@@ -124,7 +124,7 @@ def spread_labels(x: Tensor, one_hot: Tensor, k: int, alpha: float, gamma: float
     counts = one_hot.sum(dim=0).clamp_min(1)
     sources = np.zeros((n, one_hot.shape[1]))
     sources[: len(one_hot)] = (one_hot / counts).numpy()
-    # Conjugate gradients: eigenvalues of the system lie in [1 - alpha, 1 + alpha].
+    # Conjugate gradients: the eigenvalues of the system are in [1 - alpha, 1 + alpha].
     solved = [cg(system, column, rtol=1e-10, maxiter=1000)[0] for column in sources.T]
     spread = torch.from_numpy(np.stack(solved, axis=1)).clamp_min(0) + 1e-9
     targets = spread / spread.sum(dim=-1, keepdim=True)
