@@ -66,7 +66,7 @@ def test_compiled_steps_are_the_eager_ones_but_for_rounding(tmp_path: Path) -> N
         command += ["--output", str(tmp_path / name)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
-        assert "going on without" not in ended.stdout
+        assert "continuing without" not in ended.stdout
     eager, compiled = losses(tmp_path / "eager"), losses(tmp_path / "compiled")
     assert compiled != eager
     assert compiled == pytest.approx(eager, rel=1e-3)
