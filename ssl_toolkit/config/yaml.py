@@ -13,6 +13,10 @@ from typing import Any
 import yaml
 
 from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.files import format_fault, write_text
+
+FORMAT = 1
+"""The number of the layout of configuration files, optional in those that people write."""
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -88,6 +92,8 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a configuration is a map of keys, not a {type(tree).__name__}")
+    if fault := format_fault(tree.pop("format", FORMAT), FORMAT):
+        raise ConfigError(f"{path}: {fault}")
     return tree
 
 
@@ -99,6 +105,7 @@ def read_dumped(path: Path) -> dict[str, Any]:
     """
     read(path)
     tree: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    tree.pop("format", None)
     return tree
 
 
@@ -117,3 +124,13 @@ _TextDumper.add_representer(str, _text)
 def dump(tree: dict[str, Any]) -> str:
     """Write a tree of plain types so that `parse` and the fields' types give it back."""
     return yaml.dump(tree, Dumper=_TextDumper, sort_keys=False, allow_unicode=True)
+
+
+def write(path: Path, tree: dict[str, Any]) -> None:
+    """Write a configuration file with its format number, whole or not at all.
+
+    Args:
+        path: the file.
+        tree: plain types.
+    """
+    write_text(path, dump({"format": FORMAT, **tree}))

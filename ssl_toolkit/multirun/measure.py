@@ -22,7 +22,7 @@ from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError
-from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.files import write_json
 from ssl_toolkit.interfaces import Job, Launcher
 from ssl_toolkit.launchers.job import last_error
 from ssl_toolkit.multirun.in_process import InProcess
@@ -77,7 +77,7 @@ def _job(plan: Plan, name: str, row: PlannedRow, place: Path) -> Job:
     folder = place / row.slug
     folder.mkdir(parents=True)
     config = folder / "config.yaml"
-    write_text(config, yaml.dump(plan.first(row).tree()))
+    yaml.write(config, plan.first(row).tree())
     command = (sys.executable, "-m", "ssl_toolkit.multirun.measure", str(config))
     answered = (*command, str(folder / "costs.json"))
     return plan.job(name, answered, folder, folder / "log.txt", row)

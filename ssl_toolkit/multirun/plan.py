@@ -30,7 +30,6 @@ from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import own_device
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, UserError
-from ssl_toolkit.files import write_text
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
 from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.processes.children import cores
@@ -325,8 +324,8 @@ def write_plan(plan: Plan) -> None:
             tree = config.tree() | {"group": plan.name}
             path = plan.config_path(row, seed)
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, yaml.dump(tree))
-    write_text(plan.folder / "comparison.yaml", yaml.dump(comparison.tree))
+            yaml.write(path, tree)
+    yaml.write(plan.folder / "comparison.yaml", comparison.tree)
     PlanFile(
         name=plan.name,
         baseline=comparison.baseline,

@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import fingerprint_of
 from ssl_toolkit.data.splits.split_file import read_hash
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
-from ssl_toolkit.files import at_home, checked_archive
+from ssl_toolkit.files import at_home
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.runs.summary import RunSummary, Scores
 from ssl_toolkit.text import display_path
 
@@ -241,26 +240,23 @@ class _Checking:
 
     def _predictions(self) -> None:
         classes = list(self._summary.classes)
-        with (
-            self._folder.predictions.open("rb") as file,  # np.load leaves a damaged one open
-            np.load(checked_archive(file), allow_pickle=False) as arrays,
-        ):
-            own = arrays["classes"].tolist()
-            self._equal("predictions.npz: classes", own, classes, "summary.json")
-            for part in ("validation", "test"):
-                probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
-                found = scores(probs, labels, classes) if len(labels) else None
-                stored: Scores | None = getattr(self._summary, part)
-                told = None if stored is None else stored.model_dump()
-                if told is None and not self._done:  # killed before its summary was written
-                    continue
-                if (found is None) != (told is None):
-                    self._fault(f"predictions.npz: its {part} scores are not those of summary.json")
-                elif found is not None and told is not None and (names := _unlike(found, told)):
-                    self._fault(
-                        f"predictions.npz: its {part} scores are not those of summary.json "
-                        f"({', '.join(names)})"
-                    )
+        arrays = read_arrays(self._folder.predictions)
+        own = arrays["classes"].tolist()
+        self._equal("predictions.npz: classes", own, classes, "summary.json")
+        for part in ("validation", "test"):
+            probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
+            found = scores(probs, labels, classes) if len(labels) else None
+            stored: Scores | None = getattr(self._summary, part)
+            told = None if stored is None else stored.model_dump()
+            if told is None and not self._done:  # killed before its summary was written
+                continue
+            if (found is None) != (told is None):
+                self._fault(f"predictions.npz: its {part} scores are not those of summary.json")
+            elif found is not None and told is not None and (names := _unlike(found, told)):
+                self._fault(
+                    f"predictions.npz: its {part} scores are not those of summary.json "
+                    f"({', '.join(names)})"
+                )
 
     def _model(self) -> None:
         _, config = load_exported(self._folder.model)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import time
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from ssl_toolkit.console import Console
@@ -25,7 +21,7 @@ from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.errors import DataError, TrainingError, UserError
-from ssl_toolkit.files import sync, write_atomically, write_text
+from ssl_toolkit.files import sync, write_text
 from ssl_toolkit.interfaces import RunInfo
 from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.loggers.dispatch import Log
@@ -40,6 +36,7 @@ from ssl_toolkit.runs.predictions import (
     prediction_seconds,
     score_parts,
     worst_mistakes,
+    write_predictions,
 )
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
 from ssl_toolkit.runs.progress import TrainingProgress, show_results
@@ -259,7 +256,7 @@ def _scored(
     """Write the predictions; the summary with their scores."""
     trainer = experiment.trainer
     mistakes = worst_mistakes(experiment, predictions)
-    _write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
+    write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
     results = score_parts(predictions, experiment.classes)
     summary = _summary(experiment, folder, status, results)
     if trainer.probe is None:
@@ -313,17 +310,3 @@ def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
         return interrupts.signal
     late = limit is not None and time.monotonic() - started >= 60 * limit
     return "the time limit" if late else ""
-
-
-def _write_predictions(
-    path: Path,
-    predictions: Predictions,
-    classes: tuple[str, ...],
-    mistakes: dict[str, Any],
-) -> None:
-    arrays: dict[str, Any] = {"classes": np.array(classes), **mistakes}
-    for part, (probs, labels) in predictions.items():
-        arrays |= {f"{part}_probabilities": probs, f"{part}_labels": labels}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    write_atomically(path, lambda file: file.write(buffer.getvalue()))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,13 @@ from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import confusion_matrix, scores
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import checked_archive, format_fault, write_atomically
 from ssl_toolkit.runs.summary import Results, Scores
+from ssl_toolkit.text import display_path
+
+FORMAT = 1
+"""The number of the layout of ``predictions.npz``."""
 
 Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 """By part of the data: (N, C) probabilities and (N,) labels."""
@@ -101,3 +110,44 @@ def worst_mistakes(
 def confusions(predictions: Predictions) -> dict[str, NDArray[np.int64]]:
     """`confusion_matrix` of each part."""
     return {part: confusion_matrix(probs, labels) for part, (probs, labels) in predictions.items()}
+
+
+def write_predictions(
+    path: Path,
+    predictions: Predictions,
+    classes: Sequence[str],
+    mistakes: Mapping[str, NDArray[Any]],
+) -> None:
+    """Write ``predictions.npz``, whole or not at all.
+
+    Args:
+        path: the file.
+        predictions: of `predict_parts`.
+        classes: C names.
+        mistakes: of `worst_mistakes`.
+    """
+    arrays: dict[str, Any] = {"format": FORMAT, "classes": np.array(classes), **mistakes}
+    for part, (probs, labels) in predictions.items():
+        arrays |= {f"{part}_probabilities": probs, f"{part}_labels": labels}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_atomically(path, lambda file: file.write(buffer.getvalue()))
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of ``predictions.npz``.
+
+    Raises:
+        ModelError: it is not found or damaged, or of an unknown format.
+    """
+    try:
+        # numpy itself would leave the file of a damaged archive open.
+        with path.open("rb") as file, np.load(checked_archive(file), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+    except FileNotFoundError as error:
+        raise ModelError(f"{display_path(path)}: not found") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{display_path(path)}: damaged: {error}") from error
+    if fault := format_fault(int(arrays.pop("format", 0)), FORMAT):
+        raise ModelError(f"{display_path(path)}: {fault}")
+    return arrays

@@ -19,7 +19,7 @@ from ssl_toolkit.engine.distributed import ProcessGroup, init_process_group, und
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import at_home, drop_partial, write_text
+from ssl_toolkit.files import at_home, drop_partial
 from ssl_toolkit.interrupts import Interrupts, handled
 from ssl_toolkit.locking import hold
 from ssl_toolkit.runs.data_check import check_data, find_data
@@ -263,7 +263,7 @@ def _unnumbered(device: str) -> str:
 def _record(folder: RunFolder, config: ResolvedConfig, changes: list[Change]) -> None:
     """Write changes down; killed in between, the same command does it again."""
     made = folder.read_record()
-    write_text(folder.config, yaml.dump(config.tree()))
+    yaml.write(folder.config, config.tree())
     update = {"fingerprint": config.fingerprint(), "changes": (*made.changes, *changes)}
     made.model_copy(update=update).write(folder.record)
 

@@ -24,7 +24,7 @@ from ssl_toolkit.engine.distributed import (
 )
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.files import write_json
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder
@@ -178,7 +178,7 @@ def _begin(
     """Write what is known before the first step; if that fails, nothing is left."""
     try:
         console.log_to(folder.log)
-        write_text(folder.config, yaml.dump(experiment.config.tree()))
+        yaml.write(folder.config, experiment.config.tree())
         record(experiment, **choices).write(folder.record)
         save_split(folder.split, experiment.table, experiment.split, experiment.content)
         if experiment.leaks:

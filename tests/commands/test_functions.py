@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -27,6 +28,7 @@ from ssl_toolkit import (
     resume,
     train,
 )
+from ssl_toolkit.runs.predictions import read_arrays
 
 FUNCTIONS = (
     *("train", "resume", "evaluate", "predict", "export"),
@@ -165,3 +167,18 @@ def test_check_run_finds_damage(run: RunResult, tmp_path: Path) -> None:
     assert check_run(str(run.folder)).faults == []
     (tmp_path / "summary.json").write_text('{"format": 9}')
     assert "unknown format 9" in check_run(tmp_path).faults[0]
+
+
+def test_an_unknown_format_ends_in_one_line(run: RunResult, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    text = (run.folder / "config.yaml").read_text()
+    assert text.startswith("format: 1\n")
+    config.write_text(text.replace("format: 1", "format: 7"))
+    with pytest.raises(ConfigError, match=r"config.yaml: unknown format '7'.*version"):
+        train(config)
+    with np.load(run.folder / "predictions.npz") as found:
+        arrays = dict(found)
+    assert arrays["format"] == 1
+    np.savez(tmp_path / "predictions.npz", **(arrays | {"format": np.array(7)}))
+    with pytest.raises(ModelError, match=r"predictions.npz: unknown format 7: "):
+        read_arrays(tmp_path / "predictions.npz")

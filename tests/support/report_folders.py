@@ -57,6 +57,7 @@ def predictions(
     wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
     worst = wrong[np.argsort(-probabilities[wrong].max(axis=1))][:images]
     arrays: dict[str, Any] = {
+        "format": 1,
         "classes": np.array(classes),
         "test_probabilities": probabilities.astype(np.float32),
         "test_labels": labels,

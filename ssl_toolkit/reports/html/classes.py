@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ from PIL import Image
 
 from ssl_toolkit.comparisons.types import Comparison, Variant
 from ssl_toolkit.engine.metrics import confusion_matrix
-from ssl_toolkit.files import checked_archive
+from ssl_toolkit.errors import ModelError
 from ssl_toolkit.reports.html.scores import Table
 from ssl_toolkit.reports.summary_table import NOTHING, share
 from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.predictions import read_arrays
 
 MOST_IN_MATRIX = 30
 """Classes up to which a confusion matrix is shown; beyond, the most confused pairs."""
@@ -245,11 +245,10 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]] | None:
     wanted = ("classes", "test_probabilities", "test_labels")
     more = ("mistakes", "mistakes_images", "mistakes_keys")
     try:
-        # numpy itself would leave the file of a damaged archive open.
-        with path.open("rb") as opened, np.load(checked_archive(opened)) as file:
-            arrays = {name: file[name] for name in (*wanted, *more) if name in file}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        found = read_arrays(path)
+    except ModelError:
         return None
+    arrays = {name: found[name] for name in (*wanted, *more) if name in found}
     whole = all(name in arrays for name in wanted) and len(arrays["test_labels"])
     return arrays if whole else None
 
