@@ -178,7 +178,7 @@ def images_are_independent(subject: Subject) -> None:
 @rule(
     "augmenters",
     why="data sets bring their own size; predictions are made on images of any.",
-    cause="one side taken for both, or a size that is written down",
+    cause="one side used for both, or a hard-coded size",
 )
 def any_size_works(subject: Subject) -> None:
     """A single image, one that isn't square, and one of 8 pixels are transformed."""

@@ -138,7 +138,7 @@ def input_is_left_alone(subject: Subject) -> None:
 
 @rule(
     "backbones",
-    why="the normalization divides by std, and a wrong one costs accuracy in silence.",
+    why="the normalization divides by std, and a wrong one reduces accuracy silently.",
     cause="statistics of levels 0 to 255 in place of 0 to 1",
 )
 def statistics_are_plausible(subject: Subject) -> None:
@@ -183,7 +183,7 @@ def bf16_is_finite(subject: Subject) -> None:
 
 @rule(
     "backbones",
-    why="users try sizes; a traceback out of a layer tells them nothing.",
+    why="users try sizes; a traceback from a layer does not help them.",
     cause="build takes image_size and doesn't look at it; raise ModelError",
 )
 def sizes_work_or_are_refused(subject: Subject) -> None:

@@ -22,7 +22,7 @@ SOME = 40
 
 @rule(
     "datasets",
-    why="predictions are told by these names.",
+    why="predictions are reported by these names.",
     cause="names read from folders of which two differ in a space alone",
 )
 def classes_are_named(subject: Subject) -> None:
@@ -84,7 +84,7 @@ def every_class_has_labels(subject: Subject) -> None:
 
 @rule(
     "datasets",
-    why="parts say what may be trained on; an unknown one would be left out in silence.",
+    why="parts say what may be trained on; an unknown one would be ignored silently.",
     cause="'train' or 'val' in place of 'pool' or 'validation'",
 )
 def parts_are_known(subject: Subject) -> None:
@@ -98,7 +98,7 @@ def parts_are_known(subject: Subject) -> None:
 
 @rule(
     "datasets",
-    why="images are read by row, in any order and at the size of the run.",
+    why="images are read by row, in any order and at the image size of the run.",
     cause="read ignores the order of the rows or the size, or gives floats",
 )
 def images_are_read_by_row(subject: Subject) -> None:
@@ -116,11 +116,11 @@ def images_are_read_by_row(subject: Subject) -> None:
 
 @rule(
     "datasets",
-    why="empty or equal images teach nothing.",
+    why="nothing can be learned from empty or equal images.",
     cause="a wrong offset, channel order or scale when they are decoded",
 )
 def images_differ(subject: Subject) -> None:
-    """Images are not all alike, nor each of one level."""
+    """Images differ, and are not all of a single level."""
     table = subject.table
     images = table.read(_some(table), subject.plugin.defaults.image_size)
     require(images.std(axis=(1, 2, 3)).max() > 0, "each image is of one level")
@@ -170,8 +170,8 @@ def digests_tell_images_apart(subject: Subject) -> None:
 
 @rule(
     "datasets",
-    why="users give --root; a traceback tells them nothing.",
-    cause="the OSError of a missing file is let through; raise DataError with the path",
+    why="users give --root; a traceback does not help them.",
+    cause="the OSError of a missing file is not caught; raise DataError with the path",
 )
 def missing_files_are_told(subject: Subject) -> None:
     """A `root` without the files is a `DataError` in one line, if the files are needed at all."""

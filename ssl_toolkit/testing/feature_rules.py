@@ -132,7 +132,7 @@ def head_sees_each_image_alone(subject: Subject) -> None:
     cause="columns in the order in which labels were met, distances in place of scores",
 )
 def labels_are_learned(subject: Subject) -> None:
-    """Classes that lie far apart are told apart."""
+    """The classes of well-separated features are distinguished."""
     right = (_logits(_fitted(subject), subject).argmax(dim=1) == _labels(8)).float().mean()
     require(right >= 0.8, f"{100 * right:.0f} % of new images of 4 clear classes are right")
 
@@ -194,11 +194,11 @@ def works_without_a_pool(subject: Subject) -> None:
 
 @rule(
     GROUP,
-    why="one label a class is the hardest setting of the papers, and a common start.",
+    why="one label per class is the hardest setting of the papers, and a common start.",
     cause="cross-validation, or more neighbors than there are images",
 )
 def works_with_one_label_a_class(subject: Subject) -> None:
-    """One label a class is enough, in a pool of three images too."""
+    """One label per class is enough, also with a pool of three images."""
     for pool in (POOL, 3):
         _check_logits(_logits(_fitted(subject, _labels(1), pool), subject), 32)
 

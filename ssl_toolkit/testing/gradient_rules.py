@@ -47,7 +47,7 @@ def gradient_reaches_own_parameters(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="the teacher is the average of the model; whoever trains it makes it a second model.",
+    why="the teacher is the average of the model; training it makes it a second model.",
     cause="the averaged module was taken out of the context; use ctx.teacher",
 )
 def teacher_gets_no_gradient(subject: Subject) -> None:

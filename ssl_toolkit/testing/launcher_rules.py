@@ -45,11 +45,11 @@ while True:
 
 @rule(
     "launchers",
-    why="`compare` waits for an end of each run.",
-    cause="a job is dropped, told twice, or replaced by a copy",
+    why="`compare` waits for the result of each run.",
+    cause="a job is dropped, yielded twice, or replaced by a copy",
 )
 def every_job_ends_once(subject: Subject) -> None:
-    """Each job is carried out and yielded once, as it was given, with status 0."""
+    """Each job is run and yielded once, unchanged, with status 0."""
     with _jobs([WRITES] * 3) as jobs:
         ended = _carry_out(subject, jobs)
         told = [end.job for end in ended]
@@ -63,11 +63,11 @@ def every_job_ends_once(subject: Subject) -> None:
 
 @rule(
     "launchers",
-    why="one run of many that fails must not cost the others.",
+    why="one failed run must not affect the others.",
     cause="an exception of a job ends the loop",
 )
 def a_failure_costs_itself_alone(subject: Subject) -> None:
-    """A job that fails is told with its own exit status, and the others are carried out."""
+    """A failed job is reported with its own exit status, and the others are run."""
     with _jobs([WRITES, FAILS, WRITES]) as jobs:
         statuses = _statuses(_carry_out(subject, jobs))
         expected = {jobs[0].name: 0, jobs[1].name: 3, jobs[2].name: 0}
@@ -76,11 +76,11 @@ def a_failure_costs_itself_alone(subject: Subject) -> None:
 
 @rule(
     "launchers",
-    why="a machine without the program, or a full disk, is no reason to lose the other runs.",
-    cause="the OSError of a program that can't be started is let through",
+    why="a machine without the program, or a full disk, must not affect the other runs.",
+    cause="the OSError of a program that cannot be started is not caught",
 )
 def what_cannot_start_is_told(subject: Subject) -> None:
-    """A job whose program isn't there ends with a status other than 0; the others go on."""
+    """A job whose program is missing ends with a status other than 0; the others continue."""
     with _jobs([WRITES, WRITES]) as jobs:
         lost = Job("lost", (str(jobs[0].folder / "no-program"),), jobs[0].folder, jobs[0].log)
         ended = _carry_out(subject, [lost, jobs[1]])
@@ -93,11 +93,11 @@ def what_cannot_start_is_told(subject: Subject) -> None:
 
 @rule(
     "launchers",
-    why="paths with spaces, and relative ones in a configuration, have to work.",
+    why="paths with spaces, and relative paths in a configuration, must work.",
     cause="a shell in between, or a command started elsewhere",
 )
 def commands_arrive_as_given(subject: Subject) -> None:
-    """Arguments, directory and variables are those of the job; what it prints is in its log."""
+    """Arguments, directory and variables are those of the job; its output is in its log."""
     given = ["a b", "$HOME", "'quoted'", '"', "*", ""]
     with _jobs([TELLS], *given, environment={"CONTRACT": "kept"}) as (job,):
         job.log.write_text("before\n", encoding="utf-8")
@@ -120,21 +120,21 @@ def commands_arrive_as_given(subject: Subject) -> None:
 @rule(
     "launchers",
     why="a comparison whose runs are all finished has nothing to start.",
-    cause="the first job is looked at without there being one",
+    cause="the first job is accessed although there is none",
 )
 def nothing_to_do_is_fine(subject: Subject) -> None:
-    """No jobs give no ends."""
+    """Without jobs, there are no results."""
     ended = _carry_out(subject, [])
     require(ended == [], f"without jobs, {ended} ended")
 
 
 @rule(
     "launchers",
-    why="Ctrl-C has to save what runs, and leave no process behind.",
+    why="Ctrl-C must save running jobs, and leave no process behind.",
     cause="stop only sets a flag, kills at once, or launch waits for all jobs",
 )
 def stop_saves_and_ends(subject: Subject) -> None:
-    """After `stop`, what runs is asked to save, nothing more is started, and launch returns."""
+    """After `stop`, running jobs are asked to save, none is started, and launch returns."""
     with _jobs([WAITS, WAITS, WAITS]) as jobs:
         launcher = _make(subject)
         ended: list[JobResult] = []
@@ -168,11 +168,11 @@ def stop_saves_and_ends(subject: Subject) -> None:
 
 @rule(
     "launchers",
-    why="a signal may come before the first run was started.",
-    cause="launch forgets what stop said before it",
+    why="a signal can arrive before the first run is started.",
+    cause="launch ignores an earlier call of stop",
 )
 def stop_before_launch_starts_nothing(subject: Subject) -> None:
-    """Stopped before it launches, it starts nothing."""
+    """If stopped before `launch`, it starts nothing."""
     with _jobs([WRITES]) as jobs:
         launcher = _make(subject)
         launcher.stop()

@@ -42,8 +42,8 @@ CONFIG = {
 
 @rule(
     "loggers",
-    why="packages are looked for before a run's folder is made.",
-    cause="a single text in place of a tuple, or a requirement with its version",
+    why="packages are checked before the run folder is created.",
+    cause="a single string instead of a tuple, or a requirement with its version",
 )
 def packages_are_modules(subject: Subject) -> None:
     """`packages` is a tuple of names of modules."""
@@ -56,11 +56,11 @@ def packages_are_modules(subject: Subject) -> None:
 
 @rule(
     "loggers",
-    why="names of metrics differ from row to row and from algorithm to algorithm.",
-    cause="columns fixed by the first row, or a name with a dot that is taken apart",
+    why="names of metrics differ between rows and between algorithms.",
+    cause="columns fixed by the first row, or a name that is split at its dot",
 )
 def rows_are_taken(subject: Subject) -> None:
-    """Rows whose names come and go, with whole numbers and others, are taken without an error."""
+    """Rows with changing names, integers and floats are accepted without an error."""
     with _run() as run:
         logger = _start(subject, run)
         for row in ROWS:
@@ -74,7 +74,7 @@ def rows_are_taken(subject: Subject) -> None:
     cause="note is set to None, or to several lines",
 )
 def note_is_one_line(subject: Subject) -> None:
-    """`note` is a text of at most one line."""
+    """`note` is a string of at most one line."""
     with _run() as run:
         logger = _start(subject, run)
         note = logger.note
@@ -84,7 +84,7 @@ def note_is_one_line(subject: Subject) -> None:
 
 @rule(
     "loggers",
-    why="rows and the configuration go on to other loggers and into files.",
+    why="rows and the configuration are passed to other loggers and to files.",
     cause="row.pop('step'), or values converted in place",
 )
 def what_is_given_is_left_alone(subject: Subject) -> None:
@@ -104,10 +104,10 @@ def what_is_given_is_left_alone(subject: Subject) -> None:
 @rule(
     "loggers",
     why="runs are interrupted and fail, and then have no test scores.",
-    cause="summary['test'] is read without looking whether it is there",
+    cause="summary['test'] is read without checking that it exists",
 )
 def every_end_is_taken(subject: Subject) -> None:
-    """`finish` takes each way in which a run ends, without a row too, several in one process."""
+    """`finish` accepts every way a run can end, also without a row, several in one process."""
     for status in ("completed", "interrupted", "failed"):
         with _run() as run:
             _start(subject, run).finish(_summary(status))
@@ -115,11 +115,11 @@ def every_end_is_taken(subject: Subject) -> None:
 
 @rule(
     "loggers",
-    why="a run that was stopped goes on, and its last rows come a second time.",
-    cause="a file that is opened as new, or a step that may not come twice",
+    why="a resumed run repeats its last rows.",
+    cause="a file that is overwritten, or a step that must be unique",
 )
 def resumed_runs_go_on(subject: Subject) -> None:
-    """A second logger goes on in the same folder, and rows that come again are no error."""
+    """A second logger continues in the same folder, and repeated rows are no error."""
     with _run() as run:
         first = _start(subject, run)
         for step in range(1, 7):

@@ -20,7 +20,7 @@ from ssl_toolkit.testing.trial import LATE, MIDDLE, STEPS, Trial, differing, lis
 
 @rule(
     "algorithms",
-    why="two runs of one seed start alike, and nothing else in the process changes by it.",
+    why="two runs of one seed start alike, and nothing else in the process affects it.",
     cause="weights drawn with numpy or Python's random; torch's generator is seeded before",
 )
 def construction_is_reproducible(subject: Subject) -> None:
@@ -37,7 +37,7 @@ def construction_is_reproducible(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="views are asked for once; the engine draws what was said then at every step.",
+    why="views are requested once; the engine uses that answer at every step.",
     cause="views() depends on a counter, or returns a count below 0",
 )
 def views_are_constant(subject: Subject) -> None:
@@ -142,7 +142,7 @@ def weight_of_zero_silences_its_loss(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="without it the few labels teach nothing.",
-    cause="the given labels are replaced by guessed ones, or indexed wrongly",
+    cause="the labels are replaced by pseudo labels, or indexed wrongly",
 )
 def labels_matter(subject: Subject) -> None:
     """The objective changes when the labels of the batch do."""
@@ -159,7 +159,7 @@ def labels_matter(subject: Subject) -> None:
     cause="a mask that never passes, a detached term, or a term with weight 0",
 )
 def unlabeled_images_matter(subject: Subject) -> None:
-    """Where unlabeled views are asked for, the objective changes when they do."""
+    """If unlabeled views are requested, the objective depends on them."""
     trial = Trial(subject)
     if not trial.algorithm.views().needs_unlabeled:
         return

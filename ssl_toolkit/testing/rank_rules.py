@@ -32,7 +32,7 @@ State = dict[str, list[float]]
 @rule(
     "algorithms",
     why="with several GPUs, processes that disagree hang, or each train a model of their own.",
-    cause="a condition on the own part of the batch around ctx.total, or a count without it",
+    cause="a condition on this process's share around ctx.all_reduce_sum, or a count without it",
 )
 def two_processes_agree(subject: Subject) -> None:
     """Two processes, of which one has no confident answer, end two steps with equal weights."""

@@ -55,11 +55,11 @@ def no_global_randomness(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="a run that was stopped has to go on as if it had not been.",
+    why="a resumed run must equal an uninterrupted one.",
     cause="a count or average that is neither a buffer nor in get_extra_state",
 )
 def resumed_run_goes_on_exactly(subject: Subject) -> None:
-    """A state that is saved in mid-run and loaded elsewhere gives the identical next step."""
+    """A state saved during a run and loaded elsewhere gives the identical next step."""
     first = Trial(subject, sharpness=1)
     first.fit(3)
     file = io.BytesIO()
@@ -142,7 +142,7 @@ def scan_works(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="two classes are the most common task of users.",
-    cause="a count of classes that is written down, or more neighbors than classes",
+    cause="a hard-coded number of classes, or more neighbors than classes",
 )
 def two_classes_work(subject: Subject) -> None:
     """A step works with 2 classes."""
@@ -152,7 +152,7 @@ def two_classes_work(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="a method that was tried on CIFAR-10 meets CIFAR-100 next.",
-    cause="a count of classes that is written down; use self.task.num_classes",
+    cause="a hard-coded number of classes; use self.task.num_classes",
 )
 def hundred_classes_work(subject: Subject) -> None:
     """A step works with 100 classes, most of them absent from the batch."""
@@ -162,7 +162,7 @@ def hundred_classes_work(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="large images leave room for few in a batch; processes share them out.",
-    cause="a split into equal parts, or a size that is written down",
+    cause="a split into equal parts, or a hard-coded size",
 )
 def batch_of_two_works(subject: Subject) -> None:
     """A step works with 2 labeled images."""
@@ -200,7 +200,7 @@ def non_square_images_work(subject: Subject) -> None:
 
 @rule(
     "algorithms",
-    why="GPUs are trained in bf16; losses that drift there train something else.",
+    why="GPUs are trained in bf16; losses that drift there change the training.",
     cause="softmax, logarithms or small differences in half precision; use .float() first",
 )
 def bf16_is_close(subject: Subject) -> None:
@@ -240,7 +240,7 @@ def extreme_teachers_stay_finite(subject: Subject) -> None:
 @rule(
     "algorithms",
     why="whatever else holds, a method has to learn what a linear classifier would.",
-    cause="a sign, a weight that drowns the labels, or a loss of the wrong rows",
+    cause="a wrong sign, a weight that dominates the labels, or a loss of the wrong rows",
 )
 def forty_steps_learn(subject: Subject) -> None:
     """After 40 steps on toy images the labeled loss is lower and most answers are right."""

@@ -58,8 +58,8 @@ def test_what_is_broken_is_told_with_place_reason_and_cause() -> None:
     assert "packages_are_modules: `packages` is a tuple of names of modules" in text
     assert "found:  packages is ('numpy>=1.26',)" in text
     assert re.search(r"where:  \S*contract_fakes_outside\.py:\d+", text)
-    assert "why:    packages are looked for before a run's folder is made." in text
-    assert "cause:  a single text in place of a tuple" in text
+    assert "why:    packages are checked before the run folder is created." in text
+    assert "cause:  a single string instead of a tuple" in text
     assert [result.rule.name for result in caught.value.results] == ["packages_are_modules"]
 
 
