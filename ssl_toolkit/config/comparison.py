@@ -19,6 +19,7 @@ from ssl_toolkit.config.comparability import shared_keys
 from ssl_toolkit.config.default_plugins import PROBE
 from ssl_toolkit.config.faults import FLAGS, Faults
 from ssl_toolkit.config.loading import (
+    AUTO,
     Layer,
     RunConfig,
     Tree,
@@ -145,7 +146,8 @@ class ComparisonConfig:
 
 
 def _is_baseline(row: PlannedRow) -> bool:
-    return bool(registry.load("algorithms", row.config.settings.algo).is_baseline)
+    algo = row.config.settings.algo
+    return algo != AUTO and bool(registry.load("algorithms", algo).is_baseline)
 
 
 def load_comparison(

@@ -57,5 +57,4 @@ def check_beside(path: Path | None, data: Path, root: Path | None = None) -> Non
     if data.is_file() and path.exists():
         from ssl_toolkit.data.readers.detect import read_data
 
-        images = read_data(data, root=root, lazily=True).read
-        check_target(path, inputs=getattr(images, "paths", ()))
+        check_target(path, inputs=read_data(data, root=root, lazily=True).files or ())

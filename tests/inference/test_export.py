@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_runs import fake_run
 from in_process import call, refusal
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -223,20 +224,22 @@ def test_a_folder_that_can_not_be_put_in_place(
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
 def test_a_run_that_is_not_finished(status: str, tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text(json.dumps({"status": status}))
-    told = refusal("export", tmp_path, "--format", "timm")
+    run = fake_run(tmp_path / "run", summary={"status": status})
+    before = sorted(os.listdir(run))
+    told = refusal("export", run, "--format", "timm")
     assert f"the run is {status}" in told
-    assert f"ssl-toolkit resume {tmp_path}" in told
-    assert os.listdir(tmp_path) == ["summary.json"]
+    assert f"ssl-toolkit resume {run}" in told
+    assert sorted(os.listdir(run)) == before
 
 
 def test_wrong_runs_and_forms(tmp_path: Path) -> None:
     assert "not the folder of a run" in refusal("export", tmp_path, "--format", "timm")
     assert "'keras' is not one of" in refusal("export", tmp_path, "--format", "keras")
     assert "--format" in refusal("export", tmp_path)
-    (tmp_path / "summary.json").write_text('{"status": "completed"}')
-    assert "holds no exported model" in refusal("export", tmp_path, "--format", "timm")
-    assert os.listdir(tmp_path) == ["summary.json"]
+    run = fake_run(tmp_path / "run")
+    before = sorted(os.listdir(run))
+    assert "holds no exported model" in refusal("export", run, "--format", "timm")
+    assert sorted(os.listdir(run)) == before
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])

@@ -147,8 +147,8 @@ def test_a_configuration_changed_by_hand_is_refused_with_its_keys(stopped: Path)
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("\nbatch_size: 8\n", "\nbatch_size: null\n", "batch_size is None, was 8"),
-        ("\nlr: 0.002\n", "\nlr: null\n", "lr is None, was 0.002"),
+        ("\nbatch_size: 8\n", "\nbatch_size: null\n", "batch_size: must not be null"),
+        ("\nlr: 0.002\n", "\nlr: null\n", "lr: must not be null"),
         ("\nlabels_per_class: 4\n", "\nlabels_per_class: null\n", "is None, was 4"),
         ("\nweights: null\n", "\nweights: None\n", "weights is 'None', was None"),
     ],
