@@ -46,9 +46,6 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-# --- pseudo labels ------------------------------------------------------------------------------
-
-
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
     """Raise probabilities to the power 1 / temperature and normalize each row.
 
@@ -103,9 +100,6 @@ def average_and_sharpen(logits: Tensor, temperature: float) -> Tensor:
         raise ValueError(f"logits must be (views, N, classes), got {tuple(logits.shape)}")
     mean = at_least_float32(logits.detach()).softmax(dim=-1).mean(dim=0)
     return sharpen(mean, temperature)
-
-
-# --- shares of the classes ----------------------------------------------------------------------
 
 
 def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: float) -> Tensor:
@@ -170,9 +164,6 @@ def follow_shares(
     return found
 
 
-# --- losses -------------------------------------------------------------------------------------
-
-
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of each row against soft targets: -sum_c target_c · log p_c.
 
@@ -211,9 +202,6 @@ def l2_consistency(logits: Tensor, targets: Tensor, mask: Tensor | None = None) 
     if mask is not None:
         squared = squared * mask[:, None]
     return squared.sum() / max(squared.numel(), 1)
-
-
-# --- mixing and ordering batches ----------------------------------------------------------------
 
 
 def mixup(
@@ -350,9 +338,6 @@ def interleaved_forward(model: Callable[[Tensor], Tensor], images: Tensor, size:
     """
     mixed = interleave(torch.split(images, size))
     return torch.cat(interleave([model(batch) for batch in mixed]))
-
-
-# --- schedules ----------------------------------------------------------------------------------
 
 
 def linear_rampup(step: float, length: float) -> float:

@@ -145,7 +145,11 @@ class JobProcess:
 
     @staticmethod
     def failure(error: OSError) -> tuple[int, str]:
-        """Return status and reason for a command that `start` could not start."""
+        """Return status and reason for a command that `start` could not start.
+
+        Args:
+            error: what `start` raised.
+        """
         cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return 1, f"can't be started on {socket.gethostname()}: {cause}"
 

@@ -39,9 +39,9 @@ def test_a_part_is_below_its_limit(part: str) -> None:
     assert code <= LIMITS[part], "make it shorter, or raise the limit and say why in the table"
 
 
-def test_what_trains_is_below_6200_lines() -> None:
+def test_what_trains_is_below_6400_lines() -> None:
     found = sizes()
-    assert sum(found[part]["code"] for part in TRAINING) < 6200
+    assert sum(found[part]["code"] for part in TRAINING) < 6400
 
 
 def test_files_are_short() -> None:

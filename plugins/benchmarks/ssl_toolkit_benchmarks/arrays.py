@@ -162,7 +162,11 @@ class STL10(Dataset):
         )
 
     def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
-        """Return the 1,000 images of ``fold:0`` to ``fold:9``; see `Dataset.labeled_rows`."""
+        """Return the 1,000 images of ``fold:0`` to ``fold:9``; see `Dataset.labeled_rows`.
+
+        Raises:
+            DataError: the file of the folds is missing or corrupt, or has no such fold.
+        """
         if not name.startswith(FOLD):
             return None
         path = root / "stl10_binary" / "fold_indices.txt"

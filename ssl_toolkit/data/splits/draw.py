@@ -145,7 +145,16 @@ def draw_split(
 
 
 def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
-    """The rows of each class in the order of SHA-256(purpose, key); C arrays, none unlabeled."""
+    """Return the labeled rows of each class, ordered by SHA-256(purpose, key).
+
+    Args:
+        table: Images with their keys and labels.
+        rows: (N,) rows of the table.
+        purpose: Tells orders of the same images apart.
+
+    Returns:
+        C arrays, one per class.
+    """
 
     def rank(row: int) -> bytes:
         return hashlib.sha256(f"{purpose}\0{table.keys[row]}".encode()).digest()
