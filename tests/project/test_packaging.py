@@ -19,11 +19,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "ssl_toolkit",
-    "ssl_toolkit_simple",
-    "ssl_toolkit_mixmatch",
-    "ssl_toolkit_fixmatch",
-    "ssl_toolkit_probes",
-    "ssl_toolkit_supervised",
+    *sorted(path.name for path in REPOSITORY.glob("plugins/*/ssl_toolkit_*")),
 )
 
 
