@@ -52,7 +52,7 @@ class _TextLoader(yaml.SafeLoader):
                 raise ConfigError(f"line {line}: a key must be text, not {key!r}")
             if key in lines:
                 raise ConfigError(
-                    f"line {line}: {key!r} stands twice (first in line {lines[key]}); keep one"
+                    f"line {line}: duplicate key {key!r} (first in line {lines[key]}); keep one"
                 )
             lines[key] = line
         return super().construct_mapping(node, deep)

@@ -128,7 +128,7 @@ def predict_own_data(
     summary = folder.read_summary()
     if summary.status != "completed":
         raise ModelError(
-            f"{display_path(path)}: the run is {summary.status}; go on with "
+            f"{display_path(path)}: the run is {summary.status}; resume it with "
             f"`ssl-toolkit resume {display_path(path)}`"
         )
     config = folder.reopen()

@@ -61,7 +61,7 @@ def export(
     status = folder.read_summary().status
     if status != "completed":
         raise ModelError(
-            f"{display_path(folder.path)}: the run is {status}; go on with `ssl-toolkit resume "
+            f"{display_path(folder.path)}: the run is {status}; resume it with `ssl-toolkit resume "
             f"{display_path(folder.path)}`"
         )
     target = folder.path / "export" / _NAMES[form] if output is None else at_home(output)

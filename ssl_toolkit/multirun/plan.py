@@ -213,9 +213,9 @@ def _check_planned(comparison: ComparisonConfig, earlier: PlanFile | None, folde
     ]
     if told:
         raise ConfigError(
-            f"{display_path(folder)}: the comparison there is planned otherwise: "
-            f"{'; '.join(told)}; give "
-            "the same, or choose another --output (--overwrite begins it again)"
+            f"{display_path(folder)}: the comparison there has another plan: "
+            f"{'; '.join(told)}; use "
+            "the same values, or choose another --output (--overwrite starts it again)"
         )
 
 

@@ -49,10 +49,10 @@ OWN_DATA = (
 )
 
 MEMORY = (
-    "the GPU has too little memory for step {}; begin anew with a smaller --batch-size (and --set "
-    "optimizer.accumulation_steps=2 or more for as many images a step), fewer or smaller views "
-    "(strong_views, unlabeled_ratio, --image-size) or --precision bf16; a GPU that others filled: "
-    "`ssl-toolkit resume {}`"
+    "CUDA out of memory at step {}; restart with a smaller --batch-size (--set "
+    "optimizer.accumulation_steps=2 keeps the number of images per step), fewer or smaller views "
+    "(strong_views, unlabeled_ratio, --image-size) or --precision bf16; if another process was "
+    "using the GPU, resume with `ssl-toolkit resume {}`"
 )
 
 
@@ -134,7 +134,7 @@ def _finish(
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         told = (
-            f"{place}{error.strerror or error}; put that right and go on with "
+            f"{place}{error.strerror or error}; fix that and resume with "
             f"`ssl-toolkit resume {display_path(folder.path)}`"
         )
         _end(folder, _summary(experiment, folder, "failed", reason=told))
@@ -144,7 +144,7 @@ def _finish(
     if summary.validation is not None or summary.test is not None:
         _show(console, summary)
     console.say(
-        f"stopped by {reason} after step {trainer.saved}; go on with "
+        f"stopped by {reason} after step {trainer.saved}; resume with "
         f"`ssl-toolkit resume {folder.path}`",
         important=True,
     )

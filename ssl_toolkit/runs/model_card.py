@@ -229,7 +229,7 @@ def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
 
 def _licenses(experiment: Experiment) -> list[str]:
     settings = experiment.config.settings
-    lines = ["The license of these weights is for whoever trained them to choose."]
+    lines = ["The license of these weights is for their author to choose."]
     if settings.data is not None:
         lines.append("The rights in the images stay with their owners.")
     else:

@@ -101,7 +101,7 @@ def default_name(settings: Settings) -> str:
 
 def _taken(path: Path) -> str:
     return (
-        f"--output {display_path(path)}: the folder exists; choose another name, go on with "
+        f"--output {display_path(path)}: the folder exists; choose another name, resume with "
         f"`ssl-toolkit resume {display_path(path)}`, or replace it with --overwrite"
     )
 

@@ -160,7 +160,7 @@ def _go_on(
     for change in changes:
         console.say(f"{change.key}: {change.after} instead of {change.before}", important=True)
     told = f"{experiment.trainer.step} of {config.settings.steps}"
-    console.say(f"going on after step {told}", important=True)
+    console.say(f"resuming after step {told}", important=True)
     folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
     summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
@@ -175,10 +175,10 @@ def _limited(config: ResolvedConfig, minutes: float | None) -> ResolvedConfig:
 
 
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:
-    """The state to go on from, its file and a warning; None for a run that has not begun."""
+    """Return the state to resume from, its file and a warning; no state if nothing was trained."""
     begun = summary.steps or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
     again = (
-        f"to begin anew: `ssl-toolkit run --config {display_path(folder.config)} --output "
+        f"to start again: `ssl-toolkit run --config {display_path(folder.config)} --output "
         f"{display_path(folder.path)} --overwrite`"
     )
     if not kept_checkpoints(folder.last):
@@ -233,9 +233,8 @@ def _checked(
     ]
     if told:
         raise ConfigError(
-            f"{display_path(folder.config)} was changed since the run began: {'; '.join(told)}; "
-            "put that "
-            "back, or begin a new run with `ssl-toolkit run --config "
+            f"{display_path(folder.config)} was changed since the run started: {'; '.join(told)}; "
+            "restore it, or start a new run with `ssl-toolkit run --config "
             f"{display_path(folder.config)} "
             "--output NEW` (more steps alone: resume --steps N)"
         )

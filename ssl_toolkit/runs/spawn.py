@@ -64,7 +64,7 @@ def launch(order: Mapping[str, Any], count: int, resumable: str | None) -> RunRe
         if killed and not interrupts.signal:
             place = resumable or "the run's folder"
             raise TrainingError(
-                f"{killed}; the last checkpoint is kept, go on with `ssl-toolkit resume {place}`"
+                f"{killed}; the last checkpoint is kept, resume with `ssl-toolkit resume {place}`"
             )
         return _answer(path.with_name(ANSWER), interrupts.signal)
 

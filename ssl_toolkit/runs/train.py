@@ -68,7 +68,7 @@ def train(
         validation: a pair (images, labels), or a data set of pairs; likewise `test`.
         test: never learned from.
         overwrite: whether a run that is in the output folder may be replaced.
-        proceed: go on with a run of this very configuration that is in the output folder, and
+        proceed: resume a run of this very configuration that is in the output folder, and
             leave a finished one as it is; so the call may be repeated until it succeeds.
         console: where the course is shown; None shows warnings and the results only. The log gets
             everything.
@@ -201,7 +201,7 @@ def begun(config: RunConfig) -> bool:
         ModelError: what is there is damaged.
     """
     if config.settings.output is None:
-        raise ConfigError("--continue goes on with what is in a folder; give it as --output")
+        raise ConfigError("--continue resumes the run in a folder; give the folder as --output")
     folder = RunFolder(Path(config.settings.output))
     if not folder.summary.exists():
         return False  # at most the start of a run that ended before there was anything in it

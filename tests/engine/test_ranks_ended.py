@@ -119,7 +119,7 @@ def test_torchrun_starts_again_by_itself(whole: Path, tmp_path: Path) -> None:
         assert process.wait(120) == 0, (tmp_path / "log.txt").read_text()
     finally:
         process.kill()
-    assert "going on after step" in (run / "log.txt").read_text()
+    assert "resuming after step" in (run / "log.txt").read_text()
     assert kill_resume.differences(whole, run) == []
 
 

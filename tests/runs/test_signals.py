@@ -29,7 +29,7 @@ def test_in_training(number: int, tmp_path: Path) -> None:
     started.wait_for(lambda: rows(run) > 1)
     assert started.signal(number) < limit()
     text = started.check(STATUS[signal.Signals(number)])
-    assert f"go on with `ssl-toolkit resume {run}`" in text
+    assert f"resume with `ssl-toolkit resume {run}`" in text
     assert status_of(run) == "interrupted"
     assert not (run / ".lock").exists()
     assert call("check-run", run).returncode == 0
