@@ -112,7 +112,7 @@ def compare(
     status = int(failed)
     if interrupts.signal:
         console.say(
-            f"stopped by {interrupts.signal}; run the same command again to finish the remaining runs",
+            f"stopped by {interrupts.signal}; run the same command again to finish the other runs",
             important=True,
         )
         status = STATUS[interrupts.signal]

