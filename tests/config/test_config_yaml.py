@@ -73,13 +73,13 @@ def test_null_means_open(write: Write) -> None:
     assert (s.steps, s.lr) == (None, None)
 
 
-def test_a_key_that_stands_twice(write: Write) -> None:
+def test_a_duplicate_key_is_refused(write: Write) -> None:
     file = write("algo: fixmatch\nlr: 0.1\nsteps: 1\nlr: 0.0001\n")
     message = refusal("run", "--config", file)
     assert str(file) in message
     assert re.search(r"line 4: duplicate key 'lr' .*line 2", message)
     nested = write("fixmatch:\n  unlabeled_ratio: 1\n  unlabeled_ratio: 2\n")
-    assert "line 3: 'unlabeled_ratio'" in refusal("run", "--config", nested)
+    assert "line 3: duplicate key 'unlabeled_ratio'" in refusal("run", "--config", nested)
 
 
 @pytest.mark.parametrize(
