@@ -26,8 +26,8 @@ class ToolkitError(Exception):
     """
 
     exit_status: ClassVar[int] = 1
-    told: bool = False
-    """Whether another process of the same run tells it to the user."""
+    already_reported: bool = False
+    """True if another process of the same run reports it to the user."""
 
     def __init__(self, messages: str | Sequence[str]) -> None:
         self.messages: tuple[str, ...] = (

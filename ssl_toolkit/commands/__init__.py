@@ -128,16 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if status in STATUS.values() and arguments is None:
             end_soon(status)
         in_files = given[:1] and given[0] in IN_FILES and "--dry-run" not in given
-        if not (status or in_files) and (told := missed(sys.stdout)):
-            status = _tell(told)
+        if not (status or in_files) and (message := missed(sys.stdout)):
+            status = _tell(message)
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def _usage(error: click.ClickException) -> str:
     """What click finds wrong, with near names as everywhere else."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        told = error.format_message()
-        return _TYPES.sub(lambda found: _PLAIN[found[1]], told[:1].lower() + told[1:]).rstrip(".")
+        message = error.format_message()
+        return _TYPES.sub(lambda found: _PLAIN[found[1]], message[:1].lower() + message[1:]).rstrip(
+            "."
+        )
     from ssl_toolkit.registry import did_you_mean
 
     options = [
@@ -183,7 +185,7 @@ def _tell(error: Exception) -> int:
     messages: Sequence[Any] = [f"{type(error).__name__}: {error} (--debug shows where)"]
     status = 1
     if isinstance(error, ToolkitError):
-        messages, status = () if error.told else error.messages, error.exit_status
+        messages, status = () if error.already_reported else error.messages, error.exit_status
     elif isinstance(error, click.ClickException):
         messages, status = [_usage(error)], error.exit_code
     elif isinstance(error, OSError):

@@ -41,8 +41,8 @@ def command(
     results = run_checks(name, kind=subject.kind, device=device, root=root)
     broken = [result for result in results if not result.passed]
     if as_json:
-        told = {"kind": subject.kind, "name": name, "rules": [_plain(r) for r in results]}
-        echo_json(told)
+        content = {"kind": subject.kind, "name": name, "rules": [_plain(r) for r in results]}
+        echo_json(content)
     else:
         _print(subject.kind, name, results, verbose)
     return 1 if broken else 0
@@ -54,7 +54,7 @@ def _plain(result: RuleResult) -> dict[str, Any]:
         "rule": rule.name,
         "what": rule.what,
         "status": result.status,
-        "found": result.told,
+        "found": result.found,
         "where": result.where,
         "why": rule.why,
         "cause": rule.cause,

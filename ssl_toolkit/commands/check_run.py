@@ -24,14 +24,14 @@ def command(run: Path, as_json: bool) -> int:
 
     found = check_run(run)
     if as_json:
-        told = {
+        content = {
             "run": str(run),
             "status": found.status,
             "faults": found.faults,
             "checked": found.checked,
             "data_not_compared": found.data or None,
         }
-        echo_json(told)
+        echo_json(content)
     else:
         for fault in found.faults:
             echo(f"error: {fault}", err=True)

@@ -68,8 +68,8 @@ def command(
 
 def _lines(facts: DatasetFacts) -> Iterator[str]:
     yield f"layout: {facts['layout']}"
-    yield f"images: {_told(facts['counts'])}"
-    yield from _listed("classes", [f"{k}: {_told(v)}" for k, v in facts["per_class"].items()])
+    yield f"images: {_describe(facts['counts'])}"
+    yield from _listed("classes", [f"{k}: {_describe(v)}" for k, v in facts["per_class"].items()])
     balance = facts["balance"]
     ratio = f"{balance['largest'] / balance['smallest']:.1f} times the smallest"
     yield f"balance: the largest class has {balance['largest']} images, {ratio}"
@@ -87,13 +87,13 @@ def _file_lines(facts: DatasetFacts) -> Iterator[str]:
     for axis, found in (("widths", facts["widths"]), ("heights", facts["heights"])):
         sizes = f"{found['least']} to {found['largest']} pixels, median {found['median']:g}"
         yield f"{axis}: {sizes}"
-    yield f"modes: {_told(facts['modes'])}"
-    yield f"extensions: {_told(facts['extensions'])}"
+    yield f"modes: {_describe(facts['modes'])}"
+    yield f"extensions: {_describe(facts['extensions'])}"
     bad = [f"{one['path']}: {one['reason']}" for one in facts["unreadable"]]
     yield from _listed("unreadable", bad)
 
 
-def _told(counts: dict[str, int]) -> str:
+def _describe(counts: dict[str, int]) -> str:
     return ", ".join(f"{name or 'none'} {count}" for name, count in counts.items())
 
 

@@ -82,8 +82,8 @@ def command(
         write_rows(output, MANIFEST, rows)
         labels = {row[1] for row in rows if row[1]}
         sure = sum(1 for row in rows if row[1])
-        told = f"{sure} of {len(rows)} images labeled, {len(labels)} classes"
-        echo(told if output is None else f"{display_text(str(output))}: {told}", err=True)
+        message = f"{sure} of {len(rows)} images labeled, {len(labels)} classes"
+        echo(message if output is None else f"{display_text(str(output))}: {message}", err=True)
         if len(labels) < 2:
             echo("warning: training needs two classes; lower --threshold", err=True)
         if output is not None and (root := root_of([str(row[0]) for row in rows])):

@@ -52,8 +52,8 @@ def command(name: str, as_json: bool) -> None:
                 facts.append(f"profile reference: {option['reference']}")
             if "for_pretrained" in option:
                 facts.append(f"pre-trained: {option['for_pretrained']}")
-            told = ", ".join(filter(None, facts))
-            echo(f"  {option['name']} = {option['default']}  ({told})")
+            message = ", ".join(filter(None, facts))
+            echo(f"  {option['name']} = {option['default']}  ({message})")
             source = f" [{option['source']}]" if option["source"] else ""
             echo(f"      {option['meaning']}{source}")
 

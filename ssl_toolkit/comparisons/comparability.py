@@ -57,8 +57,8 @@ def check_comparable(
     for member in members:
         by_row.setdefault(member.row, []).append(member)
     settings = {name: _joined(runs, shared_settings) for name, runs in by_row.items()}
-    different, told = differences(settings, allowed)
-    messages = [f"{message}; --allow-different permits it" for message in told]
+    different, faults = differences(settings, allowed)
+    messages = [f"{message}; --allow-different permits it" for message in faults]
     for name, runs in by_row.items():
         for key, value in _joined(runs, shared_settings).items():
             _check_seeds(name, key, value, allowed, different, messages)
@@ -99,8 +99,8 @@ def _joined(
         values = {seed: settings.get(key) for seed, settings in found.items()}
         first = next(iter(values.values()))
         equal = all(value == first for value in values.values())
-        told = ", ".join(f"{value} (seed {seed})" for seed, value in values.items())
-        joined[key] = first if equal else _BySeed(told)
+        message = ", ".join(f"{value} (seed {seed})" for seed, value in values.items())
+        joined[key] = first if equal else _BySeed(message)
     return joined
 
 
@@ -144,21 +144,21 @@ def _unequal(members: Sequence[ComparedRun], what: str, keys: Sequence[str]) -> 
         groups.setdefault(group, {}).setdefault(found, []).append(member)
     for (seed, *_), by_value in groups.items():
         if len(by_value) > 1:
-            told = "; ".join(
+            message = "; ".join(
                 f"{value[:60]} in {summarize([*dict.fromkeys(run.row for run in runs)])}"
                 for value, runs in by_value.items()
             )
             of = f" of seed {seed}" if seed else ""
             if what == "split":
-                told += _told_changes([runs[0] for runs in by_value.values()])
-            yield f"{what}{of} must be the same in all rows, and can't be permitted: {told}"
+                message += _told_changes([runs[0] for runs in by_value.values()])
+            yield f"{what}{of} must be the same in all rows, and can't be permitted: {message}"
 
 
 def _told_changes(members: Sequence[ComparedRun]) -> str:
     """How the images of the first run differ from those of another, if their files say."""
     first, *others = (RunFolder(member.folder).split for member in members)
-    told = next(filter(None, (compare_files(first, other) for other in others)), "")
-    return f" ({told})" if told else ""
+    message = next(filter(None, (compare_files(first, other) for other in others)), "")
+    return f" ({message})" if message else ""
 
 
 def unequal_draws(members: Sequence[ComparedRun]) -> list[str]:

@@ -44,12 +44,12 @@ def loose_places(paths: Iterable[Path]) -> tuple[list[Place], dict[str, str]]:
     algorithms = {}
     for path, keys in runs.items():
         same = [other for other in runs.values() if other["algo"] == keys["algo"]]
-        told = [
+        messages = [
             f"{key}={value}"
             for key, value in keys.items()
             if key not in ("algo", "seed") and any(other.get(key) != value for other in same)
         ]
-        row = display_text(" ".join([keys["algo"], *told]))
+        row = display_text(" ".join([keys["algo"], *messages]))
         algorithms[row] = keys["algo"]
         found.append((row, keys["seed"], path))
     order = [*dict.fromkeys(row for row, _, _ in found)]

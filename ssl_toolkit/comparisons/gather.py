@@ -202,7 +202,7 @@ def _notes(members: Sequence[ComparedRun]) -> list[str]:
         for warning in member.record.warnings if member.record else ():
             warnings.setdefault(warning, []).append(member)
     notes += [
-        f"{_told(found, completed)}: {' '.join(warning.split())}"
+        f"{_describe(found, completed)}: {' '.join(warning.split())}"
         for warning, found in warnings.items()
     ]
     return [note for note in notes if note]
@@ -213,13 +213,13 @@ def _how_trained(completed: Sequence[ComparedRun]) -> list[str]:
     notes = []
     fitted = [member for member in completed if member.summary and member.summary.fitted]
     if fitted and len(fitted) < len(completed):
-        told = _told(fitted, completed)
-        notes.append(f"fitted to frozen features at once, whatever the number of steps: {told}")
+        message = _describe(fitted, completed)
+        notes.append(f"fitted to frozen features at once, whatever the number of steps: {message}")
     chosen: dict[str, list[ComparedRun]] = {}
     for member in completed:
         if choice := member.record and member.record.auto:
             chosen.setdefault(str(choice["algorithm"]), []).append(member)
-    return notes + [f"auto chose {name}: {_told(m, completed)}" for name, m in chosen.items()]
+    return notes + [f"auto chose {name}: {_describe(m, completed)}" for name, m in chosen.items()]
 
 
 def _missing(members: Sequence[ComparedRun]) -> str:
@@ -241,25 +241,25 @@ def _environment(completed: Sequence[ComparedRun]) -> list[str]:
     notes = []
     threads = {m.folder: m.record and _threads(m.record) for m in completed}
     on_cpu = [m for m in completed if m.record and m.record.device.startswith("cpu")]
-    if told := _differing(on_cpu, threads):
+    if message := _differing(on_cpu, threads):
         notes.append(
-            f"numbers of CPU threads differ: {told}; that alone changes scores, as sums are cut "
+            f"numbers of CPU threads differ: {message}; that alone changes scores, as sums are cut "
             "otherwise, and seconds"
         )
-    elif told := _differing(completed, threads):
-        notes.append(f"seconds are not comparable, numbers of CPU threads differ: {told}")
+    elif message := _differing(completed, threads):
+        notes.append(f"seconds are not comparable, numbers of CPU threads differ: {message}")
     devices = {m.folder: m.record and _device(m.record) for m in completed}
-    if told := _differing(completed, devices):
-        notes.append(f"seconds and images per second are not comparable, devices differ: {told}")
+    if message := _differing(completed, devices):
+        notes.append(f"seconds and images per second are not comparable, devices differ: {message}")
     for key, name in {"precision": "precisions", "platform": "platforms"}.items():
-        told = _differing(completed, {m.folder: getattr(m.record, key, None) for m in completed})
-        if told:
-            notes.append(f"{name} differ: {told}")
+        message = _differing(completed, {m.folder: getattr(m.record, key, None) for m in completed})
+        if message:
+            notes.append(f"{name} differ: {message}")
     versions = {m.folder: m.record.versions if m.record else {} for m in completed}
     for package in dict.fromkeys(name for found in versions.values() for name in found):
-        told = _differing(completed, {folder: v.get(package) for folder, v in versions.items()})
-        if told:
-            notes.append(f"versions of {package} differ: {told}")
+        message = _differing(completed, {folder: v.get(package) for folder, v in versions.items()})
+        if message:
+            notes.append(f"versions of {package} differ: {message}")
     return notes
 
 
@@ -282,10 +282,10 @@ def _differing(completed: Sequence[ComparedRun], values: Mapping[Path, Any]) -> 
         groups.setdefault("unknown" if value is None else str(value), []).append(member)
     if len(groups) < 2:
         return ""
-    return "; ".join(f"{value} in {_told(found, completed)}" for value, found in groups.items())
+    return "; ".join(f"{value} in {_describe(found, completed)}" for value, found in groups.items())
 
 
-def _told(found: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> str:
+def _describe(found: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> str:
     """Rows by name, and by their seeds where only some of them are meant."""
     if len(found) == len(completed):
         return "all runs"

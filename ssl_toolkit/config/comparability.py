@@ -83,13 +83,13 @@ def _grouped(values: Mapping[str, Any]) -> str:
     *others, most = sorted(groups.items(), key=lambda group: len(group[1]))
     if len(most[1]) == 1:  # no value is that of most rows
         return _few([f"{_short(value)} in {name}" for value, (name,) in groups.items()])
-    told = [f"{_short(value)} in {_few(names)}" for value, names in others]
-    return f"{_few(told)}; {_short(most[0])} in the {len(most[1])} others"
+    messages = [f"{_short(value)} in {_few(names)}" for value, names in others]
+    return f"{_few(messages)}; {_short(most[0])} in the {len(most[1])} others"
 
 
 def _few(texts: Sequence[str], most: int = 4) -> str:
-    told = ", ".join(texts[:most])
-    return told if len(texts) <= most else f"{told} and {len(texts) - most} more"
+    message = ", ".join(texts[:most])
+    return message if len(texts) <= most else f"{message} and {len(texts) - most} more"
 
 
 def _short(text: str, most: int = 60) -> str:

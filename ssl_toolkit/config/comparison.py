@@ -245,7 +245,9 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
     made: dict[str, str] = {}
     for name, tree in wanted.items():
         for changes in _combinations(settings.sweep, sections[name], set(sections.values())):
-            row_name = " ".join([name, *(_told(k, v, sections[name]) for k, v in changes.items())])
+            row_name = " ".join(
+                [name, *(_describe(k, v, sections[name]) for k, v in changes.items())]
+            )
             own = [_without_others(layer, sections[name], sections.values()) for layer in layers]
             own.append(Layer(f"row {name}", tree))
             own += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
@@ -313,7 +315,7 @@ def _combinations(
         yield dict(zip(keys, values, strict=True))
 
 
-def _told(key: str, value: Any, section: str) -> str:
+def _describe(key: str, value: Any, section: str) -> str:
     return f"{key.removeprefix(f'{section}.').removeprefix('algorithm.')}={value}"
 
 

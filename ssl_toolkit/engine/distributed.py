@@ -285,7 +285,7 @@ def _from_environment() -> ProcessGroup:
 
 
 def _mark_reported(error: T, reported: bool = True) -> T:
-    error.told = reported  # type: ignore[attr-defined]
+    error.already_reported = reported  # type: ignore[attr-defined]
     return error
 
 

@@ -149,8 +149,8 @@ def embed(
 def _is_flat(data: Path) -> bool:
     """Whether a folder holds images and nothing that says more of them: no class, no table."""
     found = entries(data) if data.is_dir() else []
-    told = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
-    plain = all(path.is_file() and path.suffix.lower() not in told for path in found)
+    readable = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
+    plain = all(path.is_file() and path.suffix.lower() not in readable for path in found)
     return plain and any(path.suffix.lower() in IMAGE_SUFFIXES for path in found)
 
 

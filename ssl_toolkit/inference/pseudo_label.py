@@ -188,9 +188,9 @@ def manifest_rows(
     rows: list[Row] = []
     confidences = predictions.probabilities[:, 0]
     for path, best, confidence in zip(paths, predictions.first[:, 0], confidences, strict=True):
-        told = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
-        label, split = (classes[best], "labeled") if told >= threshold else ("", "unlabeled")
-        rows.append([display_text(path), label, split, told])
+        rounded = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
+        label, split = (classes[best], "labeled") if rounded >= threshold else ("", "unlabeled")
+        rows.append([display_text(path), label, split, rounded])
     return rows
 
 

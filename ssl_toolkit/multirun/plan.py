@@ -206,15 +206,15 @@ def _check_planned(comparison: ComparisonConfig, earlier: PlanFile | None, folde
     """Refuse what would give new runs of a comparison another footing than those it has."""
     settings = comparison.settings
     given = {"threads": settings.threads, "budget": settings.budget}
-    told = [
+    messages = [
         f"{key} is {getattr(earlier, key)} there, {value} here"
         for key, value in given.items()
         if earlier is not None and value not in (None, getattr(earlier, key))
     ]
-    if told:
+    if messages:
         raise ConfigError(
             f"{display_path(folder)}: the comparison there has another plan: "
-            f"{'; '.join(told)}; use "
+            f"{'; '.join(messages)}; use "
             "the same values, or choose another --output (--overwrite starts it again)"
         )
 

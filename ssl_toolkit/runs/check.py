@@ -76,9 +76,9 @@ def refuse_contradictions(paths: Iterable[Path]) -> None:
     for path in paths:
         folder = RunFolder(path)
         if faults := _Checking(folder, folder.read_summary()).contradictions():
-            told = "; ".join(faults)
+            message = "; ".join(faults)
             messages.append(
-                f"{display_path(path)} contradicts itself: {told}; see `ssl-toolkit check-run "
+                f"{display_path(path)} contradicts itself: {message}; see `ssl-toolkit check-run "
                 f"{display_path(path)}`, and train it again or leave it out"
             )
     if messages:
@@ -247,12 +247,12 @@ class _Checking:
             probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
             found = scores(probs, labels, classes) if len(labels) else None
             stored: Scores | None = getattr(self._summary, part)
-            told = None if stored is None else stored.model_dump()
-            if told is None and not self._done:  # killed before its summary was written
+            reported = None if stored is None else stored.model_dump()
+            if reported is None and not self._done:  # killed before its summary was written
                 continue
-            if (found is None) != (told is None):
+            if (found is None) != (reported is None):
                 self._fault(f"predictions.npz: its {part} scores are not those of summary.json")
-            elif found is not None and told is not None and (names := _unlike(found, told)):
+            elif found is not None and reported is not None and (names := _unlike(found, reported)):
                 self._fault(
                     f"predictions.npz: its {part} scores are not those of summary.json "
                     f"({', '.join(names)})"
@@ -264,22 +264,22 @@ class _Checking:
         self._equal("model/config.json: classes", config["classes"], classes, "summary.json")
 
 
-def _unlike(found: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+def _unlike(found: Mapping[str, Any], reported: Mapping[str, Any]) -> list[str]:
     """The names of scores that both have and that are not the same.
 
     Another processor or numpy may round the last digits otherwise, or draw another interval, which
     follows from the accuracy.
     """
-    common = [key for key in found if key in told and key != "interval"]
-    return [key for key in common if not _alike(found[key], told[key])]
+    common = [key for key in found if key in reported and key != "interval"]
+    return [key for key in common if not _alike(found[key], reported[key])]
 
 
-def _alike(found: Any, told: Any) -> bool:
-    if isinstance(found, Mapping) and isinstance(told, Mapping):
-        return found.keys() == told.keys() and all(_alike(found[k], told[k]) for k in found)
-    if isinstance(found, int | float) and isinstance(told, int | float):
-        return math.isclose(found, told, rel_tol=1e-6, abs_tol=1e-6)
-    return bool(found == told)
+def _alike(found: Any, reported: Any) -> bool:
+    if isinstance(found, Mapping) and isinstance(reported, Mapping):
+        return found.keys() == reported.keys() and all(_alike(found[k], reported[k]) for k in found)
+    if isinstance(found, int | float) and isinstance(reported, int | float):
+        return math.isclose(found, reported, rel_tol=1e-6, abs_tol=1e-6)
+    return bool(found == reported)
 
 
 def _strict(text: str) -> Any:

@@ -128,17 +128,17 @@ def _finish(
         _end(folder, _summary(experiment, folder, "failed", reason=str(error)))
         raise
     except torch.OutOfMemoryError as error:
-        told = MEMORY.format(trainer.step + 1, display_path(folder.path))
-        _end(folder, _summary(experiment, folder, "failed", reason=told))
-        raise TrainingError(told) from error
+        message = MEMORY.format(trainer.step + 1, display_path(folder.path))
+        _end(folder, _summary(experiment, folder, "failed", reason=message))
+        raise TrainingError(message) from error
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        told = (
+        message = (
             f"{place}{error.strerror or error}; fix that and resume with "
             f"`ssl-toolkit resume {display_path(folder.path)}`"
         )
-        _end(folder, _summary(experiment, folder, "failed", reason=told))
-        raise TrainingError(told) from error
+        _end(folder, _summary(experiment, folder, "failed", reason=message))
+        raise TrainingError(message) from error
     summary = summary.model_copy(update={"reason": reason})
     _end(folder, summary)
     if summary.validation is not None or summary.test is not None:
@@ -173,8 +173,8 @@ def _train(
     trainer = experiment.trainer
     limit = experiment.config.settings.time_limit
     started = time.monotonic()
-    if trainer.settings.compile and (told := compile_forwards(trainer)):
-        console.warn(told)
+    if trainer.settings.compile and (message := compile_forwards(trainer)):
+        console.warn(message)
     course = TrainingProgress(
         console, trainer.steps, metric_rows(folder.metrics), _expected_metrics(trainer)
     )
@@ -242,8 +242,8 @@ def _conclude(
     write_table(folder.metrics, folder.table)
     write_text(folder.card, model_card(experiment, summary, folder.read_record(), exported))
     summary.write(folder.summary)
-    if told := trainer.batches.images.pool.warning:
-        console.warn(told)
+    if message := trainer.batches.images.pool.warning:
+        console.warn(message)
     _show(console, summary)
     if settings.data is None and named_dataset(settings.dataset).is_example:
         console.say(OWN_DATA.format(settings.dataset))

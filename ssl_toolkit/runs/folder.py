@@ -200,13 +200,13 @@ def check_same(folder: RunFolder, config: RunConfig) -> None:
     given = {key: value for key, value in flatten(config.tree()) if key not in left_out}
     if given[FROM_DATA] is None:
         del given[FROM_DATA]
-    told = [
+    messages = [
         f"{key} is {stored.get(key)!r} there, {value!r} here"
         for key, value in given.items()
         if stored.get(key) != value
     ]
-    if told:
+    if messages:
         raise ConfigError(
             f"{display_path(folder.path)}: the run there has another configuration: "
-            f"{'; '.join(told)}"
+            f"{'; '.join(messages)}"
         )

@@ -159,8 +159,8 @@ def _go_on(
         _record(folder, config, changes)
     for change in changes:
         console.say(f"{change.key}: {change.after} instead of {change.before}", important=True)
-    told = f"{experiment.trainer.step} of {config.settings.steps}"
-    console.say(f"resuming after step {told}", important=True)
+    progress = f"{experiment.trainer.step} of {config.settings.steps}"
+    console.say(f"resuming after step {progress}", important=True)
     folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
     summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
@@ -225,16 +225,16 @@ def _checked(
         for key, value in asked.items()
         if now[key] != value
     ]
-    told = [
+    messages = [
         f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
         for key in sorted(was.keys() | now.keys())
         if key not in FREE_ON_RESUME | MOVED_ON_RESUME  # images may move; what they hold is checked
         and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
     ]
-    if told:
+    if messages:
         raise ConfigError(
-            f"{display_path(folder.config)} was changed since the run started: {'; '.join(told)}; "
-            "restore it, or start a new run with `ssl-toolkit run --config "
+            f"{display_path(folder.config)} was changed since the run started: "
+            f"{'; '.join(messages)}; restore it, or start a new run with `ssl-toolkit run --config "
             f"{display_path(folder.config)} "
             "--output NEW` (more steps alone: resume --steps N)"
         )
@@ -242,7 +242,7 @@ def _checked(
 
 
 def _moved(folder: RunFolder, experiment: Experiment) -> list[Change]:
-    """Changes of what the last digits depend on, since the run last began or was gone on with."""
+    """Return the changes of device and precision since the run was last started or resumed."""
     made, step = folder.read_record(), experiment.trainer.step
     was = {"device": made.device, "precision": made.precision}
     was |= {change.key: change.after for change in made.changes}

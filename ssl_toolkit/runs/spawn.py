@@ -131,8 +131,8 @@ def _answer(path: Path, name: str) -> RunResult:
         if name:
             raise KeyboardInterrupt(name)
         raise TrainingError("the processes of the run ended without a result; see above")
-    told = json.loads(path.read_text(encoding="utf-8"))
-    if "messages" in told:
-        kind: type[ToolkitError] = UserError if told["status"] == 2 else TrainingError
-        raise kind(told["messages"])
-    return RunResult(Path(told["folder"]), RunSummary(**told["summary"]), told["signal"])
+    answer = json.loads(path.read_text(encoding="utf-8"))
+    if "messages" in answer:
+        kind: type[ToolkitError] = UserError if answer["status"] == 2 else TrainingError
+        raise kind(answer["messages"])
+    return RunResult(Path(answer["folder"]), RunSummary(**answer["summary"]), answer["signal"])

@@ -44,16 +44,16 @@ def main(order: Path) -> int:
             )
     except ToolkitError as error:
         if leads:
-            told = {"messages": list(error.messages), "status": error.exit_status}
-            write_json(order.with_name(ANSWER), told)
-        elif not error.told:
+            content = {"messages": list(error.messages), "status": error.exit_status}
+            write_json(order.with_name(ANSWER), content)
+        elif not error.already_reported:
             print(f"process {os.environ['RANK']}: {one_line(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as error:
         return exit_status(error)
     if leads:
-        told = {"folder": str(outcome.folder), "summary": outcome.summary.tree()}
-        write_json(order.with_name(ANSWER), told | {"signal": outcome.signal})
+        content = {"folder": str(outcome.folder), "summary": outcome.summary.tree()}
+        write_json(order.with_name(ANSWER), content | {"signal": outcome.signal})
     return STATUS.get(outcome.signal, 0)
 
 

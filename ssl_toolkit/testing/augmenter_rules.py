@@ -68,8 +68,8 @@ def shorter_draws_come_first(subject: Subject) -> None:
         shorter = augmenter.draw(count, 15, 13, seeded_generator("contract"))
         first = {name: value[:count] for name, value in longer.items() if name in shorter}
         wrong = differing(first, {name: shorter[name] for name in first})
-        told = f"draws {listed(wrong)} for {count} images are not the first of those for 40"
-        require(not wrong, told)
+        message = f"draws {listed(wrong)} for {count} images are not the first of those for 40"
+        require(not wrong, message)
 
 
 @rule(
@@ -113,13 +113,13 @@ def shape_and_dtype_are_kept(subject: Subject) -> None:
     for dtype in (torch.float32, torch.float64):
         images = _images(subject).to(dtype)
         views = _view(augmenter, images)
-        told = f"{tuple(views.shape)} {views.dtype} on {views.device}"
+        message = f"{tuple(views.shape)} {views.dtype} on {views.device}"
         same = (views.shape, views.dtype, views.device) == (
             images.shape,
             images.dtype,
             images.device,
         )
-        require(same, f"{tuple(images.shape)} {dtype} on {images.device} became {told}")
+        require(same, f"{tuple(images.shape)} {dtype} on {images.device} became {message}")
 
 
 @rule(

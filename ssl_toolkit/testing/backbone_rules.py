@@ -197,9 +197,9 @@ def sizes_work_or_are_refused(subject: Subject) -> None:
         try:
             backbone.eval()(torch.rand(1, 3, size, size, device=subject.device))
         except Exception as error:
-            told = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(f"{type(error).__name__}: {error}".split())
             raise BrokenRuleError(
-                f"build takes image_size={size}, but forward fails: {told}"
+                f"build takes image_size={size}, but forward fails: {message}"
             ) from error
 
 

@@ -74,12 +74,12 @@ def every_class_has_labels(subject: Subject) -> None:
     """Each class has a labeled image to train on, and where there is a test part one there."""
     table = subject.table
     parts = np.asarray(table.parts)
-    for told, names in {"train on": ("pool", "labeled"), "test": ("test",)}.items():
+    for purpose, names in {"train on": ("pool", "labeled"), "test": ("test",)}.items():
         labels = np.asarray(table.labels)[np.isin(parts, names)]
-        if not len(labels) and told == "test":
+        if not len(labels) and purpose == "test":
             continue
         missing = [c for i, c in enumerate(table.classes) if not (labels == i).any()]
-        require(not missing, f"{listed(missing[:3])} have no labeled image to {told}")
+        require(not missing, f"{listed(missing[:3])} have no labeled image to {purpose}")
 
 
 @rule(
@@ -107,9 +107,9 @@ def images_are_read_by_row(subject: Subject) -> None:
     rows = _some(table)
     for size in (16, subject.plugin.defaults.image_size):
         images = table.read(rows, size)
-        told = f"{images.shape} {images.dtype}"
+        message = f"{images.shape} {images.dtype}"
         good = images.shape == (len(rows), size, size, 3) and images.dtype == np.uint8
-        require(good, f"at size {size}, {len(rows)} rows are {told}")
+        require(good, f"at size {size}, {len(rows)} rows are {message}")
         turned = table.read(rows[::-1].copy(), size)[::-1]
         require(np.array_equal(images, turned), "rows in another order give other images")
 

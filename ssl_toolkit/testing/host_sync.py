@@ -96,8 +96,8 @@ class _Below(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         given = tree_leaves((args, kwargs))
         on_device = any(self.holds(value) for value in given)
-        if on_device and not self.exempt and (told := self._waits(name, args, kwargs)):
-            raise BrokenRuleError(f"the step waits for the device: {told}")
+        if on_device and not self.exempt and (message := self._waits(name, args, kwargs)):
+            raise BrokenRuleError(f"the step waits for the device: {message}")
         made = func(*args, **kwargs)
         if on_device:
             for value in [*tree_leaves(made), *(args[:1] if name.endswith("_") else ())]:

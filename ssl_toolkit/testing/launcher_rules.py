@@ -52,10 +52,10 @@ def every_job_ends_once(subject: Subject) -> None:
     """Each job is run and yielded once, unchanged, with status 0."""
     with _jobs([WRITES] * 3) as jobs:
         ended = _carry_out(subject, jobs)
-        told = [end.job for end in ended]
-        missing = [job.name for job in jobs if job not in told]
+        ended_jobs = [end.job for end in ended]
+        missing = [job.name for job in jobs if job not in ended_jobs]
         require(not missing, f"{listed(missing)} never ended")
-        require(len(told) == len(jobs), f"{len(told)} ends were told of {len(jobs)} jobs")
+        require(len(ended_jobs) == len(jobs), f"{len(ended_jobs)} results for {len(jobs)} jobs")
         require(all(end.status == 0 for end in ended), f"statuses are {_statuses(ended)}")
         undone = [job.name for job in jobs if not (job.folder / "done").exists()]
         require(not undone, f"{listed(undone)} ended, but were not carried out")
@@ -105,8 +105,8 @@ def commands_arrive_as_given(subject: Subject) -> None:
         require(_statuses(ended) == {job.name: 0}, f"statuses are {_statuses(ended)}")
         import json
 
-        told = json.loads((job.folder / "told").read_text(encoding="utf-8"))
-        directory, variable, home, arguments = told
+        reported = json.loads((job.folder / "told").read_text(encoding="utf-8"))
+        directory, variable, home, arguments = reported
         require(arguments == given, f"arguments {given} became {arguments}")
         same = Path(directory).resolve() == job.directory.resolve()
         require(same, f"it was started in {directory}, not in {job.directory}")

@@ -82,12 +82,12 @@ def losses_are_finite_scalars(subject: Subject) -> None:
         require(losses, "there are no losses")
         for name, loss in losses.items():
             value = loss.value
-            told = f"in {precision} loss {name!r} is"
+            message = f"in {precision} loss {name!r} is"
             if not isinstance(value, Tensor):
-                raise BrokenRuleError(f"{told} {value!r}, no tensor")
-            require(value.ndim == 0, f"{told} of shape {tuple(value.shape)}")
-            require(value.dtype in (torch.float32, torch.float64), f"{told} {value.dtype}")
-            require(value.isfinite(), f"{told} {value.item()}")
+                raise BrokenRuleError(f"{message} {value!r}, no tensor")
+            require(value.ndim == 0, f"{message} of shape {tuple(value.shape)}")
+            require(value.dtype in (torch.float32, torch.float64), f"{message} {value.dtype}")
+            require(value.isfinite(), f"{message} {value.item()}")
 
 
 @rule(

@@ -61,7 +61,7 @@ class RuleResult:
     status: Status
     """``passed``; ``broken``; ``expected``: broken, as was said before; ``unexpected``: passed
     although it was said to be broken."""
-    told: str
+    found: str
     """What was found, or the reason of an expected failure; empty for passed."""
     where: str
     """File and line, as far as known; empty for passed."""
@@ -74,7 +74,7 @@ class RuleResult:
 
     def explain(self) -> str:
         """Several lines: rule, finding, place, why it matters, the usual cause."""
-        lines = [f"{self.rule.name}: {self.rule.what}", f"  found:  {self.told}"]
+        lines = [f"{self.rule.name}: {self.rule.what}", f"  found:  {self.found}"]
         if self.status == "unexpected":
             return "\n".join(lines)
         if self.where:
@@ -144,23 +144,25 @@ def run_rule(rule: Rule, subject: Subject, expected: str = "") -> RuleResult:
         subject: the plugin.
         expected: the reason why it is known to be broken; empty for none.
     """
-    told = where = ""
+    message = where = ""
     started = time.perf_counter()
     with _random_states_kept(), _one_thread():
         try:
             rule.check(subject)
         except (BrokenRuleError, WrongOutputError) as error:
-            told, where = str(error), _place(subject.plugin)
+            message, where = str(error), _place(subject.plugin)
         except (Exception, SystemExit) as error:
-            told = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(f"{type(error).__name__}: {error}".split())
             where = _frame(error, subject.plugin)
     seconds = time.perf_counter() - started
-    if expected and told:
+    if expected and message:
         return RuleResult(rule, "expected", expected, "", seconds)
     if expected:
-        told = f"it passes, although it was expected to fail ({expected}); remove the expectation"
-        return RuleResult(rule, "unexpected", told, "", seconds)
-    return RuleResult(rule, "broken" if told else "passed", told, where, seconds)
+        message = (
+            f"it passes, although it was expected to fail ({expected}); remove the expectation"
+        )
+        return RuleResult(rule, "unexpected", message, "", seconds)
+    return RuleResult(rule, "broken" if message else "passed", message, where, seconds)
 
 
 def run_rules(subject: Subject, expected_failures: Mapping[str, str]) -> Iterator[RuleResult]:

@@ -226,15 +226,21 @@ def bf16_is_close(subject: Subject) -> None:
 )
 def extreme_teachers_stay_finite(subject: Subject) -> None:
     """Losses and gradients are finite where all answers are certain, uniform, or pass no mask."""
-    for told, sharpness in {"certain": 1e4, "uniform": 0.0, "too unsure for a mask": 1.0}.items():
+    for answers, sharpness in {
+        "certain": 1e4,
+        "uniform": 0.0,
+        "too unsure for a mask": 1.0,
+    }.items():
         trial = Trial(subject, sharpness=sharpness)
         output = trial.output()
         for name, loss in output.losses.items():
-            require(loss.value.isfinite(), f"answers {told}: loss {name!r} is {loss.value.item()}")
+            require(
+                loss.value.isfinite(), f"answers {answers}: loss {name!r} is {loss.value.item()}"
+            )
         trial.backward(output)
         for name, parameter in trial.classifier.named_parameters():
             finite = parameter.grad is None or parameter.grad.isfinite().all()
-            require(finite, f"answers {told}: the gradient of {name} is not finite")
+            require(finite, f"answers {answers}: the gradient of {name} is not finite")
 
 
 @rule(

@@ -139,7 +139,7 @@ class Returning(Method):
 def test_a_step_that_returns_something_else_is_told_as_in_a_run() -> None:
     subject = find_subject(Returning)
     for name in ("losses_are_named", "labels_matter", "same_seed_same_losses"):
-        told = run_rule(RULES[name], subject).told
+        told = run_rule(RULES[name], subject).found
         assert told == "returned a dict instead of a StepOutput"
 
 

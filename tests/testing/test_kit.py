@@ -66,13 +66,13 @@ def test_what_is_broken_is_told_with_place_reason_and_cause() -> None:
 def test_an_exception_of_the_plugin_is_told_with_its_line() -> None:
     result = one(fakes.Ending, "first_and_last_step_work")
     assert result.status == "broken"
-    assert result.told == "ZeroDivisionError: float division by zero"
+    assert result.found == "ZeroDivisionError: float division by zero"
     assert re.search(r"contract_fakes_options\.py:\d+ in step$", result.where)
 
 
 def test_an_expected_failure_needs_a_reason_and_fails_when_it_passes() -> None:
     expected = one(fakes.Loud, "weight_of_zero_silences_its_loss", REASON)
-    assert (expected.status, expected.passed, expected.told) == ("expected", True, REASON)
+    assert (expected.status, expected.passed, expected.found) == ("expected", True, REASON)
     unexpected = one(fakes.Plain, "weight_of_zero_silences_its_loss", REASON)
     assert (unexpected.status, unexpected.passed) == ("unexpected", False)
     assert f"({REASON}); remove the expectation" in unexpected.explain()
@@ -90,7 +90,7 @@ def test_options_to_check_with() -> None:
     named = {rule.name: rule for rule in rules("algorithm")}["losses_are_named"]
     config = fakes.Demanding.Config(color="red")
     assert run_rule(named, find_subject(fakes.Demanding, config=config)).passed
-    assert "color" in run_rule(named, find_subject(fakes.Demanding)).told
+    assert "color" in run_rule(named, find_subject(fakes.Demanding)).found
     with pytest.raises(PluginError, match="config is no Weak"):
         check_augmenter("weak", config=config)
 

@@ -119,8 +119,8 @@ def write_data(
     if len(stacks) == len(parts) and len(shapes) == 1:
         suffix, write = ".npz", _write_arrays
     elif any(len(shape) == 1 for shape in shapes):
-        told = ", ".join(f"{part.name} {_told(part.images)}" for part in parts)
-        raise DataError(f"features are (N, D) of one length D in all arguments, got {told}")
+        message = ", ".join(f"{part.name} {_describe(part.images)}" for part in parts)
+        raise DataError(f"features are (N, D) of one length D in all arguments, got {message}")
     elif all(isinstance(part.images, list) and _are_paths(part.images) for part in parts):
         suffix, write = ".jsonl", _write_manifest
     else:
@@ -148,7 +148,7 @@ def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
         images = list(images)
     elif images.ndim == 2:
         if images.dtype.kind not in "fiu":
-            raise DataError(f"{name}: features are (N, D) numbers, got {_told(images)}")
+            raise DataError(f"{name}: features are (N, D) numbers, got {_describe(images)}")
     else:
         images = checked_stack(images, name)
     if not len(images):
@@ -159,7 +159,7 @@ def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
     return _Part(name, split, images, names)
 
 
-def _told(images: Any) -> str:
+def _describe(images: Any) -> str:
     """Describe an argument without its values."""
     if isinstance(images, np.ndarray):
         return f"{images.shape} {images.dtype}"

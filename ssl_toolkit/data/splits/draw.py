@@ -110,7 +110,7 @@ def draw_split(
         labeled = np.unique(chosen).astype(np.int64)
     chosen_all = chosen is None and labels_per_class is None and num_labels is None
     if num_labels is not None:
-        notes.append("labeled images a class: " + _told(names, wanted))
+        notes.append("labeled images a class: " + _describe(names, wanted))
 
     if val_fraction > 0:
         spare = labeled if chosen_all else np.setdiff1d(candidates, labeled)
@@ -276,11 +276,11 @@ def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
     rare = [place for place, size in enumerate(sizes) if size * RARE <= max(sizes)]
     if not rare:
         return []
-    told = _told([names[place] for place in rare], [sizes[place] for place in rare])
-    return [f"far fewer images with a label than the largest class ({max(sizes)}): {told}"]
+    message = _describe([names[place] for place in rare], [sizes[place] for place in rare])
+    return [f"far fewer images with a label than the largest class ({max(sizes)}): {message}"]
 
 
-def _told(names: Sequence[str], counts: Iterable[int]) -> str:
+def _describe(names: Sequence[str], counts: Iterable[int]) -> str:
     return summarize(
         [f"{name} {count}" for name, count in zip(names, counts, strict=True)], most=20
     )

@@ -91,8 +91,8 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
         OSError: it can't be written.
     """
     content = content or content_of(table, split)
-    told = _hash(_fields(table, split, content))
-    head = {"version": VERSION, "hash": told, "classes": list(table.classes)}
+    digest = _hash(_fields(table, split, content))
+    head = {"version": VERSION, "hash": digest, "classes": list(table.classes)}
 
     def write(file: BinaryIO) -> None:
         file.write(json.dumps(head, indent=2, ensure_ascii=False)[:-2].encode())
@@ -135,8 +135,8 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
         keys = content.pop(part)
         places = index_of(table.keys, keys)
         if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
-            told = f"{len(foreign):,} of {len(keys):,} {part} images"
-            faults.append(f"{where}: {told} that the data doesn't have: {summarize(foreign)}")
+            message = f"{len(foreign):,} of {len(keys):,} {part} images"
+            faults.append(f"{where}: {message} that the data doesn't have: {summarize(foreign)}")
         rows[part] = places[places >= 0]
         found, counts = np.unique(rows[part], return_counts=True)
         if twice := _keys(table, found[counts > 1]):
@@ -173,10 +173,10 @@ def read_hash(path: Path) -> str:
         DataError: no such file or no split file, or it was changed.
     """
     content = _parse(path)
-    told: str = content.pop("hash")
-    if told != _hash(_read_fields(content)):
+    digest: str = content.pop("hash")
+    if digest != _hash(_read_fields(content)):
         raise DataError(_damaged(path))
-    return told
+    return digest
 
 
 def compare_files(path: Path, other: Path) -> str:
@@ -268,8 +268,8 @@ def _joined(blocks: Iterable[list[str]], between: str, *, ensure_ascii: bool) ->
     for block in filter(None, blocks):
         start = between[1:] if first else between
         first = False
-        told = json.dumps(block, ensure_ascii=ensure_ascii, separators=(between, ":"))
-        yield start + told[1:-1]
+        text = json.dumps(block, ensure_ascii=ensure_ascii, separators=(between, ":"))
+        yield start + text[1:-1]
 
 
 def _parse(path: Path) -> dict[str, Any]:
