@@ -203,7 +203,7 @@ def test_a_plan_keeps_its_threads_and_its_budget(tmp_path: Path) -> None:
     first = plan(tmp_path, threads=2, budget="images=2000")
     write_plan(first)
     assert plan(tmp_path, budget="images=2000").threads == 2
-    with pytest.raises(ConfigError, match="threads is 2 there, 1 here; give the same, or"):
+    with pytest.raises(ConfigError, match="threads is 2 there, 1 here; use the same values, or"):
         plan(tmp_path, threads=1, budget="images=2000")
     with pytest.raises(ConfigError, match="budget is images=2000 there, images=4000 here"):
         plan(tmp_path, budget="images=4000")
