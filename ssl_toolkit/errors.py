@@ -19,7 +19,7 @@ from typing import ClassVar
 
 
 class ToolkitError(Exception):
-    """An expected failure, told in one or several whole sentences.
+    """An expected failure, reported in one or several sentences.
 
     Args:
         messages: one message, or several when several faults were found at once.

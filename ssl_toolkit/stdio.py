@@ -1,4 +1,4 @@
-"""Standard output and error that outlive whoever reads them."""
+"""Keep a process running when the reader of its standard output or error leaves."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _Descriptor(io.FileIO):
 def protect() -> None:
     """Make standard output and error of this process never fail.
 
-    Work goes on, and its exit status is its own, when the reader of a pipe has left, a disk is full
-    or a descriptor was closed by whoever started the process. `lost` says what became of the
+    The process continues with its own exit status when the reader of a pipe has left, a disk is
+    full or a descriptor was closed by the parent process. `lost` says what became of the
     output. Streams that a program has put in place of its own are left alone.
     """
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # else some file would get the number
@@ -80,7 +80,7 @@ def missed(stream: TextIO) -> OSError | None:
 
 
 class Tolerant:
-    """A stream of a program's own, of which nothing that fails is told.
+    """A stream of the calling program whose write errors are ignored.
 
     Args:
         stream: to write to.

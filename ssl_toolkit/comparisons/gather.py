@@ -79,7 +79,7 @@ def gather(
         algorithms: by row, for rows without any readable run.
         failures: by row and seed, reasons of runs that could not write one themselves; where such
             a run is completed by now, its results count.
-        notes: more for the reader, told first.
+        notes: further notes, shown first.
 
     Returns:
         Runs that are not completed have a status and a reason, and are in no mean.

@@ -165,7 +165,7 @@ def load_comparison(
         sweeps: ``key.path=value,value``.
 
     Raises:
-        ConfigError: every fault found, each told once.
+        ConfigError: all faults that were found, each reported once.
         PluginError: an algorithm, an augmenter or the launcher is unknown or broken.
     """
     layers = [Layer(str(path), yaml.read(path)) for path in files]

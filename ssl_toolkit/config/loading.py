@@ -1,4 +1,4 @@
-"""From files, flags and ``--set`` to one validated configuration, with every fault told at once."""
+"""Merge files, flags and ``--set`` into one validated configuration; report all faults at once."""
 
 from __future__ import annotations
 

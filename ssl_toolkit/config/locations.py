@@ -20,7 +20,7 @@ def find_config(name: str) -> Path:
     """A configuration file by path, or by its name below `configs_dir`.
 
     Raises:
-        ConfigError: it is neither; near names of those that come with the package are told.
+        ConfigError: it is neither; the message suggests near names of packaged files.
     """
     path = at_home(name)
     shipped = configs_dir() / name

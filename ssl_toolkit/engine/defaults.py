@@ -77,7 +77,7 @@ def _typical_side(settings: Settings) -> int | None:
         return None
     try:
         table = load_table(settings, lazily=True)
-    except DataError:  # told where the data is read
+    except DataError:  # reported where the data is read
         return None
     files = files_of(table)
     sides = [] if files is None else files.sides(MOST_HEADERS)

@@ -203,7 +203,7 @@ def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
         if _all_in(base, paths) and _all_in(os.path.realpath(base), real):
             return [os.path.relpath(path, base) for path in paths]
     inside = _all_in(os.path.realpath(root_of(paths)), real)
-    return paths if inside else real  # links that lead elsewhere are told where they lead
+    return paths if inside else real  # links that leave the folder are written as their targets
 
 
 def _all_in(folder: str, paths: Sequence[str]) -> bool:

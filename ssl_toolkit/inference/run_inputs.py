@@ -30,7 +30,7 @@ def data_of(run: Path) -> list[tuple[Path, Path | None]]:
 def _paths_in(folder: RunFolder, keys: Sequence[str]) -> list[Path | None]:
     try:
         config = yaml.read(folder.config)
-    except ConfigError:  # an exported model has none; a damaged one is told by whoever needs it
+    except ConfigError:  # an exported model has none; the reader of a damaged one reports it
         config = {}
     named = (config.get(key) for key in keys)
     return [Path(name) if isinstance(name, str) else None for name in named]

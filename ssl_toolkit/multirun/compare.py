@@ -63,7 +63,7 @@ def compare(
     """Do what ``ssl-toolkit compare`` does.
 
     Every row and every seed is checked before the first run starts. Runs that are finished in the
-    output folder are kept, others are begun or gone on with. Each is a process of its own, but
+    output folder are kept, others are started or resumed. Each runs in a process of its own, but
     where a plugin was registered in this process alone (in a notebook) all runs happen in it, one
     after the other.
 
@@ -128,8 +128,8 @@ def planned(
         UserError: as `compare`.
     """
     folder, launcher = _folder(comparison), _launcher(comparison)
-    afresh = overwrite and folder.exists()
-    return make_plan(comparison, folder, launcher, console, afresh=afresh), launcher
+    replaced = overwrite and folder.exists()
+    return make_plan(comparison, folder, launcher, console, replaced=replaced), launcher
 
 
 def _measured(plan: Plan, launcher: Launcher, interrupts: Interrupts, console: Console) -> Plan:

@@ -127,7 +127,7 @@ def make_plan(
     launcher: Launcher,
     console: Console,
     *,
-    afresh: bool = False,
+    replaced: bool = False,
 ) -> Plan:
     """Resolve every row, and check each as far as it can be without training.
 
@@ -140,7 +140,7 @@ def make_plan(
         folder: absolute; what an earlier call has planned there is kept to.
         launcher: that will carry it out.
         console: shows the reading of images and the warnings.
-        afresh: whether what is in the folder will be replaced.
+        replaced: whether what is in the folder will be replaced.
 
     Raises:
         UserError: every fault that a run would end with before its first step; rows that are not
@@ -150,7 +150,7 @@ def make_plan(
     resolved = {row.name: resolve_config(as_row(row.config))[0] for row in comparison.rows}
     allowed = allowed_keys(settings, comparison.rows)
     _check_equal(resolved, allowed)
-    planned = not afresh and (folder / PLAN).exists()
+    planned = not replaced and (folder / PLAN).exists()
     earlier = read_plan(folder) if planned else None
     _check_planned(comparison, earlier, folder)
     threads = (
@@ -179,7 +179,7 @@ def make_plan(
     kind, amount = parse_budget(settings.budget)
     if kind != "steps":
         # Measured minutes would give other steps at each call.
-        steps = {} if afresh else _planned_steps(plan, earlier)
+        steps = {} if replaced else _planned_steps(plan, earlier)
         if kind == "images":
             steps = {
                 name: int(amount / found.images) for (name, _), found in rehearsed.items()
@@ -191,7 +191,7 @@ def make_plan(
         of_data = known.setdefault(resolved[row.name].settings.data, set())
         for seed in settings.seeds:
             member = plan.member(row, seed)
-            if not member.summary.exists() or afresh:
+            if not member.summary.exists() or replaced:
                 continue
             if row not in plan.unmeasured:
                 check_chosen(member, plan.configs[row.name, seed])
@@ -284,7 +284,7 @@ def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
 
 
 def _planned_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
-    """The steps of the rows that an earlier call has planned, or of runs that it has begun."""
+    """Return the steps of the rows that an earlier call planned, or of runs that it started."""
     steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
     for row in plan.comparison.rows:
         for seed in plan.comparison.settings.seeds:

@@ -64,7 +64,7 @@ def check_run(run: str | os.PathLike[str]) -> RunCheck:
 
 
 def refuse_contradictions(paths: Iterable[Path]) -> None:
-    """Refuse finished runs whose files contradict each other; for whoever reads results.
+    """Refuse finished runs whose files contradict each other, before their results are read.
 
     Compared are configuration, split and predictions with the record and the summary, of those
     that are there; `check_run` looks at more.

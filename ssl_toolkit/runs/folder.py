@@ -196,7 +196,7 @@ def check_same(folder: RunFolder, config: RunConfig) -> None:
         ConfigError: names the keys that differ, with both values.
     """
     stored = dict(flatten(folder.read_config().tree()))
-    left_out = {*FREE_ON_RESUME, "devices"}  # whoever goes on says with how many
+    left_out = {*FREE_ON_RESUME, "devices"}  # each start or resume says how many
     given = {key: value for key, value in flatten(config.tree()) if key not in left_out}
     if given[FROM_DATA] is None:
         del given[FROM_DATA]

@@ -34,7 +34,7 @@ def model_card(
     """A finished run's model card, Markdown with YAML before it.
 
     Names of classes, data and plugins are escaped, so that they read as they are and are no
-    markup. No absolute path is told.
+    markup. No absolute path is written.
 
     Args:
         experiment: with the weights that are reported.

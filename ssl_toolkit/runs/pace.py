@@ -1,4 +1,4 @@
-"""How long a run will take: told once, after its first steps."""
+"""Estimate how long a run takes, once, after its first steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.runs.predictions import prediction_seconds
 
 MEASURED = 3
-"""Steps after which the estimate is told; the first one is slow and does not count."""
+"""Steps after which the estimate is shown; the first one is slow and does not count."""
 
 LONG = 30 * 60.0
 """Seconds of a run that its user should know about at once."""
@@ -22,7 +22,7 @@ class Pace:
 
     Args:
         experiment: about to train.
-        console: where that is told.
+        console: shows the estimate.
         warns: whether the user should hear what would make a long run shorter.
     """
 

@@ -176,13 +176,13 @@ def _limited(config: ResolvedConfig, minutes: float | None) -> ResolvedConfig:
 
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:
     """Return the state to resume from, its file and a warning; no state if nothing was trained."""
-    begun = summary.steps or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
+    trained = summary.steps or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
     again = (
         f"to start again: `ssl-toolkit run --config {display_path(folder.config)} --output "
         f"{display_path(folder.path)} --overwrite`"
     )
     if not kept_checkpoints(folder.last):
-        if begun:
+        if trained:
             raise ModelError(f"{display_path(folder.last)}: its checkpoints are gone; {again}")
         return None, folder.last, ""
     try:

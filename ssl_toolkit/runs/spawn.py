@@ -46,7 +46,7 @@ def launch(order: Mapping[str, Any], count: int, resumable: str | None) -> RunRe
     with tempfile.TemporaryDirectory() as scratch, handled() as interrupts:
         path = Path(scratch, "order.json")
         path.write_text(json.dumps(order), encoding="utf-8")
-        # Held here under a port that is free, and told to all: no two runs can meet at one.
+        # The launcher holds the store on a free port, so that two runs never share one.
         store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", 0, is_master=True, wait_for_workers=False
         )

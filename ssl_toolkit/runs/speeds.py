@@ -167,7 +167,7 @@ def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     if (files := files_of(table)) is not None:
         files.open_known(size)
     few = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
-    with contextlib.suppress(UserError):  # told when all are read
+    with contextlib.suppress(UserError):  # reported when all are read
         return seconds(lambda: table.read(few, size), torch.device("cpu")) / len(few)
     return 0.0
 

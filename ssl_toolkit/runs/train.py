@@ -36,7 +36,7 @@ from ssl_toolkit.runs.summary import RunResult, counts, summary_of
 from ssl_toolkit.runs.time_budget import check_chosen, resolve_minutes
 from ssl_toolkit.runs.workers import prepare_all, shared
 
-__all__ = ["RunResult", "begun", "resume", "train"]
+__all__ = ["RunResult", "is_started", "resume", "train"]
 
 
 def train(
@@ -142,7 +142,7 @@ def _with_data(layer: Layer, images: Images, *given: Any) -> Layer:
 def _lead(
     config: RunConfig, processes: ProcessGroup, overwrite: bool, proceed: bool, console: Console
 ) -> RunResult:
-    if proceed and begun(config):
+    if proceed and is_started(config):
         return lead_on(Path(str(config.settings.output)), processes, console=console)
     for name in config.settings.loggers:
         registry.require_packages("loggers", name)
@@ -193,8 +193,8 @@ def _begin(
         raise
 
 
-def begun(config: RunConfig) -> bool:
-    """Whether the output folder holds a run of this configuration, however far it came.
+def is_started(config: RunConfig) -> bool:
+    """Return True if the output folder holds a run of this configuration.
 
     Raises:
         ConfigError: no output is given, or the run that is there has another configuration.

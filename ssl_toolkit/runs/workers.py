@@ -61,8 +61,6 @@ def _follow(processes: ProcessGroup) -> RunResult:
         trainer = experiment.trainer
         if state := processes.receive()["state"]:
             trainer.load_state_dict(state)
-        if config.settings.compile:
-            compile_forwards(trainer)
         trainer.stop = lambda: interrupts.signal
         trainer.stepped = interrupts.took
         if trainer.settings.compile:

@@ -142,7 +142,7 @@ class _Above(TorchFunctionMode):
         if func in READS and self._below.holds(args[0]):
             raise BrokenRuleError(f"the step moves values to the host: {READS[func]}")
         if func is torch.nn.functional.one_hot and len(args) + len(kwargs) > 1:
-            # Where the classes are told, their range is looked up on CPUs alone.
+            # If the number of classes is given, their range is looked up on CPUs alone.
             self._below.exempt += 1
             try:
                 return func(*args, **kwargs)

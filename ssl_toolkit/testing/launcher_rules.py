@@ -25,7 +25,7 @@ GRACE = 10.0
 WRITES = "import pathlib, sys; pathlib.Path(sys.argv[1], 'done').write_text('yes')"
 FAILS = "import sys; sys.exit(3)"
 TELLS = (
-    "import json, os, pathlib, sys; pathlib.Path(sys.argv[1], 'told').write_text(json.dumps("
+    "import json, os, pathlib, sys; pathlib.Path(sys.argv[1], 'reported').write_text(json.dumps("
     "[os.getcwd(), os.environ.get('CONTRACT'), os.environ.get('HOME'), sys.argv[2:]])); "
     "print('to the log'); print('and this', file=sys.stderr)"
 )
@@ -105,7 +105,7 @@ def commands_arrive_as_given(subject: Subject) -> None:
         require(_statuses(ended) == {job.name: 0}, f"statuses are {_statuses(ended)}")
         import json
 
-        reported = json.loads((job.folder / "told").read_text(encoding="utf-8"))
+        reported = json.loads((job.folder / "reported").read_text(encoding="utf-8"))
         directory, variable, home, arguments = reported
         require(arguments == given, f"arguments {given} became {arguments}")
         same = Path(directory).resolve() == job.directory.resolve()
@@ -162,8 +162,8 @@ def stop_saves_and_ends(subject: Subject) -> None:
         require(not left, f"{listed(left)} still run after launch has returned")
         unsaved = [job.name for job in running if not (job.folder / "saved").exists()]
         require(not unsaved, f"{listed(unsaved)} were not asked to save")
-        begun = {job.name for job in _running(jobs)} - {job.name for job in running}
-        require(not begun, f"{listed(sorted(begun))} were started after stop")
+        started = {job.name for job in _running(jobs)} - {job.name for job in running}
+        require(not started, f"{listed(sorted(started))} were started after stop")
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""What a rule of a contract is, how it is run, and what is told when it is broken."""
+"""Define the rules of a contract, run them and report the broken ones."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from ssl_toolkit.torch_workarounds import tree_flatten
 
 SEED = 3
 STEPS = 50
-"""Steps of the run that the algorithm is told of; few of them are done."""
+"""Length of the run in the `TaskInfo` of the algorithm; only a few steps are done."""
 MIDDLE = STEPS // 2
 LATE = STEPS - 5
 """A step near the end; no rule trains that far."""
@@ -194,7 +194,7 @@ class Trial:
         """What the algorithm returns for a batch; it is asked to scan before its first one.
 
         Args:
-            step: that the algorithm is told.
+            step: the step in the context.
             batch: None for the first one.
             precision: of the forward, fp32 or bf16.
             around: held around the call alone.
@@ -311,5 +311,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def listed(names: list[str]) -> str:
-    """Names as they are told."""
+    """Return quoted names for a message."""
     return ", ".join(map(repr, names))
