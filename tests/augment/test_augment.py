@@ -107,7 +107,7 @@ def test_a_shorter_draw_is_the_start_of_a_longer_one(name):
 
 
 @pytest.mark.parametrize("option", ["cutout", "include_weak"])
-def test_what_is_left_out_leaves_the_other_draws(option):
+def test_omitted_operations_do_not_change_the_other_draws(option):
     whole_draw, fewer = (
         RandAugment(config).draw(9, 32, 32, seeded())
         for config in (RandAugment.Config(), RandAugment.Config(**{option: 0}))
@@ -116,7 +116,7 @@ def test_what_is_left_out_leaves_the_other_draws(option):
     assert all(torch.equal(fewer[key], whole_draw[key]) for key in fewer)
 
 
-def test_whole_numbers_stay_below_their_count():
+def test_random_integers_are_below_their_count():
     nearly_one = torch.tensor([1 - 2**-24])  # the largest number that torch.rand gives
     assert all(whole(nearly_one, count) == count - 1 for count in range(1, 5000))
     shares = torch.bincount(whole(torch.rand(90_000, generator=seeded()), 9)) / 90_000
@@ -125,7 +125,7 @@ def test_whole_numbers_stay_below_their_count():
 
 
 @each
-def test_randomness_comes_from_the_generator_alone(name):
+def test_randomness_comes_only_from_the_generator(name):
     augmenter = build(name)
     images = textures(8)
     state = torch.get_rng_state()
@@ -139,7 +139,7 @@ def test_randomness_comes_from_the_generator_alone(name):
         assert not torch.equal(first, then)
 
 
-def test_without_a_generator_torch_s_global_state_decides():
+def test_without_a_generator_the_global_state_of_torch_decides():
     torch.manual_seed(5)
     first, second = Weak()(textures(8)), Weak()(textures(8))
     torch.manual_seed(5)

@@ -67,7 +67,7 @@ def test_other_inputs_are_refused_with_the_way_out(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", AUGMENTERS)
-def test_every_floating_type_comes_back_as_it_was(name: str, dtype: torch.dtype) -> None:
+def test_every_floating_type_is_restored(name: str, dtype: torch.dtype) -> None:
     views = build(name)(texture(16, 16).repeat(4, 1, 1, 1).to(dtype), seeded())
     assert views.dtype == dtype
     assert torch.isfinite(views.float()).all()

@@ -133,7 +133,7 @@ def test_geometry_takes_the_same_pixels_as_pil(name, size):
     ("name", "most", "at_one_level"),
     [("rotate", 1e-3, 2e-3), ("shear_x", 2.5e-3, 0.04), ("shear_y", 2.5e-3, 0.04)],
 )
-def test_few_pixels_between_two_others_are_not_pil_s(name, most, at_one_level, size):
+def test_few_interpolated_pixels_differ_from_pil(name, most, at_one_level, size):
     noise = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
     image, entry, affine = Image.fromarray(noise), ENTRIES[name], Image.Transform.AFFINE
     shares = []
@@ -169,7 +169,7 @@ DOT = (2, 9)
         ("rotate", 180.0, (9, 2)),
     ],
 )
-def test_geometry_moves_a_dot_where_it_should_and_fills_with_black(name, value, expected):
+def test_geometry_moves_a_dot_correctly_and_fills_with_black(name, value, expected):
     images = torch.zeros(1, 3, 12, 12)
     images[..., DOT[0], DOT[1]] = 1
     out = ops.warp(images, torch.tensor([ENTRIES[name].geometry(value, 12, 12)]))

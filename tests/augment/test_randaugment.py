@@ -21,7 +21,7 @@ def values(draws, name):
     return draws["value"][chosen]
 
 
-def test_the_pool_is_fixmatch_s():
+def test_the_operations_are_those_of_fixmatch():
     assert set(NAMES) == {
         *("autocontrast", "equalize", "identity", "posterize", "solarize"),
         *("brightness", "color", "contrast", "sharpness"),
@@ -127,7 +127,7 @@ def test_the_square_has_its_center_anywhere_and_is_clipped():
     assert 64 <= area.min() < 128
 
 
-def test_the_authors_square_lies_inside():
+def test_the_square_of_the_authors_is_inside_the_image():
     top, left, bottom, right = draw(5000, variant="authors")["box"].unbind(1)
     assert top.unique().tolist() == left.unique().tolist() == list(range(17))
     assert bottom.max() == right.max() == 32

@@ -60,7 +60,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def test_light_answers_import_no_torch_and_take_no_time() -> None:
+def test_quick_commands_do_not_import_torch() -> None:
     result = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(LIGHT)],
         capture_output=True,
@@ -141,7 +141,7 @@ def test_a_wrong_command_line_is_one_line(arguments: list[str], told: str) -> No
     assert len(message.splitlines()) == 1
 
 
-def test_no_name_plays_with_the_terminal(tmp_path: Path) -> None:
+def test_no_name_sends_control_sequences_to_the_terminal(tmp_path: Path) -> None:
     message = refusal("run", "--data", tmp_path / "a\x1b[2J\u202eb\rc\u200dd")
     assert r"/a\x1b[2J\u202eb c" + "\u200dd" in message
 
@@ -174,7 +174,7 @@ ALL = [(group, entry.name) for group in registry.GROUPS for entry in registry.en
 
 
 @pytest.mark.parametrize(("group", "name"), ALL)
-def test_show_tells_every_option_with_default_range_and_source(group: str, name: str) -> None:
+def test_show_lists_every_option_with_default_range_and_source(group: str, name: str) -> None:
     shown = strict_json(call("show", name, "--json").stdout)
     (one,) = [entry for entry in shown if entry["group"] == group]
     assert one["summary"].endswith(".")
@@ -218,7 +218,7 @@ def test_doctor() -> None:
     assert {f"[{extra}]" for extra in extras} <= lines.keys()
 
 
-def test_doctor_says_what_a_missing_extra_gives_and_how_to_install_it(
+def test_doctor_describes_a_missing_extra_and_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda name: name != "ray")

@@ -52,7 +52,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_command_has_a_typed_function_that_says_what_it_raises(name: str) -> None:
+def test_every_command_has_a_typed_function_that_documents_its_exceptions(name: str) -> None:
     function = getattr(ssl_toolkit, name)
     text = function.__doc__
     for part in ("Args:", "Raises:"):
@@ -108,7 +108,7 @@ def test_predict_streams_images_and_reasons(run: RunResult, pool: Path) -> None:
         predict(model, pool / "absent.png")
 
 
-def test_export_says_where_and_how_to_open(run: RunResult) -> None:
+def test_export_reports_where_the_model_is_and_how_to_open_it(run: RunResult) -> None:
     made = export(str(run.folder), "timm")
     assert made.path == run.folder / "export" / "timm"
     assert "create_model" in made.opened_by

@@ -15,7 +15,7 @@ def facts(*arguments):
     return json.loads(done.stdout)
 
 
-def test_what_is_told_of_a_labeled_folder(cases):
+def test_the_report_on_a_labeled_folder(cases):
     told = facts(cases / "c05_modes")
     assert told["layout"] == "folders: labeled/<class>/, unlabeled/, test/<class>/"
     assert told["classes"] == ["a", "b", "c", "d"]
@@ -42,7 +42,7 @@ def test_sizes_are_those_of_upright_images(cases, tmp_path):
     assert told["heights"]["least"] == 48
 
 
-def test_of_many_classes_some_are_shown(tmp_path):
+def test_only_some_of_many_classes_are_shown(tmp_path):
     for number in range(30):
         (tmp_path / f"{number:02}").mkdir()
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number:02}" / "a.png")
@@ -52,7 +52,7 @@ def test_of_many_classes_some_are_shown(tmp_path):
     assert "  20: " not in text
 
 
-def test_faults_twins_and_leaks(cases, tmp_path):
+def test_unreadable_files_duplicates_and_leaks(cases, tmp_path):
     data = shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "data")
     (data / "test/a/t_0.png").write_bytes(b"no image")
     shutil.copy(data / "test/b/t_0.png", data / "unlabeled/again.png")
@@ -129,7 +129,7 @@ def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
     assert not (tmp_path / sheet).exists()
 
 
-def test_what_cannot_be_read_is_refused(cases, tmp_path):
+def test_unreadable_data_is_refused(cases, tmp_path):
     assert "labeled/<class>/" in refusal("inspect", tmp_path)
     assert "doesn't exist" in refusal("inspect", tmp_path / "nowhere")
     assert "--image-size: must be" in refusal("inspect", cases / "c00_base", "--image-size", "none")

@@ -92,7 +92,7 @@ def test_a_pipe_that_does_not_block_loses_nothing() -> None:
     assert process.communicate()[0].decode() == "ä\n" * 99999 + "None\n"
 
 
-def test_a_run_outlives_its_output(broken: TextIO, tmp_path: Path) -> None:
+def test_a_run_survives_closed_output(broken: TextIO, tmp_path: Path) -> None:
     assert call(broken, "run", *TINY, "--output", tmp_path / "run") == (0, "")
     assert (
         json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["status"] == "completed"
@@ -102,7 +102,7 @@ def test_a_run_outlives_its_output(broken: TextIO, tmp_path: Path) -> None:
     assert "\ntest accuracy: " in log
 
 
-def test_a_process_of_a_run_does_too(tmp_path: Path) -> None:
+def test_a_process_of_a_run_survives_closed_output_too(tmp_path: Path) -> None:
     tree = load_config(flags={"output": "run", "eval_every": 1, "steps": 6}).tree()
     order = {"config": tree, "overwrite": False, "proceed": False}
     order |= {"quiet": False, "verbose": False, "silent": False}
@@ -133,7 +133,7 @@ def test_a_comparison_starts_every_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given", [["list"], ["run", "--dry-run", *TINY], ["--help"], ["show", "weak"]]
 )
-def test_what_is_only_printed_is_missed_on_a_full_disk(given: list[str]) -> None:
+def test_printed_output_fails_on_a_full_disk(given: list[str]) -> None:
     for make, expected in (
         (full, (1, "error: standard output: No space left on device\n")),
         (without_reader, (0, "")),
@@ -143,7 +143,7 @@ def test_what_is_only_printed_is_missed_on_a_full_disk(given: list[str]) -> None
         os.close(number)
 
 
-def test_an_error_has_its_status_without_anybody_to_read_it(broken: TextIO) -> None:
+def test_an_error_keeps_its_exit_status_without_a_reader(broken: TextIO) -> None:
     with redirect_stderr(broken), pytest.raises(SystemExit) as ended:
         main(["show", "no such plugin"])
     assert ended.value.code == 2
@@ -151,7 +151,7 @@ def test_an_error_has_its_status_without_anybody_to_read_it(broken: TextIO) -> N
     assert lost(broken)
 
 
-def test_rows_that_nobody_reads_are_not_made(broken: TextIO) -> None:
+def test_unused_rows_are_not_rendered(broken: TextIO) -> None:
     made = 0
 
     def rows() -> Iterator[list[str]]:
@@ -167,7 +167,7 @@ def test_rows_that_nobody_reads_are_not_made(broken: TextIO) -> None:
     assert 0 < made < 2_000
 
 
-def test_a_run_of_a_program_outlives_its_output(tmp_path: Path) -> None:
+def test_a_run_from_python_survives_closed_output(tmp_path: Path) -> None:
     number = without_reader()
     with os.fdopen(number, "w") as stream, redirect_stdout(stream):
         console = Console()

@@ -80,7 +80,7 @@ def test_p_values_are_adjusted_for_the_rows_that_have_one(tmp_path: Path) -> Non
     assert a.difference.adjusted == pytest.approx(a.difference.p_value)
 
 
-def test_an_oracle_is_named_one(tmp_path: Path) -> None:
+def test_an_algorithm_with_hidden_labels_is_marked(tmp_path: Path) -> None:
     found = [
         ("bound", 0, fake_run(tmp_path / "a", algo="fully_supervised")),
         ("plain", 0, fake_run(tmp_path / "b")),
@@ -156,7 +156,7 @@ def test_a_seed_has_one_split_and_one_start(tmp_path: Path, key: str) -> None:
     assert "another in other" in message
 
 
-def test_a_split_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
+def test_a_split_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
     found = two_rows(tmp_path, config={"labels_per_class": 10}, record={"split": "larger"})
     assert gathered(found, allow=["labels_per_class"]).rows[1].overrides == {
         "labels_per_class": "10"
@@ -167,12 +167,12 @@ def test_a_split_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
     assert "larger in other; split0 in third" in messages[0]
 
 
-def test_runs_without_a_hash_of_their_weights_are_not_held_against_others(tmp_path: Path) -> None:
+def test_runs_without_a_weight_hash_are_not_compared_with_others(tmp_path: Path) -> None:
     found = two_rows(tmp_path, record={"initial_weights": None})
     assert len(gathered(found).rows) == 2
 
 
-def test_what_two_rows_both_draw_is_the_same(tmp_path: Path) -> None:
+def test_draws_that_two_rows_share_are_equal(tmp_path: Path) -> None:
     found = two_rows(tmp_path, record={"draws": {"labeled_weak": "a", "unlabeled_weak": "b"}})
     assert len(gathered(found).rows) == 2  # the other row is older, and has none
     for seed in (0, 1):
@@ -185,7 +185,7 @@ def test_what_two_rows_both_draw_is_the_same(tmp_path: Path) -> None:
     assert "ssl-toolkit check" in message
 
 
-def test_draws_may_follow_from_a_permitted_key(tmp_path: Path) -> None:
+def test_draws_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
     augment = {"augment": {"strong_options": {"num_ops": 1}}}
     found = two_rows(tmp_path, record={"draws": {"unlabeled_strong": "one"}}, config=augment)
     for seed in (0, 1):
@@ -208,7 +208,7 @@ def test_one_row_and_seed_is_one_run(tmp_path: Path) -> None:
 # --- runs without results -----------------------------------------------------------------------
 
 
-def test_what_has_no_results_has_a_status_and_is_in_no_mean(tmp_path: Path) -> None:
+def test_runs_without_results_have_a_status_and_are_in_no_mean(tmp_path: Path) -> None:
     found = two_rows(tmp_path, seeds=(0, 1, 2))
     edit(tmp_path / "other1" / "summary.json", status="failed", reason="loss was\nnan", test=None)
     edit(tmp_path / "plain2" / "summary.json", status="interrupted", reason="SIGINT", test=None)
@@ -228,7 +228,7 @@ def test_what_has_no_results_has_a_status_and_is_in_no_mean(tmp_path: Path) -> N
     assert "different seeds" in made.notes[0]
 
 
-def test_nothing_at_all(tmp_path: Path) -> None:
+def test_rows_without_any_run_folder(tmp_path: Path) -> None:
     made = gathered([("plain", 0, tmp_path / "a")], baseline="plain", algorithms={"plain": "x"})
     assert made.rows[0].scores == {}
     assert made.rows[0].algorithm == "x"
@@ -250,7 +250,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
         ("config.yaml", "{}", "not that of a run"),
     ],
 )
-def test_a_damaged_run_is_failed(tmp_path: Path, file: str, text: str, told: str) -> None:
+def test_a_damaged_run_fails_the_check(tmp_path: Path, file: str, text: str, told: str) -> None:
     path = fake_run(tmp_path / "run")
     (path / file).write_text(text, encoding="utf-8")
     member = read_run("plain", 0, path)
@@ -261,7 +261,7 @@ def test_a_damaged_run_is_failed(tmp_path: Path, file: str, text: str, told: str
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "0.9", True])
-def test_a_score_that_is_no_number_is_no_score(tmp_path: Path, value: Any) -> None:
+def test_a_score_that_is_not_a_number_is_missing(tmp_path: Path, value: Any) -> None:
     path = fake_run(tmp_path / "run")
     scores = json.loads((path / "summary.json").read_text("utf-8"))["test"]
     edit(path / "summary.json", test=scores | {"accuracy": value})
@@ -270,7 +270,7 @@ def test_a_score_that_is_no_number_is_no_score(tmp_path: Path, value: Any) -> No
     assert "damaged: test.accuracy:" in member.reason
 
 
-def test_a_run_of_another_seed_is_failed(tmp_path: Path) -> None:
+def test_a_run_of_another_seed_fails_the_check(tmp_path: Path) -> None:
     assert "seed 1" in read_run("plain", 1, fake_run(tmp_path / "run", seed=0)).reason
 
 
@@ -280,7 +280,7 @@ def test_a_summary_without_a_folder_of_a_run(tmp_path: Path) -> None:
     assert (member.status, member.reason) == ("missing", "no summary.json in its folder")
 
 
-def test_runs_without_a_test_part_are_told(tmp_path: Path) -> None:
+def test_runs_without_a_test_split_are_reported(tmp_path: Path) -> None:
     made = gathered(two_rows(tmp_path, summary={"test": None}), baseline="plain")
     assert made.rows[1].scores["validation.accuracy"].count == 2
     assert "test.accuracy" not in made.rows[1].scores
@@ -290,7 +290,7 @@ def test_runs_without_a_test_part_are_told(tmp_path: Path) -> None:
 # --- notes --------------------------------------------------------------------------------------
 
 
-def test_differing_machines_are_told(tmp_path: Path) -> None:
+def test_differing_machines_are_reported(tmp_path: Path) -> None:
     found = two_rows(tmp_path)
     edit(tmp_path / "other1" / "record.json", torch_threads=2, platform="Mac", precision="bf16")
     for seed in (0, 1):
@@ -310,7 +310,7 @@ def test_differing_machines_are_told(tmp_path: Path) -> None:
     assert "versions of python differ: 3.11.7 in plain; unknown in other" in notes
 
 
-def test_threads_of_a_cpu_are_told_to_change_scores(tmp_path: Path) -> None:
+def test_a_note_says_that_cpu_threads_change_scores(tmp_path: Path) -> None:
     found = two_rows(tmp_path)
     for seed in (0, 1):
         changed = {"torch_threads": 2, "device": "cpu (2 threads)"}
@@ -332,7 +332,7 @@ def test_threads_of_a_cpu_are_told_to_change_scores(tmp_path: Path) -> None:
     assert "differ: 1, then 2 in plain (seed 0); 1 in plain (seed 1); that alone changes" in note
 
 
-def test_warnings_of_the_runs_are_told_once(tmp_path: Path) -> None:
+def test_warnings_of_the_runs_are_reported_once(tmp_path: Path) -> None:
     found = two_rows(tmp_path, record={"warnings": ["two images\nare alike"]})
     assert gathered(found).notes == ("other: two images are alike",)
     edit(tmp_path / "plain0" / "record.json", warnings=["two images\nare alike"])
@@ -385,7 +385,7 @@ def test_a_damaged_plan(tmp_path: Path, text: str | None) -> None:
         gather_folder(tmp_path)
 
 
-def test_loose_runs_are_rows_by_what_they_differ_in(tmp_path: Path) -> None:
+def test_loose_runs_become_rows_by_their_differences(tmp_path: Path) -> None:
     paths = [
         fake_run(tmp_path / "a", algo="simple", own={"pair_weight": 0, "temperature": 0.5}),
         fake_run(tmp_path / "b", algo="simple", own={"pair_weight": 75, "temperature": 0.5}),
@@ -407,7 +407,7 @@ def test_loose_runs_are_rows_by_what_they_differ_in(tmp_path: Path) -> None:
         gather(found, name="")
 
 
-def test_loose_folders_that_are_no_runs(tmp_path: Path) -> None:
+def test_loose_folders_that_are_not_runs(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not the folder of a run or of a comparison"):
         loose_places([tmp_path])
     path = fake_run(tmp_path / "run")

@@ -72,7 +72,7 @@ def test_errors_have_the_mirrored_interval() -> None:
     # Near the end, where the distribution is skewed, the plain t interval holds 88 % of the means.
     [(0.5, 0.05, 0.94), (0.86, 0.03, 0.94), (0.95, 0.02, 0.94), (0.99, 0.01, 0.925)],
 )
-def test_intervals_hold_the_mean_as_often_as_they_say(
+def test_intervals_have_their_nominal_coverage(
     count: int, mean: float, deviation: float, least: float
 ) -> None:
     size = mean * (1 - mean) / deviation**2 - 1
@@ -103,7 +103,7 @@ def test_equal_values_have_no_interval(value: float) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10])
-def test_the_paired_test_is_scipys(count: int) -> None:
+def test_the_paired_test_equals_scipy(count: int) -> None:
     generator = np.random.default_rng(count)
     base = generator.normal(0.8, 0.05, count)
     ours = base + generator.normal(0.02, 0.01, count)
@@ -117,7 +117,9 @@ def test_the_paired_test_is_scipys(count: int) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.018, 0.0227, 0.0228, 0.03])
-def test_the_interval_of_a_difference_holds_0_where_the_test_finds_none(shift: float) -> None:
+def test_the_interval_of_a_difference_contains_0_if_the_test_is_not_significant(
+    shift: float,
+) -> None:
     noise = np.array([-0.01, 0.002, 0.008])
     got = difference(by_seed(0.8 + shift + noise), by_seed([0.8] * 3))
     assert got is not None

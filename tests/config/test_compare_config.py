@@ -43,7 +43,7 @@ def test_algorithms_become_rows_that_share_everything_else() -> None:
     assert not {"algo", "seed", "simple", "output"} & {key.split(".")[0] for key in shared[0]}
 
 
-def test_an_option_of_one_algorithm_reaches_it_alone() -> None:
+def test_an_option_of_one_algorithm_affects_only_that_algorithm() -> None:
     comparison = load(algos="simple,fixmatch", sets=("simple.pair_weight=3",))
     simple, fixmatch = (row.config.tree() for row in comparison.rows)
     assert simple["simple"]["pair_weight"] == 3
@@ -85,7 +85,7 @@ def test_a_sweep_over_a_shared_key_concerns_every_row_and_is_marked() -> None:
     assert different["supervised lr=0.01"] == {"lr": 0.01}
 
 
-def test_a_list_in_brackets_may_hold_any_values() -> None:
+def test_a_list_in_brackets_can_contain_any_values() -> None:
     comparison = load("simple.rampup_steps=[0, null]", algos="simple")
     assert [row.config.tree()["simple"]["rampup_steps"] for row in comparison.rows] == [0, None]
 
@@ -106,7 +106,7 @@ seeds: [3]
     assert [row.slug for row in comparison.rows][2] == "no_pairs"
 
 
-def test_a_comparison_written_out_gives_itself_back(tmp_path: Path) -> None:
+def test_a_written_comparison_reads_back_the_same(tmp_path: Path) -> None:
     first = load("lr=0.001,0.01", algos="simple", seeds="4", sets=("simple.pair_weight=2",))
     second = from_file(tmp_path / "c.yaml", yaml.dump(first.tree))
     assert [row.config for row in second.rows] == [row.config for row in first.rows]
@@ -147,7 +147,7 @@ def test_a_shared_key_set_for_one_row_is_found(tmp_path: Path) -> None:
         ({"algos": "simple"}, ("simple.temperature=-1,1",), (), "temperature"),
     ],
 )
-def test_a_wrong_comparison_is_told(
+def test_an_invalid_comparison_is_reported(
     flags: dict[str, Any], sweeps: tuple[str, ...], sets: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=r".") as error:
@@ -156,7 +156,7 @@ def test_a_wrong_comparison_is_told(
     assert len(set(error.value.messages)) == len(error.value.messages)
 
 
-def test_an_unknown_algorithm_is_told_with_a_near_name() -> None:
+def test_an_unknown_algorithm_is_reported_with_a_close_match() -> None:
     with pytest.raises(PluginError, match="did you mean 'simple'"):
         load(algos="simpel,supervised")
 
@@ -177,7 +177,7 @@ def test_budgets() -> None:
     ("given", "seeds"),
     [("0-2", [0, 1, 2]), ("7", [7]), ("5, 0 - 1,9-9", [5, 0, 1, 9]), ("08-010", [8, 9, 10])],
 )
-def test_seeds_may_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> None:
+def test_seeds_can_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> None:
     assert load(algos="simple", seeds=given).settings.seeds == seeds
     text = f"algos: [simple]\nseeds: [{given}]\n"
     assert from_file(tmp_path / "c.yaml", text).settings.seeds == seeds

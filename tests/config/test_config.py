@@ -48,7 +48,7 @@ def faults(*layers: Layer) -> str:
 # --- what is told about a fault -----------------------------------------------------------------
 
 
-def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -> None:
+def test_all_errors_are_reported_together_with_file_key_and_value(write: Write) -> None:
     first = write("algo: fixmatch\nlerning_rate: 0.1\nsteps: many\nema: {decay: 2}\n")
     second = write("fixmatch: {treshold: 0.9, unlabeled_ratio: 0}\nmixmatch: {alpha: 0.5}\n")
     message = refusal(
@@ -72,7 +72,7 @@ def test_every_fault_is_told_at_once_with_its_file_key_and_value(write: Write) -
     assert "/not/there" not in message  # no data was read
 
 
-def test_a_fault_is_placed_in_the_layer_that_brought_the_value(write: Write) -> None:
+def test_an_error_names_the_layer_that_set_the_value(write: Write) -> None:
     files = [write("algo: fixmatch\nlr: 0.1\nfixmatch: {unlabeled_ratio: 3}\n"), write("lr: -1\n")]
     assert f"error: {files[1]}: lr: " in refusal(
         "run", "--config", files[0], "--config", files[1], "--dry-run"
@@ -144,14 +144,14 @@ def test_an_earlier_name_of_an_algorithms_option_is_refused(
         ("fixmatch.confidence_threshold=2", "confidence_threshold: must be at most 1 (given '2')"),
     ],
 )
-def test_a_wrong_value_is_told_in_one_plain_line(given: str, told: str) -> None:
+def test_an_invalid_value_is_reported_in_one_line(given: str, told: str) -> None:
     (line,) = refusal("run", "--algo", "fixmatch", "--set", given).splitlines()
     assert line.startswith(f"error: --set {given}".rstrip())
     assert line.endswith(told)
 
 
 @pytest.mark.parametrize("ours", sorted(set(OTHER_NAMES.values())))
-def test_names_that_other_tools_names_stand_for_exist(ours: str) -> None:
+def test_the_suggestions_for_names_of_other_tools_exist(ours: str) -> None:
     keys = {key for key, _ in fields_of(Settings)}
     for entry in registry.entries("algorithms"):
         keys |= registry.load("algorithms", entry.name).Config.model_fields.keys()
@@ -181,14 +181,14 @@ def test_numbers_out_of_range_are_refused(value: str) -> None:
 
 @pytest.mark.parametrize("section", ["optimizer", "fixmatch", "algorithm", "augment", "ema"])
 @pytest.mark.parametrize("value", ["5", "[1, 2]", "some text"])
-def test_a_section_must_be_a_map(section: str, value: str) -> None:
+def test_a_section_must_be_a_mapping(section: str, value: str) -> None:
     assert ": " in refusal("run", "--algo", "fixmatch", "--set", f"{section}={value}", "--dry-run")
 
 
 @pytest.mark.parametrize(
     "text", ["lr", "=1", ".lr=1", "lr.=1", "a..b=1", "lr=[1", "lr={a: 1, a: 2}"]
 )
-def test_a_malformed_set_is_told(text: str) -> None:
+def test_a_malformed_data_set_is_reported(text: str) -> None:
     assert f"--set {text}" in refusal("run", "--set", text)
 
 
@@ -216,7 +216,7 @@ def test_lists_are_replaced_and_not_joined(write: Write) -> None:
     assert load_config(files).settings.classes == ["x", "y"]
 
 
-def test_algorithm_means_the_one_that_runs(write: Write) -> None:
+def test_algorithm_refers_to_the_one_that_runs(write: Write) -> None:
     file = write("algo: mixmatch\nmixmatch: {alpha: 0.5}\nalgorithm: {temperature: 0.4}\n")
     config = load_config([file], sets=["algorithm.alpha=0.6"])
     options = config.algorithm.model_dump()
@@ -249,7 +249,9 @@ ROUND_TRIPS = [
 
 
 @pytest.mark.parametrize("arguments", ROUND_TRIPS, ids=" ".join)
-def test_a_dry_run_gives_itself_back(arguments: tuple[str, ...], write: Write) -> None:
+def test_the_output_of_a_dry_run_reads_back_the_same(
+    arguments: tuple[str, ...], write: Write
+) -> None:
     first = call("run", *arguments, "--dry-run")
     assert (first.returncode, first.stderr) == (0, "")
     file = write(first.stdout)
@@ -283,7 +285,7 @@ PROFILE = {
 
 
 @pytest.mark.parametrize("row", PROFILE)
-def test_what_each_profile_means(row: str) -> None:
+def test_the_values_of_each_profile(row: str) -> None:
     key, algo, paper, reference = PROFILE[row]
     for profile, expected in (("paper", paper), ("reference", reference)):
         result = call("run", "--algo", algo, "--profile", profile, "--dry-run")
@@ -304,7 +306,7 @@ def test_a_users_value_beats_the_profile() -> None:
     assert config.settings.schedule.cycles == 0.3
 
 
-def test_the_fingerprint_is_that_of_what_a_comparison_holds_equal() -> None:
+def test_the_fingerprint_covers_the_settings_that_a_comparison_holds_equal() -> None:
     base = check(algo="fixmatch", seed="0").fingerprint()
     assert re.fullmatch(r"[0-9a-f]{16}", base)
     assert check(algo="mixmatch", seed="5", output="o").fingerprint() == base
@@ -314,7 +316,7 @@ def test_the_fingerprint_is_that_of_what_a_comparison_holds_equal() -> None:
         assert check(algo="fixmatch", **other).fingerprint() != base, other
 
 
-def test_a_resolved_configuration_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_resolved_configuration_has_no_unset_values(tmp_path: Path) -> None:
     settings = resolve_config(check(algo="fixmatch"))[0].settings
     required = ResolvedSettings.__annotations__
     assert all(getattr(settings, key) is not None for key in required)

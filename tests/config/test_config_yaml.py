@@ -55,7 +55,7 @@ def test_ema_off(text: str, write: Write) -> None:
     assert load_config([write(text)]).settings.ema is False
 
 
-def test_ema_is_never_switched_by_another_word(write: Write) -> None:
+def test_ema_is_not_disabled_by_other_words(write: Write) -> None:
     for text in ("ema: true", "ema: on", "ema: maybe", "ema: 0", "ema: []"):
         with suppress(ConfigError):
             assert load_config([write(text)]).settings.ema == Settings().ema, text
@@ -64,11 +64,11 @@ def test_ema_is_never_switched_by_another_word(write: Write) -> None:
 
 
 @pytest.mark.parametrize(("written", "meant"), [("no", False), ("yes", True), ("false", False)])
-def test_switches_take_the_usual_words(written: str, meant: bool, write: Write) -> None:
+def test_booleans_accept_the_usual_words(written: str, meant: bool, write: Write) -> None:
     assert load_config([write(f"pretrained: {written}")]).settings.pretrained is meant
 
 
-def test_null_means_open(write: Write) -> None:
+def test_null_means_unset(write: Write) -> None:
     s = load_config([write("steps: 5\nlr: 0.1\n"), write("steps: null\nlr: ~\n")]).settings
     assert (s.steps, s.lr) == (None, None)
 
@@ -109,7 +109,7 @@ def test_a_duplicate_key_is_refused(write: Write) -> None:
         "a: " + "{b: " * 3000,
     ],
 )
-def test_what_is_not_a_map_of_plain_values_is_refused_by_file(
+def test_a_file_that_is_not_a_mapping_of_plain_values_is_refused(
     text: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_deep_keys_are_refused(write: Write) -> None:
     assert f"{file}: a: unknown key" in refusal("run", "--config", file, "--dry-run")
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     latin = tmp_path / "latin.yaml"
     latin.write_bytes("data: caf\xe9\n".encode("latin-1"))
     assert "not UTF-8" in refusal("run", "--config", latin)
@@ -161,7 +161,7 @@ quick = settings(
 
 @quick
 @given(st.lists(trees, max_size=3))
-def test_any_tree_is_a_configuration_or_a_told_fault(layers: list[dict[str, Any]]) -> None:
+def test_any_tree_is_a_configuration_or_a_documented_error(layers: list[dict[str, Any]]) -> None:
     with suppress(ConfigError, PluginError):
         tree = validate([Layer(f"layer {n}", tree) for n, tree in enumerate(layers)]).tree()
         assert validate([Layer("again", tree)]).tree() == tree
@@ -169,7 +169,7 @@ def test_any_tree_is_a_configuration_or_a_told_fault(layers: list[dict[str, Any]
 
 @quick
 @given(st.text(max_size=60))
-def test_any_text_is_yaml_or_a_told_fault(text: str) -> None:
+def test_any_text_is_yaml_or_a_documented_error(text: str) -> None:
     with suppress(ConfigError):
         assert yaml.parse(yaml.dump(yaml.parse(text))) == yaml.parse(text)
     with suppress(ConfigError, PluginError):

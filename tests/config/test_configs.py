@@ -70,7 +70,7 @@ def test_a_file_validates_and_resolves(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
-def test_a_comparison_validates_and_differs_only_where_it_says_so(path: Path) -> None:
+def test_a_comparison_validates_and_differs_only_as_declared(path: Path) -> None:
     comparison = load_comparison([path])
     configs = {row.name: resolve_config(row.config)[0] for row in comparison.rows}
     assert len(configs) >= 6
@@ -99,7 +99,7 @@ def test_a_paper_file_has_the_length_and_the_average_of_the_papers(path: Path) -
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
-def test_a_paper_file_leaves_the_reference_profile_its_say(path: Path) -> None:
+def test_a_paper_file_does_not_override_the_reference_profile(path: Path) -> None:
     """A value that the file fixes would hide what `--profile reference` sets."""
     config = load_config([path], {"profile": "reference"})
     algorithm = type(config.algorithm)

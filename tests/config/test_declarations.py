@@ -28,7 +28,7 @@ SPLIT = DATA | {
 }  # fmt: skip
 
 
-def test_what_a_comparison_and_resume_leave_free() -> None:
+def test_settings_that_comparisons_and_resume_leave_free() -> None:
     assert {
         "algo", "seed", "output", "workers", "time_limit", "minutes", "on_collapse", "log_every",
         "save_every", "keep_checkpoints", "download", "root", "split", "loggers", "group",
@@ -41,7 +41,7 @@ def test_what_a_comparison_and_resume_leave_free() -> None:
     assert {"steps", "devices"} == RECORDED_ON_RESUME
 
 
-def test_what_follows_from_a_setting() -> None:
+def test_declared_effects_of_a_setting() -> None:
     assert {*keys_behind("classes")} == DATA
     assert {*keys_behind("split")} == SPLIT
     assert {*keys_behind("initial weights")} == DATA | {
@@ -50,7 +50,7 @@ def test_what_follows_from_a_setting() -> None:
     assert {*keys_behind("draws")} == SPLIT | {"sampler", "image_size", "batch_size", "augment"}
 
 
-def test_a_flag_shows_help_and_default_of_its_declaration() -> None:
+def test_a_flag_shows_the_help_and_default_of_its_declaration() -> None:
     told = " ".join(call("run", "--help").stdout.split())
     for key, field in fields_of(Settings):
         flag = f"--{key.replace('_', '-')}"

@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("key", PLACES)
-def test_every_place_of_a_configuration(home: Path, key: str) -> None:
+def test_every_location_of_a_configuration(home: Path, key: str) -> None:
     Path("c.yaml").write_text(f"{key}: ~/x\n")
     for config in (
         load_config([Path("c.yaml")]),
@@ -46,7 +46,7 @@ def test_every_place_of_a_configuration(home: Path, key: str) -> None:
     assert "must not be empty" in refusal("run", "--dry-run", "--set", f"{key}=''")
 
 
-def test_what_shells_leave_alone(home: Path) -> None:
+def test_values_that_shells_do_not_change(home: Path) -> None:
     assert _at_home("--output=~/x") == f"--output={home}/x"
     assert _at_home("~/x") == f"{home}/x"
     assert _at_home("~") == str(home)
@@ -54,7 +54,7 @@ def test_what_shells_leave_alone(home: Path) -> None:
         assert _at_home(argument) == argument
 
 
-def test_runs_from_everywhere_lie_in_the_home(home: Path) -> None:
+def test_runs_from_every_directory_are_in_the_home_folder(home: Path) -> None:
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in DIGITS.items()]
     assert call("run", *flags, "--output=~/flag").returncode == 0
     train(DIGITS | {"output": "~/python"})
@@ -86,7 +86,7 @@ def test_a_comparison_and_the_environment(home: Path, monkeypatch: pytest.Monkey
     assert cache_root() == home / "cache" / "images"
 
 
-def test_a_folder_of_that_name_can_still_be_reached(home: Path) -> None:
+def test_a_folder_of_that_name_can_still_be_selected(home: Path) -> None:
     train(DIGITS | {"output": "./~/run"})
     assert load_model("./~/run", "cpu").image_size == 8
     put(Path("./~/x/1.png"))

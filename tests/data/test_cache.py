@@ -106,7 +106,7 @@ def test_a_change_of_the_files_is_seen(paths, change):
     assert set(cache.faults) == ({2} if change == "gone" else set())
 
 
-def test_a_image_inside_an_archive_changes_with_the_archive(tmp_path):
+def test_an_image_inside_an_archive_changes_with_the_archive(tmp_path):
     archive = tmp_path / "a.tar"
     Image.new("RGB", (4, 4), "red").save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
@@ -137,7 +137,7 @@ def damage(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["short", "flipped", "digest", "missing", "meta", "no object"])
-def test_a_damaged_cache_is_built_anew(paths, root, kind):
+def test_a_damaged_cache_is_rebuilt(paths, root, kind):
     expected = opened(paths)[0].pixels.copy()
     damage(folders(root)[0], kind)
     cache, decoded = opened(paths)
@@ -147,7 +147,7 @@ def test_a_damaged_cache_is_built_anew(paths, root, kind):
     assert [path.suffix for path in root.iterdir() if path.name.startswith(".")] == [".lock"]
 
 
-def test_a_large_cache_is_checked_in_places(paths, root, monkeypatch):
+def test_a_large_cache_is_checked_by_samples(paths, root, monkeypatch):
     monkeypatch.setattr(format, "_BLOCK_BYTES", 3 * 8 * 8)
     monkeypatch.setattr(format, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
     opened(paths)
@@ -199,7 +199,7 @@ def test_a_killed_build_leaves_no_cache(paths, root, tmp_path):
     assert list(root.glob(".*.partial")) == []
 
 
-def test_of_two_that_start_at_once_one_builds(paths, root, tmp_path):
+def test_one_of_two_simultaneous_starts_builds_the_cache(paths, root, tmp_path):
     both = [build(tmp_path / f"mark{number}", 0.2, paths) for number in range(2)]
     answers = [process.communicate(timeout=60)[0].split() for process in both]
     assert [process.returncode for process in both] == [0, 0]
@@ -209,7 +209,7 @@ def test_of_two_that_start_at_once_one_builds(paths, root, tmp_path):
     assert len(folders(root)) == 1
 
 
-def test_without_locks_the_first_one_wins(paths, root, monkeypatch):
+def test_without_locks_the_first_process_wins(paths, root, monkeypatch):
     def no_locks(*arguments):
         raise OSError("no locks available")
 
@@ -229,7 +229,7 @@ def test_without_locks_the_first_one_wins(paths, root, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["a file", "read-only", "no space", "written in vain"])
-def test_where_nothing_can_be_kept_images_are_in_memory(paths, root, kind, monkeypatch):
+def test_images_stay_in_memory_if_the_cache_cannot_be_written(paths, root, kind, monkeypatch):
     if kind == "a file":
         root.parent.write_text("")
     elif kind == "read-only":
@@ -271,7 +271,7 @@ def test_a_full_disk_in_the_middle(paths, root):
     assert f"can't be kept in {root} (File too large)" in done.stdout
 
 
-def test_faults_are_tried_again(paths, monkeypatch):
+def test_transient_errors_are_retried(paths, monkeypatch):
     good = Path(paths[1]).read_bytes()
     stamp = os.stat(paths[1])
     Path(paths[1]).write_bytes(bytes(len(good)))
@@ -315,7 +315,7 @@ def test_a_folder_is_decoded_once(folder, monkeypatch):
         table.read(np.arange(6), 9)
 
 
-def test_bad_images_are_told_from_the_cache_too(folder, root):
+def test_unreadable_images_are_reported_from_the_cache_too(folder, root):
     bad = folder / "train/a/2.png"
     bad.write_bytes(bad.read_bytes()[:100])
     for _ in range(2):
@@ -384,7 +384,7 @@ def test_names_below_a_folder_are_kept_once(tmp_path):
     assert names._names is keys
 
 
-def test_a_large_set_is_told_of_while_it_is_read(capsys, monkeypatch):
+def test_reading_a_large_data_set_shows_progress(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("ssl_toolkit.console.time.monotonic", lambda: now[0])
     console = Console()
@@ -414,7 +414,7 @@ def aged(path, days):
     os.utime(path, (then, then))
 
 
-def test_caches_that_nobody_used_for_long_are_removed(paths, root):
+def test_caches_that_were_not_used_for_long_are_removed(paths, root):
     opened(paths, 8)
     opened(paths, 9)
     opened(paths, 10)
@@ -441,7 +441,7 @@ def test_caches_that_nobody_used_for_long_are_removed(paths, root):
     assert opened(paths, 8)[1] == 6  # and made again
 
 
-def test_a_cache_in_use_stays_however_old(paths, root):
+def test_a_cache_in_use_is_kept_whatever_its_age(paths, root):
     held, _ = opened(paths, 8)
     (folder,) = folders(root)
     aged(folder / "meta.json", 400)
@@ -453,7 +453,7 @@ def test_a_cache_in_use_stays_however_old(paths, root):
     assert not folder.exists()
 
 
-def test_doctor_says_how_large_the_caches_are(paths, root):
+def test_doctor_reports_the_size_of_the_caches(paths, root):
     opened(paths, 300)
     line = next(one for one in call("doctor").stdout.splitlines() if one.startswith("images:"))
     assert f"{root} (exists), 2 MiB" in line

@@ -48,7 +48,7 @@ def test_02_side_files(cases: Path, tmp_path: Path) -> None:
     assert sum("notes.txt" in line for line in told.splitlines()) <= 1
 
 
-def test_04_turned_pictures_are_trained_upright(cases: Path, tmp_path: Path) -> None:
+def test_04_rotated_images_are_trained_upright(cases: Path, tmp_path: Path) -> None:
     run(cases / "c04_exif", tmp_path / "run")
     for kind, pattern in (("turned", "o{}.jpg"), ("upright", "o{}_twin.png")):
         folder = tmp_path / "data" / "train" / kind
@@ -127,7 +127,7 @@ def test_11_classes_keep_their_names(cases: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["c12_unlabeled_flat", "c12b_unlabeled_nested"])
-def test_12_unlabeled_pictures_have_no_classes(case: str, cases: Path, tmp_path: Path) -> None:
+def test_12_unlabeled_images_have_no_classes(case: str, cases: Path, tmp_path: Path) -> None:
     summary, _ = run(cases / case, tmp_path / "run")
     assert summary["counts"] == BASE
     assert summary["classes"] == ["a", "b", "c", "d"]
@@ -170,7 +170,7 @@ def test_14_links(cases: Path, tmp_path: Path) -> None:
     }
 
 
-def test_16_labeled_pictures_in_the_pool(cases: Path, tmp_path: Path) -> None:
+def test_16_labeled_images_in_the_pool(cases: Path, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     for kind in "ab":
         shutil.copytree(cases / "c17_pool" / kind, pool / kind)
@@ -194,7 +194,7 @@ def test_16_labeled_pictures_in_the_pool(cases: Path, tmp_path: Path) -> None:
         assert summary["counts"] == {**BASE, "unlabeled": expected}
 
 
-def test_17_too_few_pictures_of_a_class(cases: Path, tmp_path: Path) -> None:
+def test_17_too_few_images_of_a_class(cases: Path, tmp_path: Path) -> None:
     data = cases / "c17_pool"
     arguments = (*RUN, "--data", data, "--output", tmp_path / "run")
     told = refusal(*arguments, "--labels-per-class", 4).splitlines()

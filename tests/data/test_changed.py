@@ -143,9 +143,7 @@ def test_changed_data_is_refused(change: Change, told: str, data: Path, comparis
     assert told in checked.stderr
 
 
-def test_added_images_are_no_part_of_a_run_but_of_a_comparison(
-    data: Path, comparison: Path
-) -> None:
+def test_added_images_change_a_comparison_but_not_a_run(data: Path, comparison: Path) -> None:
     draw(data / "unlabeled/new.png", 99)
     draw(data / "labeled/a/new.png", 98)
     assert "1 labeled and 1 unlabeled images are new" in refusal(*again(data, comparison))
@@ -163,7 +161,7 @@ def test_the_same_images_with_other_times_are_the_same(data: Path, comparison: P
     assert call("evaluate", run).returncode == 0
 
 
-def test_data_that_is_elsewhere_is_compared_there_or_not_at_all(
+def test_moved_data_is_compared_in_its_new_location_or_not_at_all(
     data: Path, comparison: Path, tmp_path: Path
 ) -> None:
     run = comparison / "runs/supervised/s0"
@@ -179,7 +177,7 @@ def test_data_that_is_elsewhere_is_compared_there_or_not_at_all(
     shutil.move(moved, data)
 
 
-def test_what_a_run_used_is_recorded_where_the_times_hide_a_change(
+def test_the_digests_used_are_recorded_even_if_times_hide_a_change(
     data: Path, comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = comparison / "runs/supervised/s0"
@@ -194,9 +192,7 @@ def test_what_a_run_used_is_recorded_where_the_times_hide_a_change(
     assert "8 of 8 labeled and 8 of 8 test images differ" in refusal("evaluate", tmp_path / "run")
 
 
-def test_rows_of_other_data_stand_in_no_report(
-    data: Path, comparison: Path, tmp_path: Path
-) -> None:
+def test_rows_of_other_data_are_in_no_report(data: Path, comparison: Path, tmp_path: Path) -> None:
     swap(data)
     new = ("run", "--algo", "fixmatch", "--data", data, *SMALL, "--output", tmp_path / "run")
     assert call(*new).returncode == 0
@@ -296,7 +292,7 @@ def test_no_file_is_read_for_what_the_cache_knows(
         assert compare_contents(first, content_of(table, split), 6).description == ""
 
 
-def test_split_files_tell_what_differs_without_the_data(tmp_path: Path) -> None:
+def test_split_files_report_differences_without_the_data(tmp_path: Path) -> None:
     table = read_data(make_folder(tmp_path / "data"), size=8)
     split = draw_split(table, seed=0)
     save_split(tmp_path / "one.json", table, split)
@@ -322,7 +318,7 @@ def test_split_files_tell_what_differs_without_the_data(tmp_path: Path) -> None:
         lambda s: s["labeled_content"].__setitem__(0, "no digest"),
     ],
 )
-def test_digests_changed_by_hand(change: Callable[[Any], object], tmp_path: Path) -> None:
+def test_edited_digests(change: Callable[[Any], object], tmp_path: Path) -> None:
     table = read_data(make_folder(tmp_path / "data"), size=8)
     path = tmp_path / "split.json"
     save_split(path, table, draw_split(table, seed=0))

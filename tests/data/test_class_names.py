@@ -58,7 +58,7 @@ fast = settings(
 
 @fast
 @given(NAMES)
-def test_a_guarded_cell_is_the_text_again(name: str) -> None:
+def test_an_escaped_cell_reads_back_the_same(name: str) -> None:
     assert unguarded(guarded(name)) == name
     assert class_of(guarded(name, as_label=True)) == name
     assert guarded(name)[0] not in "=+-@\t\r"
@@ -141,7 +141,7 @@ def _file(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "caf\udce9"])
-def test_what_no_table_can_hold_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_values_that_no_table_can_contain_are_refused_by_name(tmp_path: Path, name: str) -> None:
     assert name_fault(name)
     with pytest.raises(DataError) as caught:
         check_names([name, "b"], Listing([], [], []))
@@ -157,7 +157,7 @@ def test_what_no_table_can_hold_is_refused_by_name(tmp_path: Path, name: str) ->
         check_names(["a", "b"], Listing([], [Path("caf\udce9.png")], []))
 
 
-def test_a_bare_word_for_no_label_stays_one(tmp_path: Path) -> None:
+def test_a_bare_word_for_no_label_is_kept(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b", "c", "d")):
         put(tmp_path / f"{name}.png", number)
     text = "path,label\na.png,'null\nb.png,'s-Hertogenbosch\nc.png,null\nd.png, 'x' \n"
@@ -333,7 +333,7 @@ def test_json_keeps_every_character(data: Path) -> None:
     assert "'Plain' and 'plain' are different" in json.loads(done.stdout)["warnings"][0]
 
 
-def test_tables_in_a_pipe_are_as_they_are(data: Path, run: Path) -> None:
+def test_tables_in_a_pipe_are_unescaped(data: Path, run: Path) -> None:
     rows = list(csv.DictReader(StringIO(call("predict", run, data).stdout, newline="")))
     assert {unguarded(row["path"]) for row in rows} == {str(path) for path in data.rglob("*.png")}
     assert {unguarded(row["class"]) for row in rows} <= {path.name for path in data.iterdir()}
@@ -363,7 +363,7 @@ def test_one_line_and_visible() -> None:
     assert one_line("a\n \x07b") == "a \\x07b"
 
 
-def test_the_commands_print_in_one_place() -> None:
+def test_the_commands_print_through_one_module() -> None:
     import ssl_toolkit.commands
 
     folder = Path(ssl_toolkit.commands.__file__).parent

@@ -56,7 +56,7 @@ def small(root, train, test="real/zebra/9.jpg 0\n"):
     return root
 
 
-def test_classes_go_by_number_and_a_part_is_told(tmp_path):
+def test_classes_are_ordered_by_number_and_a_subset_is_reported(tmp_path):
     table = DomainNetReal().load(small(tmp_path, "real/zebra/1.jpg 0\nreal/ant/1.jpg 1\n"))
     assert table.classes == ("zebra", "ant")
     assert any("2 of 345 classes" in note for note in table.notes)
@@ -76,12 +76,12 @@ def test_classes_go_by_number_and_a_part_is_told(tmp_path):
         ("real/zebra/1.jpg 0\nreal/ant/7.jpg 1\n", r"real/ant/7\.jpg: no such file"),
     ],
 )
-def test_lists_that_are_wrong(tmp_path, train, words):
+def test_invalid_lists(tmp_path, train, words):
     with pytest.raises(DataError, match=words):
         verify(DomainNetReal().load(small(tmp_path, train)), 84, refuse=True)
 
 
-def test_missing_files_are_told(tmp_path):
+def test_missing_files_are_reported(tmp_path):
     with pytest.raises(DataError) as caught:
         DomainNetReal().load(tmp_path, download=True)
     for word in ("real_train.txt, real_test.txt, real missing", "--root DIR", "can't be fetched"):

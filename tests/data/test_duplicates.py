@@ -68,7 +68,7 @@ def found(text: str) -> list[list[int]]:
         ("l0x u-y v0z t0w", []),
     ],
 )
-def test_what_is_a_leak(text, groups):
+def test_leaks_are_duplicates_across_splits(text, groups):
     assert found(text) == groups
 
 
@@ -87,7 +87,7 @@ def test_what_is_a_leak(text, groups):
         ("t0x t1x l0y l1z", []),
     ],
 )
-def test_what_is_dropped(text, dropped):
+def test_dropped_images(text, dropped):
     table = table_of(text)
     split = split_of(table)
     leaks = find_leaks(table, split_parts(table, split))
@@ -101,7 +101,7 @@ def test_what_is_dropped(text, dropped):
     assert not find_leaks(table, split_parts(table, kept)) or not dropped
 
 
-def test_a_labeled_image_of_the_pool_leaves_both():
+def test_a_labeled_image_of_the_pool_is_removed_from_both():
     table = table_of("l0x t0x l0y l1z")
     split = replace(split_of(table), unlabeled=np.array([0, 2]))
     kept, _ = drop_leaks(table, split, find_leaks(table, split_parts(table, split)))
@@ -125,7 +125,7 @@ def test_the_warning_counts():
     assert "\n" not in warning
 
 
-def test_the_list_says_what_offends():
+def test_the_list_names_the_offending_words():
     table = table_of("u-x l1x t1x")
     content = find_leaks(table, table.parts).content(table)
     assert content["dropped"] is False
@@ -135,13 +135,13 @@ def test_the_list_says_what_offends():
     assert group[2]["class"] == "dog"
 
 
-def test_without_digests_nothing_is_known():
+def test_without_digests_changes_are_unknown():
     table = replace(table_of("l0x t0x"), digest=None)
     assert same_images(table, np.arange(2)) == []
     assert not find_leaks(table, table.parts)
 
 
-def test_equal_starts_of_digests_are_no_equality(cases):
+def test_digests_with_equal_prefixes_are_not_equal(cases):
     table = read_folder(cases / "c00_base", size=8)
     cache = files_of(table).open(8)
     cache.digests = cache.digests.copy()

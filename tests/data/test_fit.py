@@ -92,7 +92,7 @@ def test_the_caches_of_both_layouts_are_apart(
     assert (padded != cropped).any()
 
 
-def test_arrays_follow_and_a_read_that_cannot_is_refused() -> None:
+def test_arrays_are_supported_and_other_reads_are_refused() -> None:
     images = np.stack([np.asarray(wide(seed)) for seed in range(4)])
     expected = np.stack([fit_image(Image.fromarray(image), 16, "pad") for image in images])
     table = array_table("ab", [ImageArray("x/", "pool", images, np.arange(4) % 2)])
@@ -151,7 +151,7 @@ def test_a_padded_run_predicts_and_evaluates_as_it_was_tested(
         (tmp_path / "model").rename(run / "model")
 
 
-def test_the_export_and_the_card_tell_the_layout(run: Path) -> None:
+def test_the_export_and_the_card_state_the_layout(run: Path) -> None:
     config = json.loads((run / "model/config.json").read_text())
     assert config["fit"] == "pad"
     assert "longer side scaled to 16 pixels" in config["input"]
@@ -185,7 +185,7 @@ def test_runs_of_two_layouts_are_not_compared(run: Path, data: Path, tmp_path: P
     assert "pad" in told
 
 
-def test_the_card_opens_a_padded_model_in_timm_as_we_do(data: Path, tmp_path: Path) -> None:
+def test_the_snippet_of_the_card_opens_a_padded_model_in_timm(data: Path, tmp_path: Path) -> None:
     result = call("run", "--algo", "supervised", "--backbone", "resnet18", "--image-size", "32",
                   "--steps", "2", "--batch-size", "8", "--device", "cpu", "--quiet", "--data",
                   data, "--labels-per-class", "3", "--fit", "pad", "--output",

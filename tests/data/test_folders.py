@@ -135,7 +135,7 @@ def make(root: Path, *folders: str) -> Path:
         (("labeled", "val", "test"), {"labeled": 2, "validation": 2, "test": 2}),
     ],
 )
-def test_layouts_with_a_folder_a_split(tmp_path, folders, expected):
+def test_layouts_with_one_folder_per_split(tmp_path, folders, expected):
     table = read_folder(make(tmp_path, *folders))
     assert counts(table) == expected
     assert table.classes == ("cat", "dog")
@@ -153,12 +153,12 @@ def test_other_folders_are_ignored_and_named(tmp_path):
     assert noted(table, "ignored folders") == "ignored folders: docs"
 
 
-def test_unlabeled_beside_train_is_told(tmp_path):
+def test_unlabeled_beside_train_is_reported(tmp_path):
     make(tmp_path, "train", "unlabeled")
     assert "rename train/ to labeled/" in noted(read_folder(tmp_path), "is not used beside train/")
 
 
-def test_missing_and_empty_unlabeled_folder_are_told(tmp_path):
+def test_a_missing_or_empty_unlabeled_folder_is_reported(tmp_path):
     make(tmp_path, "labeled")
     line = noted(read_folder(tmp_path), "no unlabeled images")
     assert line.endswith(f"there is no folder {tmp_path}/unlabeled")
@@ -206,7 +206,7 @@ def test_a_class_without_images(tmp_path):
         read_folder(tmp_path)
 
 
-def test_bad_images_of_all_splits_are_named_at_once(cases, tmp_path):
+def test_unreadable_images_of_all_splits_are_named_together(cases, tmp_path):
     shutil.copytree(cases / "c00_base", tmp_path / "data")
     bad = [
         tmp_path / "data" / name
@@ -225,7 +225,7 @@ def test_bad_images_of_all_splits_are_named_at_once(cases, tmp_path):
     assert not any(key.endswith("u_003.png") for key in table.keys)
 
 
-def test_the_bomb_is_skipped(cases):
+def test_the_decompression_bomb_is_skipped(cases):
     table = read_folder(cases / "c07_bomb", on_bad_image="skip")
     assert counts(table) == BASE
     assert "60000 x 60000" in noted(table, "skipped unlabeled/huge.png")

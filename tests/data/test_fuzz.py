@@ -23,13 +23,13 @@ def test_only_documented_exceptions_come_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", fuzz_atheris.KINDS)
-def test_what_the_search_by_coverage_begins_with_is_whole(kind: str, tmp_path: Path) -> None:
+def test_the_seed_inputs_of_the_fuzzer_are_valid(kind: str, tmp_path: Path) -> None:
     use, seeds = fuzz_atheris.fed(kind, fuzz_targets, tmp_path)
     ends = {fuzz_targets.ended(use, tmp_path, content) for content in seeds}
     assert ends <= {"accepted", "read", "loaded"}
 
 
-def test_a_garbled_header_with_the_right_sum_is_looked_at(tmp_path: Path) -> None:
+def test_a_garbled_header_with_a_correct_checksum_is_parsed(tmp_path: Path) -> None:
     garbled = fuzz_targets.SHARD.replace(b"a/0.png", b"../.png", 1)
     with pytest.raises(DataError, match="damaged"):
         fuzz_targets.read_shard(tmp_path, (False, garbled))
@@ -38,7 +38,7 @@ def test_a_garbled_header_with_the_right_sum_is_looked_at(tmp_path: Path) -> Non
     assert fuzz_targets.with_sums(fuzz_targets.SHARD) == fuzz_targets.SHARD
 
 
-def test_an_exception_that_is_not_documented_comes_out(tmp_path: Path) -> None:
+def test_an_undocumented_exception_propagates(tmp_path: Path) -> None:
     def refuse(folder: Path, drawn: str) -> str:
         raise DataError(drawn)
 

@@ -55,7 +55,7 @@ def test_a_font_without_all_glyphs_is_refused() -> None:
         assert glyphs.glyphs(FONT, classes=CLASSES[:-1] + replaced) is None
 
 
-def test_of_a_family_the_plainest_file_is_taken(
+def test_the_plainest_file_of_a_family_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {
@@ -133,7 +133,7 @@ def test_the_set_is_a_folder_to_train_on(tmp_path: Path) -> None:
     assert f"{36 * parts.count('test')} test" in result.stdout
 
 
-def test_packages_are_fetched_once_and_a_failure_says_the_way_out(
+def test_packages_are_downloaded_once_and_a_failure_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[list[str]] = []

@@ -53,7 +53,7 @@ def test_metadata_in_the_data_folder(image_folder):
     assert table.parts.tolist() == ["pool", "pool", "test"]
 
 
-def test_metadata_can_not_lead_outside(image_folder):
+def test_metadata_cannot_lead_outside(image_folder):
     put(image_folder.parent / "out.png")
     with (image_folder / "train" / "metadata.csv").open("a") as file:
         file.write("\n../../out.png,ant,x\n")
@@ -162,7 +162,7 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
     assert len(read_data(path, on_bad_image="skip").keys) == 3
 
 
-def test_missing_pyarrow_tells_the_extra(data, monkeypatch):
+def test_a_missing_pyarrow_names_the_extra(data, monkeypatch):
     real = builtins.__import__
 
     def absent(name, *arguments):

@@ -116,7 +116,7 @@ def test_the_contract_covers_files(folder):
     testing.check_dataset(Paths)
 
 
-def test_a_table_without_images_says_so():
+def test_a_table_without_images_is_reported():
     table = ImageTable(("a", "b"), ("x",), np.zeros(1, np.int64), np.array(["pool"]))
     with pytest.raises(DataError, match="neither `read` nor `files`"):
         table.read(np.arange(1), 8)

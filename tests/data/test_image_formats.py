@@ -356,7 +356,7 @@ def test_half_a_jpeg_is_unreadable(tmp_path: Path, kind: str, kept: float, end: 
 
 
 @pytest.mark.parametrize("kind", JPEGS)
-def test_a_jpeg_has_the_very_pixels_that_pillow_decodes(kind: str) -> None:
+def test_a_jpeg_has_exactly_the_pixels_that_pillow_decodes(kind: str) -> None:
     with Image.open(io.BytesIO(JPEGS[kind])) as opened:
         right = np.asarray(opened.convert("RGB").crop((20, 0, 180, 160)))
     with pillow_muted():
@@ -408,7 +408,7 @@ def test_a_png_with_a_wrong_checksum_is_unreadable(tmp_path: Path) -> None:
     assert fault_of(tmp_path, data[:-12]) is not None  # without its end
 
 
-def test_a_compressed_tiff_whose_strip_is_half_there_is_unreadable(tmp_path: Path) -> None:
+def test_a_compressed_tiff_with_half_a_strip_is_unreadable(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64)).astype(np.uint8)
     strip = zlib.compress(pixels.tobytes())
     whole = tiff([strip], 64, compression=8)

@@ -53,7 +53,7 @@ def test_a_kind_by_its_content(tmp_path: Path, kind: str) -> None:
     assert any(way in fault for way in WAYS)
 
 
-def test_what_is_no_known_kind_is_no_image(tmp_path: Path) -> None:
+def test_an_unknown_format_is_not_an_image(tmp_path: Path) -> None:
     for content in (b"hello", b"<svg/>", b"\0\0\0\x18ftypmp42", b"version 2"):
         (tmp_path / "x.jpg").write_bytes(content)
         assert image_faults([tmp_path / "x.jpg"]) == ["not an image"]
@@ -96,7 +96,7 @@ def test_classes_with_nothing_else_are_refused_in_their_order(tmp_path: Path, to
     assert "1 files, each a HEIC image: convert it" in caught.value.messages[0]
 
 
-def test_a_class_is_not_lost_for_its_format(tmp_path: Path) -> None:
+def test_a_class_is_not_lost_because_of_its_format(tmp_path: Path) -> None:
     for name in ("a", "b"):
         put(tmp_path / name / "1.png")
     (tmp_path / "c").mkdir()
@@ -169,7 +169,7 @@ def test_in_what_is_predicted(tmp_path: Path) -> None:
 # --- names with two dots in shards ----------------------------------------------------------------
 
 
-def test_names_with_two_dots_are_told(tmp_path: Path) -> None:
+def test_names_with_two_dots_are_reported(tmp_path: Path) -> None:
     more = [("22.05.png", encoded(9)), ("22.05.cls", b"1"), ("d/2024.01.02.JPG", encoded(8))]
     path = shard(tmp_path / "x.tar", [*samples(8), *more])
     told = call("inspect", path).stdout
@@ -181,7 +181,7 @@ def test_names_with_two_dots_are_told(tmp_path: Path) -> None:
     assert read_data(path).notes == read_data(path).notes  # from the index too
 
 
-def test_side_files_of_an_image_are_not_told(tmp_path: Path) -> None:
+def test_side_files_of_an_image_are_not_reported(tmp_path: Path) -> None:
     path = shard(tmp_path / "x.tar", [*samples(4), ("0000.seg.png", encoded(1))])
     assert not any("two dots" in note for note in read_data(path).notes)
 
@@ -195,6 +195,6 @@ def test_a_shard_of_only_such_names(tmp_path: Path) -> None:
     assert "rename them" in said
 
 
-def test_a_shard_of_nothing(tmp_path: Path) -> None:
+def test_an_empty_shard(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no images that can be read: it is empty"):
         read_data(shard(tmp_path / "x.tar", []))

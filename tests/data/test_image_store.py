@@ -22,7 +22,7 @@ def table_of(images: np.ndarray) -> ImageTable:
     )
 
 
-def test_store_holds_the_rows_asked_for_in_their_order():
+def test_a_store_returns_the_requested_rows_in_order():
     images = np.random.default_rng(0).integers(0, 256, (600, 4, 4, 3)).astype(np.uint8)
     rows = np.random.default_rng(1).permutation(600)[:520]
     calls = []
@@ -103,7 +103,7 @@ def test_index_stream_leaves_the_global_generator_alone():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_streams_refuse_nonsense():
+def test_streams_refuse_invalid_arguments():
     with pytest.raises(ValueError, match="at least one index"):
         IndexStream(0, 0, "x")
     with pytest.raises(ValueError, match="at least 0"):

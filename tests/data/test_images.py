@@ -32,7 +32,7 @@ def test_a_square_image_of_the_right_size_is_unchanged(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["c04_exif", "c05_modes"])
-def test_twins_of_the_cases_are_read_alike(cases, case):
+def test_duplicates_of_the_cases_are_read_equally(cases, case):
     folder = cases / case / "predict"
     pairs = json.loads((cases / case / "EXPECT.json").read_text("utf-8"))["same_prediction"]
     assert len(pairs) >= 6
@@ -42,19 +42,19 @@ def test_twins_of_the_cases_are_read_alike(cases, case):
         assert first.std() > 1
 
 
-def test_the_turn_matters(cases):
+def test_all_eight_orientations_differ(cases):
     folder = cases / "c04_exif" / "predict"
     images = read_images([folder / f"o{turn}.jpg" for turn in range(1, 9)], 32)
     assert len({image.tobytes() for image in images}) == 8
 
 
-def test_a_damaged_exif_block_is_no_turn(tmp_path):
+def test_a_damaged_exif_block_does_not_rotate(tmp_path):
     path = save(noise(8, 8), tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xffgarbage")
     assert image_faults([path]) == [None]
     assert read_image(path, 8).shape == (8, 8, 3)
 
 
-def test_transparent_images_lie_on_white_and_nothing_is_printed(tmp_path):
+def test_transparent_images_are_on_white_and_nothing_is_printed(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clear = Image.new("RGBA", (4, 4), (200, 0, 0, 0))
@@ -78,7 +78,7 @@ def test_16_bit_gray_is_scaled_not_clipped(tmp_path):
     assert read_image(path, 2)[..., 1].tolist() == [[0, 1], [128, 255]]
 
 
-def test_pixels_without_a_range_are_refused(tmp_path):
+def test_pixels_without_an_agreed_range_are_refused(tmp_path):
     floats = save(Image.fromarray(np.ones((2, 2), np.float32)), tmp_path / "f.tif")
     wide = save(Image.fromarray(np.full((2, 2), 70000, np.int32)), tmp_path / "i.tif")
     for fault in image_faults([floats, wide]):
@@ -144,7 +144,7 @@ def test_unreadable_files_and_their_reasons(tmp_path, cases):
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif", "bmp", "gif"])
 @pytest.mark.parametrize("kept", [0.3, 0.6, 0.97])
-def test_a_cut_file_is_unreadable(tmp_path, suffix, kept):
+def test_a_truncated_file_is_unreadable(tmp_path, suffix, kept):
     path = save(noise(64, 64), tmp_path / f"a.{suffix}")
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept)])
@@ -154,7 +154,7 @@ def test_a_cut_file_is_unreadable(tmp_path, suffix, kept):
         read_image(path, 8)
 
 
-def test_several_faults_are_told_at_once(tmp_path):
+def test_several_errors_are_reported_together(tmp_path):
     good = save(noise(8, 8), tmp_path / "good.png")
     paths = [tmp_path / "one.png", good, tmp_path / "two.png"]
     with pytest.raises(DataError) as caught:
@@ -163,19 +163,19 @@ def test_several_faults_are_told_at_once(tmp_path):
     assert "two.png" in caught.value.messages[1]
 
 
-def test_threads_answer_in_order(tmp_path):
+def test_threads_return_results_in_order(tmp_path):
     paths = [save(noise(9, 9, seed), tmp_path / f"{seed}.png") for seed in range(12)]
     assert (read_images(paths, 9, workers=3) == read_images(paths, 9)).all()
 
 
-def test_a_bomb_is_known_by_its_header(cases):
+def test_a_decompression_bomb_is_detected_by_its_header(cases):
     path = cases / "c07_bomb" / "unlabeled" / "huge.png"
     (fault,) = image_faults([path])
     assert fault is not None
     assert "60000 x 60000 pixels" in fault
 
 
-def test_a_bomb_that_pillow_only_warns_of(tmp_path):
+def test_a_decompression_bomb_that_pillow_only_warns_about(tmp_path):
     # Between its limit and twice its limit.
     header = struct.pack(">IIBBBBB", 10_000, 10_000, 8, 2, 0, 0, 0)
     data = bytes(5000)
@@ -195,7 +195,7 @@ def test_a_bomb_that_pillow_only_warns_of(tmp_path):
     assert shown == []
 
 
-def test_a_bomb_costs_no_memory(cases):
+def test_a_decompression_bomb_uses_no_memory(cases):
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from ssl_toolkit.data.images.files import image_faults\n"
@@ -211,6 +211,6 @@ def test_a_bomb_costs_no_memory(cases):
     assert kilobytes < 50_000
 
 
-def test_names_that_are_no_utf8():
+def test_names_that_are_not_utf8():
     assert display_text("caf\udce9") == "caf\\xe9"
     assert display_text("名前") == "名前"

@@ -106,18 +106,18 @@ def test_a_table_without_labels_is_a_list(pool):
         ("l.csv", "file,label\nlabeled/a/0.png,b\n", "no column 'path'"),
     ],
 )
-def test_rows_that_are_wrong_are_told(labeled, name, text, words):
+def test_invalid_rows_are_reported(labeled, name, text, words):
     with pytest.raises(DataError, match=words):
         choose(labeled, text, name)
 
 
-def test_all_unknown_images_are_told_at_once(pool):
+def test_all_unknown_images_are_reported_together(pool):
     with pytest.raises(DataError) as caught:
         choose(pool, "x.png\na/00.png\ny.png\n")
     assert [message[-7:] for message in caught.value.messages] == ["'x.png'", "'y.png'"]
 
 
-def test_every_class_needs_a_image_and_no_number_goes_beside(pool):
+def test_every_class_needs_an_image_and_no_count_can_be_added(pool):
     table, chosen = choose(pool, "a/00.png\n")
     with pytest.raises(DataError, match="--labels names no image of class 'b'"):
         draw_split(table, seed=0, chosen=chosen)
@@ -126,7 +126,7 @@ def test_every_class_needs_a_image_and_no_number_goes_beside(pool):
         draw_split(table, seed=0, chosen=chosen, num_labels=2)
 
 
-def test_a_file_that_is_not_there(pool, tmp_path):
+def test_a_file_that_does_not_exist(pool, tmp_path):
     with pytest.raises(DataError, match=r"can't read --labels .*none\.txt"):
         choose_labeled(read_data(pool), str(tmp_path / "none.txt"), pool)
 
@@ -153,7 +153,7 @@ def test_a_fold_of_stl10(stl10):
 
 
 @pytest.mark.parametrize("name", ["fold:2", "fold:x", "fold:-1", "fold:"])
-def test_folds_that_are_not_there(stl10, name):
+def test_folds_that_do_not_exist(stl10, name):
     with pytest.raises(DataError, match="folds go from fold:0 to fold:1"):
         STL10().labeled_rows(name, *stl10)
 

@@ -66,7 +66,7 @@ def test_linked_folders(tmp_path):
     assert "labeled/loop" in line
 
 
-def test_a_split_may_be_a_link_but_not_to_another(tmp_path):
+def test_a_split_can_be_a_link_but_not_to_another_split(tmp_path):
     root = tmp_path / "data"
     for name in ("labeled/a/1.png", "labeled/b/1.png"):
         image(root / name)
@@ -149,7 +149,7 @@ def test_links_out_of_the_root_are_refused(tmp_path, path, outside):
             assert read_data(data).keys[2] == path
 
 
-def test_the_root_itself_may_be_a_link(tmp_path):
+def test_the_root_itself_can_be_a_link(tmp_path):
     put(tmp_path / "store" / "a.png", 1)
     put(tmp_path / "store" / "b.png", 2)
     (tmp_path / "link").symlink_to("store")
@@ -163,7 +163,7 @@ def test_the_root_itself_may_be_a_link(tmp_path):
     assert len(read_data(tmp_path / "l.csv", root=tmp_path / "link").keys) == 2
 
 
-def test_benchmarks_lists_lead_nowhere_else_either(tmp_path):
+def test_lists_of_benchmarks_cannot_leave_their_root_either(tmp_path):
     put(tmp_path / "secret" / "s.png")
     top = tmp_path / "domainnet"
     put(top / "real" / "ant" / "1.png")

@@ -74,7 +74,7 @@ def faults(path: Path, **arguments) -> tuple[str, ...]:
         ("list.jsonl", JSONL),
     ],
 )
-def test_every_form_says_the_same(folder, name, text):
+def test_every_form_contains_the_same(folder, name, text):
     table = read_data(manifest(folder, text, name))
     assert table.classes == ("cat", "dog")
     assert rows_of(table) == SPLIT
@@ -83,7 +83,7 @@ def test_every_form_says_the_same(folder, name, text):
     assert any("not used: note" in note for note in table.notes) == (name != "list.jsonl")
 
 
-def test_without_a_column_split_the_labeled_are_the_pool(folder):
+def test_without_a_split_column_the_labeled_images_are_the_pool(folder):
     table = read_data(manifest(folder, "path,label\na.png,1\nb.png,2\nc.png,Unlabeled\nd.png,\n"))
     assert rows_of(table) == {
         "a.png": ("pool", "1"),
@@ -172,7 +172,7 @@ def test_paths_that_lead_outside_are_refused(folder, path):
     assert repr(path) in message
 
 
-def test_all_bad_rows_are_told_by_line(folder):
+def test_all_invalid_rows_are_reported_by_line(folder):
     text = (
         "path,label,split\na.png,cat,labeled\nb.png,dog,labeled\n"
         "c.png,,test\nd.png,cat\ne.png,cat,trian\nf.png,bird,test\na.png,cat,labeled\n"
@@ -195,7 +195,7 @@ def test_many_bad_rows_are_counted(folder):
     assert told[-1].endswith(f"{100 - MOST_FAULTS} more rows are invalid")
 
 
-def test_near_class_names_are_told(folder):
+def test_similar_class_names_are_reported(folder):
     text = "path,label,split\na.png,cat,train\nb.png,dog,train\nc.png,dgo,test\n"
     assert "did you mean 'dog'?" in faults(manifest(folder, text))[0]
 
@@ -216,12 +216,12 @@ def test_near_class_names_are_told(folder):
         ("l.json", "{}", "no known kind"),
     ],
 )
-def test_files_that_are_no_manifest(folder, name, text, words):
+def test_files_that_are_not_manifests(folder, name, text, words):
     with pytest.raises(DataError, match=words):
         read_data(manifest(folder, text, name))
 
 
-def test_other_encodings_are_told(folder):
+def test_other_encodings_are_reported(folder):
     (folder / "l.csv").write_bytes("path,label\nä.png,x\n".encode("latin-1"))
     assert "not UTF-8" in faults(folder / "l.csv")[0]
     assert "--data" in faults(folder / "nothing.csv")[0]
@@ -237,7 +237,7 @@ def test_missing_images_are_named_or_skipped(folder):
     assert "unreadable images skipped: 2 of 4" in table.notes
 
 
-def test_a_class_that_is_skipped_whole_is_told(folder):
+def test_a_class_whose_images_are_all_skipped_is_reported(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,z\n")
     assert "class 'z' has no readable image" in faults(path, on_bad_image="skip")[0]
 
@@ -287,7 +287,7 @@ def test_a_long_manifest_is_read_in_one_pass(tmp_path):
         ("0001.tar", ""),
     ],
 )
-def test_the_split_a_name_begins_with(name, part):
+def test_the_split_at_the_start_of_a_name(name, part):
     assert part_of(name) == part
 
 

@@ -134,7 +134,7 @@ def test_lists_give_the_classes_of_their_rows(tmp_path):
         assert key.startswith(f"images/{table.classes[label]}")
 
 
-def test_category_splits_take_the_names_that_they_have(tmp_path):
+def test_category_splits_use_the_names_that_exist(tmp_path):
     category_splits(tmp_path, 2)
     assert MiniImageNet().load(tmp_path).classes[::99] == ("000", "099")
     path = tmp_path / CATEGORIES[0]
@@ -175,7 +175,7 @@ def test_numbers_of_the_paper():
     assert (np.bincount(table.labels[split.validation]) == 72).all()
 
 
-def test_a_missing_set_tells_the_forms(tmp_path):
+def test_a_missing_data_set_lists_the_accepted_forms(tmp_path):
     with pytest.raises(DataError) as caught:
         MiniImageNet().load(tmp_path, download=True)
     (message,) = caught.value.messages
@@ -234,7 +234,7 @@ def test_names_with_dots_reach_no_further(tmp_path):
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_what_arrays_and_plain_types_are_made_of_is_read(tmp_path, protocol):
+def test_arrays_and_plain_types_are_read(tmp_path, protocol):
     content = {
         "images": np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3),
         "turned": np.asfortranarray(np.arange(6).reshape(2, 3)),

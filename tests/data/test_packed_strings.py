@@ -42,7 +42,7 @@ def test_texts_take_little_memory():
     assert len(texts._bytes) + texts._ends.itemsize * len(texts._ends) < 30 * 1001
 
 
-def test_twins():
+def test_duplicates():
     assert not may_have_duplicates(["a", "b", "ab"])
     assert may_have_duplicates(["a", "b", "a"])
     assert not may_have_duplicates([])

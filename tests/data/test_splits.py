@@ -24,7 +24,7 @@ def sizes(split: Split) -> tuple[int, int, int, int]:
     )
 
 
-def test_labeled_layout_as_it_lies(cases):
+def test_the_labeled_layout_is_used_unchanged(cases):
     table = read_folder(cases / "c00_base")
     split = draw_split(table, seed=0)
     assert sizes(split) == (16, 12, 0, 12)
@@ -136,7 +136,7 @@ def test_more_labels_and_other_options_keep_the_first_ones():
     assert few == set(draw_split(table, seed=0, labels_per_class=4, val_fraction=0.2).labeled)
 
 
-def test_a_image_that_goes_moves_no_other():
+def test_a_removed_image_moves_no_other():
     table = table_of([40, 40])
     before = {table.keys[row] for row in draw_split(table, seed=0, labels_per_class=4).labeled}
     kept = [row for row, key in enumerate(table.keys) if key != min(before)]
@@ -160,7 +160,7 @@ def test_choices_are_spread_evenly():
     assert all(60 <= count <= 120 for count in seen.values())  # 90 expected, 4 sigma = 32
 
 
-def test_validation_from_a_labeled_folder_leaves_one_a_class():
+def test_validation_from_a_labeled_folder_leaves_one_per_class():
     table = table_of([4, 2, 1], "labeled", unlabeled=5, test=3)
     split = draw_split(table, seed=0, val_fraction=0.9)
     assert per_class(table, split.labeled) == [1, 1, 1]
@@ -215,7 +215,7 @@ def test_a_class_without_labels_is_named():
         draw_split(table, seed=0)
 
 
-def test_the_test_part_leaves_one_a_class():
+def test_the_test_split_leaves_one_image_per_class():
     table = table_of([1, 2, 5])
     split = draw_split(table, seed=0, test_fraction=0.9)
     assert per_class(table, split.test) == [0, 1, 4]
@@ -242,7 +242,7 @@ def test_identical_images_need_a_digest():
     assert len(identical_rows(table, np.array([2]), np.array([], dtype=np.int64))) == 0
 
 
-def test_svhn_validation_holds_5000_pictures():
+def test_svhn_validation_has_5000_images():
     counts = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
     assert sum(counts) == 73257
     table = table_of(counts)

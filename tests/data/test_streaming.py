@@ -19,7 +19,7 @@ def draw(order, seed):
     return order(torch.Generator().manual_seed(seed)).tolist()
 
 
-def test_a_buffered_order_is_a_permutation_that_runs_ahead_of_nothing_unread():
+def test_a_buffered_order_is_a_permutation_within_the_buffer():
     sequence = torch.arange(1000) * 7 % 1000
     place = {index: at for at, index in enumerate(sequence.tolist())}
     order = buffered_order(sequence, [1000], 50)
@@ -36,7 +36,7 @@ def test_a_buffered_order_is_a_permutation_that_runs_ahead_of_nothing_unread():
     assert draw(buffered_order(sequence, [1000], 1), 3) == sequence.tolist()
 
 
-def test_runs_come_whole_in_an_order_of_their_own_for_each_epoch():
+def test_shards_are_contiguous_and_in_another_order_for_each_epoch():
     order = buffered_order(torch.arange(60), [10] * 6, 1)
     seen = {tuple(draw(order, seed)[::10]) for seed in range(8)}
     assert len(seen) > 4
@@ -66,7 +66,7 @@ def noise(number):
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatch, workers):
+def test_every_block_is_read_once_per_epoch_and_few_are_in_memory(tmp_path, monkeypatch, workers):
     monkeypatch.setattr(streaming, "BLOCK_BYTES", 4096)
     for number in range(3):
         members = [(f"{n:04d}.png", noise(n)) for n in range(50 * number, 50 * number + 50)]
@@ -95,7 +95,7 @@ def test_every_block_is_read_once_an_epoch_and_few_are_held(tmp_path, monkeypatc
     assert held <= images.blocks.most < len(blocks) / 2
 
 
-def test_blocks_join_what_lies_across_them(tmp_path, monkeypatch):
+def test_reads_can_cross_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(streaming, "BLOCK_BYTES", 10)
     (tmp_path / "x").write_bytes(bytes(range(35)))
     blocks = Blocks(2)
@@ -158,7 +158,7 @@ def test_batches_depend_on_seed_and_number_alone(shards):
     )
 
 
-def test_a_stream_goes_on_exactly(shards):
+def test_a_stream_resumes_exactly(shards):
     whole = prepare(config(shards)).trainer
     whole.fit()
     begun = prepare(config(shards)).trainer
@@ -180,7 +180,7 @@ def test_unreadable_streamed_images_end_the_training(shards):
     assert "--on-bad-image skip" in caught.value.messages[-1]
 
 
-def test_or_another_of_the_same_class_stands_in(tmp_path):
+def test_or_another_image_of_the_same_class_replaces_it(tmp_path):
     members = [*samples(6), ("0003.png", b"no image")]  # the last one counts
     members = [(name, b"oops" if name == "0003.png" else content) for name, content in samples(6)]
     path = shard(tmp_path / "x.tar", members)
@@ -197,7 +197,7 @@ def test_or_another_of_the_same_class_stands_in(tmp_path):
         )
 
 
-def test_unreadable_labeled_and_test_images_are_told_before_the_first_step(shards):
+def test_unreadable_labeled_and_test_images_are_reported_before_the_first_step(shards):
     shard(shards / "test-001.tar", [("oops.png", b"no image"), ("oops.cls", b"0")])
     with pytest.raises(DataError, match=r"oops\.png: not an image"):
         prepare(config(shards))
@@ -220,6 +220,6 @@ def test_files_of_their_own_are_streamed_too(tmp_path):
     assert (images.pool.pixels(images.unlabeled)[:, 0, 0, 0] >= 100).all()
 
 
-def test_what_is_no_file_is_not_streamed(tmp_path):
+def test_images_that_are_not_files_are_not_streamed(tmp_path):
     with pytest.raises(ConfigError, match="--stream-buffer: the images of digits are neither"):
         prepare(config("", data=None, dataset="digits"))

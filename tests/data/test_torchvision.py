@@ -131,7 +131,7 @@ def test_fer2013(tmp_path, unchecked, name, head):
     assert table.read(np.array([8]), 48)[0, 0, 0].tolist() == [8] * 3
 
 
-def test_fer2013_without_test_labels_is_told(tmp_path, unchecked):
+def test_fer2013_without_test_labels_is_reported(tmp_path, unchecked):
     (tmp_path / "fer2013").mkdir()
     pixels = " ".join(["0"] * 48 * 48)
     (tmp_path / "fer2013" / "train.csv").write_text(f"emotion,pixels\n0,{pixels}\n")
@@ -195,7 +195,7 @@ def test_caltech101(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["CelebA", "CocoDetection", "Kinetics", "VOCDetection"])
-def test_what_is_not_for_classification_is_told(name):
+def test_data_sets_not_for_classification_are_reported(name):
     with pytest.raises(PluginError, match=f"torchvision:{name} is not for classification") as told:
         TorchvisionSet(name)
     assert len(told.value.messages) == 1
@@ -210,7 +210,7 @@ def test_a_set_without_a_test_split_is_a_pool(tmp_path):
     assert set(table.parts) == {"pool"}
 
 
-def test_missing_files_are_told_and_nothing_is_fetched(tmp_path):
+def test_missing_files_are_reported_and_nothing_is_downloaded(tmp_path):
     with pytest.raises(DataError) as caught:
         TorchvisionSet("MNIST").load(tmp_path / "none")
     (message,) = caught.value.messages
@@ -221,7 +221,7 @@ def test_missing_files_are_told_and_nothing_is_fetched(tmp_path):
 @pytest.mark.parametrize(
     ("name", "near"), [("Flower102", "Flowers102"), ("cifar10", "CIFAR10"), ("dtd", "DTD")]
 )
-def test_unknown_classes_tell_near_ones(name, near):
+def test_unknown_classes_suggest_close_matches(name, near):
     with pytest.raises(
         PluginError, match=f"unknown dataset torchvision:{name}, did you mean.*{near}"
     ):

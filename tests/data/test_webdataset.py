@@ -128,7 +128,7 @@ def test_damaged_shards_and_images_are_named(tmp_path):
     assert len(read_data(path, on_bad_image="skip").keys) == 4
 
 
-def test_samples_that_are_wrong_are_named(tmp_path):
+def test_invalid_samples_are_named(tmp_path):
     two = shard(tmp_path / "two.tar", [*samples(4), ("0000.jpg", encoded(1))])
     with pytest.raises(DataError, match=r"two\.tar/0000 has 2 images"):
         read_data(two)
@@ -162,7 +162,7 @@ def test_paths_inside_tar_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.TGZ", "x.tar.zst", "x.tar.bz2"])
-def test_compressed_shards_are_told_with_the_way_out(tmp_path, name):
+def test_compressed_shards_are_reported_with_the_way_out(tmp_path, name):
     path = shard(tmp_path / "data" / name, samples(4), "w:gz")
     shard(tmp_path / "data" / "y.tar", samples(4, start=9))
     for given in (path, path.parent):
@@ -219,7 +219,7 @@ def test_only_a_shard_that_changed_is_scanned_again(shards, scans):
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "binary", "other"])
-def test_a_damaged_index_is_made_anew(shards, scans, cache, damage):
+def test_a_damaged_index_is_rebuilt(shards, scans, cache, damage):
     first = read_data(shards)
     for place in (cache / "shards").iterdir():
         text = place.read_text()
@@ -237,7 +237,7 @@ def test_a_damaged_index_is_made_anew(shards, scans, cache, damage):
     assert len(scans) == 4
 
 
-def test_without_a_place_for_the_index_shards_are_scanned(shards, scans, cache):
+def test_shards_are_scanned_if_the_index_cannot_be_stored(shards, scans, cache):
     cache.write_text("no folder")
     assert len(read_data(shards).keys) == len(read_data(shards).keys) == 19
     assert len(scans) == 8

@@ -34,7 +34,7 @@ def test_the_blocks_run(tmp_path: Path) -> None:
     assert runs == ["features", "first", "gray", "second", "smoothed-digits-s0"]
 
 
-def test_the_page_holds_the_public_names_it_promises() -> None:
+def test_the_page_contains_the_public_names() -> None:
     assert len(BLOCKS) == 14
     for name in (
         "train",

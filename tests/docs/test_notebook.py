@@ -28,7 +28,7 @@ def test_there_are_two_notebooks() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_kept_without_output(notebook: Path) -> None:
+def test_a_notebook_is_committed_without_output(notebook: Path) -> None:
     for cell in cells(notebook, "code"):
         assert (cell["outputs"], cell["execution_count"]) == ([], None)
 

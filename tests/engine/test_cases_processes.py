@@ -43,7 +43,7 @@ ALGORITHMS = [
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_19_a_last_batch_of_one_picture(algo: str, cases: Path, tmp_path: Path) -> None:
+def test_19_a_last_batch_of_one_image(algo: str, cases: Path, tmp_path: Path) -> None:
     data = ("--data", cases / "c19_last_batch_one", "--output", tmp_path / "run")
     result = call(*RUN, "--algo", algo, "--steps", "8", *data)
     assert result.returncode == 0, result.stderr
@@ -52,7 +52,7 @@ def test_19_a_last_batch_of_one_picture(algo: str, cases: Path, tmp_path: Path) 
     assert summary["test"]["count"] == 5
 
 
-def test_19_a_batch_of_one_picture(cases: Path, tmp_path: Path) -> None:
+def test_19_a_batch_of_one_image(cases: Path, tmp_path: Path) -> None:
     data = ("--data", cases / "c19_last_batch_one", "--output", tmp_path / "run")
     message = refusal(*RUN, "--algo", "supervised", *data, "--batch-size", "1")
     assert "batch-size 1" in message
@@ -76,7 +76,7 @@ class OneOfTwo(ProcessGroup):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
-def test_22_each_picture_counts_once(batch_size: int, cases: Path) -> None:
+def test_22_each_image_counts_once(batch_size: int, cases: Path) -> None:
     table = read_folder(cases / "c22_metric_two_procs", size=32)
     rows = np.flatnonzero(table.parts == "test")
     store = load_images(table, rows, 32, torch.device("cpu"), None)
@@ -100,7 +100,7 @@ def test_22_each_picture_counts_once(batch_size: int, cases: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the superuser may write to any real folder")
-def test_43_an_output_that_can_not_be_written(cases: Path) -> None:
+def test_43_an_output_that_cannot_be_written(cases: Path) -> None:
     began = time.monotonic()
     output = Path("/proc/sys/run")
     message = refusal(*RUN, "--algo", "fixmatch", "--data", cases / "c00_base", "--output", output)

@@ -43,7 +43,7 @@ def flip(path: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
-def test_the_newest_stay(tmp_path: Path, keep: int) -> None:
+def test_the_newest_checkpoints_are_kept(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "last.pt"
     for step in range(6):
         save(path, step, keep)
@@ -60,7 +60,9 @@ def test_torch_opens_the_file_and_the_checksum_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.999])
-def test_a_cut_file_is_told_and_the_one_before_is_used(tmp_path: Path, share: float) -> None:
+def test_a_truncated_checkpoint_is_reported_and_the_previous_one_is_used(
+    tmp_path: Path, share: float
+) -> None:
     path = tmp_path / "last.pt"
     save(path, 1)
     save(path, 2)
@@ -73,7 +75,7 @@ def test_a_cut_file_is_told_and_the_one_before_is_used(tmp_path: Path, share: fl
     assert str(used) in warning
 
 
-def test_one_changed_bit_is_told(tmp_path: Path) -> None:
+def test_one_changed_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     save(path, 1)
     whole = path.read_bytes()
@@ -85,7 +87,7 @@ def test_one_changed_bit_is_told(tmp_path: Path) -> None:
     assert load_newest(path)[2] == ""
 
 
-def test_when_all_are_bad_all_are_named(tmp_path: Path) -> None:
+def test_if_all_images_are_unreadable_all_are_named(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     for step in range(3):
         save(path, step, keep=3)
@@ -103,7 +105,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("moment", range(8))
-def test_whenever_a_save_is_killed_a_whole_one_is_left(
+def test_a_killed_save_leaves_a_complete_checkpoint(
     tmp_path: Path, moment: int, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "last.pt"
@@ -159,7 +161,7 @@ def test_a_full_disk_leaves_the_earlier_ones(
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
 
 
-def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_line_is_appended_completely_or_not_at_all(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     path = tmp_path / "metrics.jsonl"
     append_line(path, "one")

@@ -209,7 +209,7 @@ def steps_of(count: int, **options: float) -> tuple[FixMatch, list[StepOutput]]:
     return algorithm, [algorithm.step(batch, ctx) for batch in batches]
 
 
-def test_fixmatch_aligns_its_guesses_with_the_mean_of_all_batches() -> None:
+def test_fixmatch_aligns_its_predictions_with_the_mean_of_all_batches() -> None:
     _, plain = steps_of(3)
     algorithm, aligned = steps_of(3, align_exponent=1.0)
     own = torch.stack([output.pseudo_labels.probs for output in plain])
@@ -226,7 +226,7 @@ def test_fixmatch_aligns_its_guesses_with_the_mean_of_all_batches() -> None:
     )
 
 
-def test_fixmatch_without_alignment_has_no_state_and_asks_for_no_shares() -> None:
+def test_fixmatch_without_alignment_has_no_state_and_reads_no_shares() -> None:
     algorithm = build(FixMatch)
     assert not algorithm.state_dict()
     assert algorithm.config.align_exponent == 0
@@ -276,7 +276,7 @@ def test_a_perfect_teacher_of_an_uneven_pool_raises_no_alarm(known: str, pool: T
 
 @pytest.mark.parametrize("known", recorders(PERFECT))
 @pytest.mark.parametrize("pool", [PERFECT, torch.full((7,), 60)], ids=["uneven", "even"])
-def test_a_collapse_into_one_class_raises_the_alarm_whatever_is_known(
+def test_a_collapse_into_one_class_raises_the_alarm_without_known_shares(
     known: str, pool: Tensor
 ) -> None:
     told = collapse(evaluations(recorders(pool)[known], COLLAPSED), steps=1000)
@@ -299,7 +299,7 @@ def test_an_even_pool_is_watched_as_closely_by_validation_images_as_by_labels(
     assert bool(collapse(rows, steps=1000)) is (share > 0.6)
 
 
-def test_what_is_not_known_is_not_logged_as_a_shift() -> None:
+def test_unknown_shares_are_not_logged_as_a_shift() -> None:
     def names(recorder: StepRecorder) -> set[str]:
         return {key for key in evaluations(recorder, PERFECT)[0] if "shift" in key}
 

@@ -22,7 +22,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["train.loss"] for line in lines]
 
 
-def test_without_a_compiler_the_run_goes_on(
+def test_without_a_compiler_the_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(function: object) -> object:

@@ -26,7 +26,7 @@ def test_view_logits_of_the_teacher_come_from_one_forward() -> None:
     torch.testing.assert_close(logits[2], ctx.averaged(VIEWS[2]).logits)
 
 
-def test_view_logits_of_the_model_take_a_forward_each_and_leave_its_statistics_alone() -> None:
+def test_view_logits_of_the_model_need_one_forward_each_and_keep_its_statistics() -> None:
     ctx = FakeContext()
     before = {name: value.clone() for name, value in ctx.live.state_dict().items()}
     logits = ctx.view_logits(VIEWS, by="model")

@@ -65,7 +65,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_two_processes_come_to_what_one_comes_to(runs: Path, name: str) -> None:
+def test_two_processes_equal_one(runs: Path, name: str) -> None:
     one, two = runs / "one" / name, runs / "two" / name
     weights, others = (load_file(path / "model" / "model.safetensors") for path in (one, two))
     assert weights.keys() == others.keys()
@@ -97,7 +97,7 @@ def test_every_image_is_scored_once(runs: Path) -> None:
             assert two[part]["accuracy"] == one[part]["accuracy"]
 
 
-def test_the_learning_is_not_none(runs: Path) -> None:
+def test_training_changes_the_weights(runs: Path) -> None:
     """Equal runs in which nothing happens would prove nothing."""
     for name in JOBS:
         losses = [row["train.loss.supervised"] for row in rows(runs / "one" / name)]
@@ -106,7 +106,7 @@ def test_the_learning_is_not_none(runs: Path) -> None:
     assert all(row["train.coverage"] == 0 for row in rows(runs / "two" / "nothing_passes"))
 
 
-def test_the_configuration_says_how_many_shared_the_batch(runs: Path) -> None:
+def test_the_configuration_contains_the_number_of_processes(runs: Path) -> None:
     for count, number in (("one", 1), ("two", 2)):
         text = (runs / count / "supervised" / "config.yaml").read_text()
         assert f"devices: {number}\n" in text

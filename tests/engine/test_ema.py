@@ -25,7 +25,7 @@ def test_shared_weights_are_averaged_once() -> None:
     assert ema.module.second.weight is ema.module.first.weight
 
 
-def test_a_buffer_that_was_replaced_is_the_one_that_counts() -> None:
+def test_a_replaced_buffer_is_the_one_that_counts() -> None:
     for average_buffers, expected in ((False, [1.0, 3.0]), (True, [0.5, 1.75])):
         module = Tied()
         ema = EMA(module, 0.5, average_buffers)

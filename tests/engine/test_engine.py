@@ -263,7 +263,7 @@ def test_convergence_step(steps: list[int], accuracies: list[float], expected: i
 # --- draws ---------------------------------------------------------------------------------------
 
 
-def test_a_batch_depends_on_seed_and_number_alone() -> None:
+def test_a_batch_depends_only_on_seed_and_number() -> None:
     first = prepare(configure(algo="simple")).trainer.batches
     again = prepare(configure(algo="simple")).trainer.batches
     again.draw(5)
@@ -343,7 +343,7 @@ def test_balanced_sampling_shows_classes_equally() -> None:
     assert torch.bincount(labels, minlength=10).tolist() == [8] * 10
 
 
-def test_only_an_oracle_gets_hidden_labels() -> None:
+def test_only_algorithms_that_declare_it_get_hidden_labels() -> None:
     assert prepare(configure(algo="simple")).trainer.batches.draw(0).unlabeled_labels is None
     experiment = prepare(configure(algo="fully_supervised"))
     batch = experiment.trainer.batches.draw(0)
@@ -352,7 +352,7 @@ def test_only_an_oracle_gets_hidden_labels() -> None:
     assert batch.unlabeled_labels.tolist() == truth.tolist()
 
 
-def test_a_warm_up_as_long_as_the_run_is_told() -> None:
+def test_a_warm_up_as_long_as_the_run_is_reported() -> None:
     def warnings(steps: int, **schedule: Any) -> str:
         made = prepare(configure(algo="supervised", steps=steps, lr=0.01, schedule=schedule))
         return " ".join(made.warnings)
@@ -422,7 +422,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
 
 
-def test_all_finite_sees_one_bad_number() -> None:
+def test_all_finite_detects_one_non_finite_number() -> None:
     module = nn.BatchNorm1d(3)
     assert all_finite(module)
     module.running_var[1] = 1e30
@@ -509,7 +509,7 @@ def test_batch_of_one_with_batchnorm_is_refused() -> None:
 # --- devices -------------------------------------------------------------------------------------
 
 
-def test_devices_that_are_not_there_are_refused() -> None:
+def test_unavailable_devices_are_refused() -> None:
     with pytest.raises(ModelError, match=r"gpuu.*auto, cpu, cuda"):
         choose_device("gpuu")
     with pytest.raises(ModelError, match="cuda:7"):
@@ -517,7 +517,7 @@ def test_devices_that_are_not_there_are_refused() -> None:
     assert choose_device("cpu").type == "cpu"
 
 
-def test_precision_that_does_not_pay_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_precisions_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     assert choose_precision("fp32", cpu) == choose_precision("auto", cpu) == ("fp32", "")
     precision, warning = choose_precision("fp16", cpu)
@@ -528,7 +528,7 @@ def test_precision_that_does_not_pay_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("native", "chosen"), [(True, "bf16"), (False, "fp32")])
-def test_a_gpu_trains_in_bfloat16_where_it_has_it(
+def test_a_gpu_with_native_bfloat16_uses_it(
     native: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def supported(including_emulation: bool = True) -> bool:

@@ -86,7 +86,7 @@ def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageTenso
 
 
 @pytest.mark.parametrize("what", ["weights", "statistics", "pixels", "batch size", "seed"])
-def test_the_cache_is_for_the_same_content_alone(
+def test_the_cache_is_only_for_the_same_content(
     what: str, classifier: Classifier, store: ImageTensorStore
 ) -> None:
     weak, size, seed = Weak(), 4, 5
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_computed_again(
     assert classifier.backbone.seen == before + len(ROWS)
 
 
-def test_a_view_depends_on_seed_place_and_number_alone(
+def test_a_view_depends_only_on_seed_index_and_number(
     classifier: Classifier, store: ImageTensorStore
 ) -> None:
     weak = Weak()
@@ -182,7 +182,7 @@ def test_batches_hold_features_of_the_computed_views(folder: Path) -> None:
     ],
     ids=["plain", "mixes", "no views", "trained", "feedback", "streamed"],
 )
-def test_what_needs_pixels_gets_them(folder: Path, changes: dict, cached: bool) -> None:
+def test_algorithms_that_need_pixels_get_them(folder: Path, changes: dict, cached: bool) -> None:
     augment = changes.get("augment", {}).get("strong")
     if augment is not None:
 
@@ -243,12 +243,12 @@ def test_an_algorithm_that_scans_sees_features(
     assert seen == [(12, trainer.classifier.backbone.feature_dim), (pool, 3)]
 
 
-def test_features_of_a_stream_are_refused_to_what_looks_at_all_of_them(folder: Path) -> None:
+def test_algorithms_that_need_all_features_refuse_a_stream(folder: Path) -> None:
     told = refusal("run", *flags(folder, algo="knn", stream_buffer=8))
     assert "--stream-buffer: --algo knn" in told
 
 
-def test_a_killed_run_goes_on_to_the_same_end(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumed_has_the_same_result(folder: Path, tmp_path: Path) -> None:
     """Also one that was killed before its first step, when only its first state was there."""
     whole = train(_tree(folder, tmp_path / "whole"))
     for step in (0, 1):
@@ -295,7 +295,7 @@ def _kill_after(step: int, folder: Path, output: Path) -> None:
             train(_tree(folder, output))
 
 
-def test_steps_that_a_fitted_run_takes_are_not_asked_for(folder: Path, tmp_path: Path) -> None:
+def test_algorithms_that_fit_a_head_need_no_steps(folder: Path, tmp_path: Path) -> None:
     done = call("run", *flags(folder, algo="knn"), "--output", tmp_path / "run", "--quiet")
     assert done.returncode == 0, done.stderr
     again = call("resume", tmp_path / "run", "--steps", 50)

@@ -84,7 +84,7 @@ def test_a_gradient_that_is_not_finite(clip_norm: float | None, tmp_path: Path) 
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
-def test_overflow_under_a_scaler_is_no_error(tmp_path: Path) -> None:
+def test_overflow_with_a_scaler_is_not_an_error(tmp_path: Path) -> None:
     trainer = prepare(configure("steep")).trainer
     # So large that the scaled loss overflows, as fp16's does on a GPU; it halves until it fits.
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**110)
@@ -102,7 +102,7 @@ def test_overflow_under_a_scaler_is_no_error(tmp_path: Path) -> None:
     assert all(t.isfinite().all() for t in trainer.classifier.state_dict().values())
 
 
-def test_overflow_at_every_step_is_told() -> None:
+def test_overflow_at_every_step_is_reported() -> None:
     trainer = prepare(configure("bad_gradient", steps=40, eval_every=40, save_every=20)).trainer
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-6)
     with pytest.raises(TrainingError, match="gradients overflow fp16 at every step"):
@@ -123,7 +123,7 @@ class Greedy(Algorithm):
         return StepOutput({"supervised": Loss(loss)})
 
 
-def test_a_full_gpu_is_told_with_advice(tmp_path: Path) -> None:
+def test_cuda_out_of_memory_is_reported_with_advice(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="CUDA out of memory at step 6; restart with a"):
         train(configure("greedy", output=str(tmp_path / "run")))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

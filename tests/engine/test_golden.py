@@ -64,7 +64,7 @@ def test_sharpen(vector: dict[str, Any]) -> None:
 
 
 @vectors("label_guess")
-def test_guess_labels(vector: dict[str, Any]) -> None:
+def test_average_and_sharpen(vector: dict[str, Any]) -> None:
     inputs, expected = vector["inputs"], vector["expected"]["paper"]
     check(ops.average_and_sharpen(tensor(inputs["logits"]), inputs["T"]), expected["q"])
 
@@ -276,7 +276,7 @@ def test_pair_loss_by_hand(weighted: bool, a: float, b: float) -> None:
         assert pair(TARGETS_B, [first, [0.5, 0.5]], weighted) == pytest.approx(b, abs=1e-6)
 
 
-def test_pair_loss_tells_anchor_from_partner() -> None:
+def test_pair_loss_distinguishes_anchor_and_partner() -> None:
     swapped = pair(TARGETS_B, [[0.5, 0.5], [0.1, 0.9]], True)
     assert abs(swapped - pair(TARGETS_B, [[0.1, 0.9], [0.5, 0.5]], True)) > 0.1
 

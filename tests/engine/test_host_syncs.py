@@ -72,7 +72,7 @@ def test_the_fixed_augmentation_and_the_reference_profile_read_nothing_back(prof
         trainer.recorder.flush()  # the values of the step, which stayed there
 
 
-def test_what_reads_a_value_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_from_the_device_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = on_meta(algo="supervised")
     make = trainer.algorithm.step
 

@@ -59,7 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs[0]
 
 
-def test_a_killed_process_ends_the_others_and_the_run_comes_to_the_same_end(
+def test_a_killed_process_ends_the_others_and_the_resumed_run_has_the_same_result(
     whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -100,7 +100,7 @@ def test_a_killed_process_ends_the_others_and_the_run_comes_to_the_same_end(
     assert status_of(elsewhere) == "completed"
 
 
-def test_torchrun_starts_again_by_itself(whole: Path, tmp_path: Path) -> None:
+def test_torchrun_restarts_automatically(whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with (tmp_path / "log.txt").open("wb") as log:
         process = subprocess.Popen(
@@ -132,7 +132,7 @@ def test_torchrun_starts_again_by_itself(whole: Path, tmp_path: Path) -> None:
         (("--device", "cuda:0"), "torch sees 0 CUDA device(s) here"),
     ],
 )
-def test_what_can_not_be_shared_is_one_line(
+def test_settings_that_processes_cannot_share_are_one_line(
     tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     run = tmp_path / "run"

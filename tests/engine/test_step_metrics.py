@@ -63,7 +63,7 @@ def test_pairs_of_unknown_class_are_not_judged() -> None:
     assert told["train.largest_class_share"] == pytest.approx(2 / 3)
 
 
-def test_a_state_holds_what_was_not_told_yet() -> None:
+def test_a_state_contains_metrics_that_were_not_logged_yet() -> None:
     first, second, straight = (StepRecorder([2, 2, 4]) for _ in range(3))
     for recorder in (first, straight):
         record(recorder, 1)
@@ -83,7 +83,7 @@ def answer(step: int) -> StepOutput:
     return StepOutput(losses, pseudo_labels=PseudoLabels(PROBS, USED), metrics={"part": part})
 
 
-def test_values_that_come_later_or_are_not_finite_are_averaged_where_they_are() -> None:
+def test_late_and_non_finite_values_are_averaged_over_the_valid_steps() -> None:
     recorder, straight = StepRecorder([2, 2, 4]), StepRecorder([2, 2, 4])
     for step in range(5):
         recorder.add(step, torch.tensor(1.0), answer(step), HIDDEN)
@@ -113,7 +113,7 @@ class Two(ProcessGroup):
         return value + self.other
 
 
-def test_a_metric_that_one_process_lacks_is_the_mean_of_the_others() -> None:
+def test_a_metric_missing_on_one_process_is_the_mean_of_the_others() -> None:
     processes = Two()
     recorder = StepRecorder([], processes)
     metrics = {"both": torch.tensor(2.0), "one": torch.tensor(float("nan")), "none": math.nan}

@@ -60,7 +60,7 @@ def test_cached_weights_on_the_embedded_data(
     assert call("predict", tmp_path / "run", cases / "c00_base" / "test").returncode == 0
 
 
-def test_a_trained_backbone_with_a_plain_head_is_in_timms_own_form(
+def test_a_trained_backbone_with_a_plain_head_has_the_format_of_timm(
     command: Command, cache: Path, cases: Path, tmp_path: Path
 ) -> None:
     own = (*TYPED, "--data", cases / "c00_base", "--image-size", 32, "--set", "model.freeze=none")
@@ -89,7 +89,7 @@ def test_image_size_of_small_images(command: Command, cases: Path) -> None:
     assert "image_size: 128\n" in done.stdout
 
 
-def test_offline_without_weights_ends_at_once_with_the_way_out(
+def test_offline_without_weights_fails_immediately_with_the_way_out(
     command: Command, tmp_path: Path
 ) -> None:
     started = time.monotonic()

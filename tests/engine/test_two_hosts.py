@@ -65,9 +65,7 @@ def started(host: str, address: str, meeting: str, run: Path, log: Path) -> subp
 
 
 @pytest.mark.slow
-def test_two_hosts_come_to_what_two_processes_of_one_come_to(
-    hosts: dict[str, str], tmp_path: Path
-) -> None:
+def test_two_hosts_equal_two_processes_of_one_host(hosts: dict[str, str], tmp_path: Path) -> None:
     run = tmp_path / "shared" / "run"
     meeting = min(hosts.values())
     logs = {host: tmp_path / f"{host}.txt" for host in hosts}

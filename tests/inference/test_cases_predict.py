@@ -67,7 +67,7 @@ def facts(folder: Path) -> dict[str, object]:
 # --- 4, 5, 6: forms of images -----------------------------------------------------------------
 
 
-def test_04_turned_pictures(run: Path, cases: Path, tmp_path: Path) -> None:
+def test_04_rotated_images(run: Path, cases: Path, tmp_path: Path) -> None:
     rows = predicted(run, cases / "c04_exif" / "predict")
     pairs = facts(cases / "c04_exif")["same_prediction"]
     assert len(pairs) == 8  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def test_19_a_batch_of_one(run: Path, cases: Path) -> None:
 BOTH = ("a, b, c, d", "1, 10, 2, 20")
 
 
-def test_35_going_on_with_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
+def test_35_resuming_with_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
     other = cases / "c11_numeric_names"
     stopped = shutil.copytree(run, tmp_path / "run")
     summary = json.loads((stopped / "summary.json").read_text("utf-8"))

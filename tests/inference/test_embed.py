@@ -154,7 +154,7 @@ def test_published_weights_are_the_default(folder: Path, monkeypatch: pytest.Mon
     assert np.array_equal(one.features, two.features)
 
 
-def test_the_weights_of_a_run_give_the_features_proper(folder: Path) -> None:
+def test_the_weights_of_a_run_give_the_features_without_stages(folder: Path) -> None:
     """Its head, and the stages that it saw, play no part."""
     given = flags(folder, algo="knn", labels_per_class=1, test_fraction=0, val_fraction=0)
     done = call("run", *given, "--output", folder / "run", "--quiet")

@@ -42,7 +42,7 @@ def test_a_check_of_scikit_learn(estimator: Any, check: Any) -> None:
         DIGITS.astype(object),
     ],
 )
-def test_labels_come_back_in_their_own_type(labels: Any) -> None:
+def test_predicted_labels_have_the_type_of_the_given_ones(labels: Any) -> None:
     given = labels.copy()
     given[~KNOWN] = None if labels.dtype == object else "-1" if labels.dtype.kind == "U" else -1
     model = SemiSupervisedClassifier("graph_probe", seed=3).fit(X, given)
@@ -57,7 +57,7 @@ def test_labels_come_back_in_their_own_type(labels: Any) -> None:
     )
 
 
-def test_auto_says_what_it_chose() -> None:
+def test_auto_reports_its_choice() -> None:
     model = SemiSupervisedClassifier().fit(X[KNOWN], DIGITS[KNOWN])
     assert model.algorithm_ in ("graph_probe", "label_spreading", "linear_probe")
     assert model.n_features_in_ == 64
@@ -87,7 +87,7 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
         assert np.allclose(other, found[0], atol=1e-6)
 
 
-def test_a_run_is_left_where_it_is_asked_for(tmp_path: Path, capfd: Any) -> None:
+def test_a_run_is_written_to_the_requested_folder(tmp_path: Path, capfd: Any) -> None:
     model = SemiSupervisedClassifier("knn", output=tmp_path / "runs" / "own")
     for _ in range(2):  # the second replaces the first
         model.fit(X[KNOWN], DIGITS[KNOWN])
@@ -99,7 +99,7 @@ def test_a_run_is_left_where_it_is_asked_for(tmp_path: Path, capfd: Any) -> None
     assert "features_64" in capfd.readouterr().out
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_errors_are_reported() -> None:
     labels = DIGITS[KNOWN]
     with pytest.raises(ValueError, match="labels of 1 class"):
         SemiSupervisedClassifier("knn").fit(X[KNOWN], np.where(labels == 3, 3, -1))

@@ -84,7 +84,7 @@ def test_the_interval_is_that_of_resampled_images() -> None:
 
 
 @pytest.mark.parametrize(("number", "lines"), [(20, 20), (21, 10), (2000, 10)])
-def test_many_classes_leave_the_scores_in_sight(number: int, lines: int) -> None:
+def test_many_classes_keep_the_scores_visible(number: int, lines: int) -> None:
     labels = np.arange(number).repeat(2)
     labels = labels[labels != 3]  # a class without images
     probs = np.full((len(labels), number), 0.1 / number, np.float32)
@@ -183,7 +183,7 @@ def test_unreadable_images_of_other_data(run: Path, cases: Path, tmp_path: Path)
     assert evaluated(run, "--data", data, "--on-bad-image", "skip")["test"]["count"] == 11
 
 
-def test_the_image_of_the_confusions(run: Path, tmp_path: Path) -> None:
+def test_the_confusion_matrix_image(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "confusion.png"
     assert call("evaluate", run, "--confusion", path).returncode == 0
     with Image.open(path) as image:

@@ -98,7 +98,9 @@ def opened_elsewhere(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_fresh_process_gets_the_same_probabilities(run: Path, form: str, tmp_path: Path) -> None:
+def test_a_new_process_predicts_the_same_probabilities(
+    run: Path, form: str, tmp_path: Path
+) -> None:
     if form == "onnx":
         for package in ("onnx", "onnxscript", "onnxruntime"):
             pytest.importorskip(package)
@@ -118,7 +120,7 @@ def test_a_fresh_process_gets_the_same_probabilities(run: Path, form: str, tmp_p
     assert found["classes"].tolist() == CLASSES
 
 
-def test_where_an_export_goes(wide: Path) -> None:
+def test_the_path_of_an_export(wide: Path) -> None:
     assert export(wide, "timm")[0] == wide / "export" / "timm"
     path, opened_by = export(wide, "torch-export")
     assert path == wide / "export" / "model.pt2"
@@ -130,7 +132,7 @@ def test_where_an_export_goes(wide: Path) -> None:
     assert sorted(os.listdir(wide / "export")) == ["model.pt2", "timm"]
 
 
-def test_what_is_inside_is_said(wide: Path, tmp_path: Path) -> None:
+def test_the_exported_metadata_describes_the_model(wide: Path, tmp_path: Path) -> None:
     path, _ = export(wide, "torch-export", tmp_path / "model.pt2")
     extra = {"metadata.json": ""}
     torch.export.load(path, extra_files=extra)
@@ -163,7 +165,7 @@ def test_an_existing_output(wide: Path, form: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [target.name]
 
 
-def test_what_is_no_export_is_not_overwritten(wide: Path, tmp_path: Path) -> None:
+def test_other_files_are_not_overwritten_by_an_export(wide: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("mine")
     (tmp_path / "folder.pt2").mkdir()
@@ -184,7 +186,7 @@ def test_what_is_no_export_is_not_overwritten(wide: Path, tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == ["file", "folder.pt2", "link", "thesis"]
 
 
-def test_a_failed_export_leaves_nothing_and_the_old_one(
+def test_a_failed_export_leaves_no_files_and_keeps_the_old_one(
     wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(handle: int) -> None:
@@ -202,7 +204,7 @@ def test_a_failed_export_leaves_nothing_and_the_old_one(
     assert (old / "model.safetensors").read_bytes() == before
 
 
-def test_a_folder_that_can_not_be_put_in_place(
+def test_a_folder_that_cannot_be_moved_into_place(
     wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename
@@ -223,7 +225,7 @@ def test_a_folder_that_can_not_be_put_in_place(
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
-def test_a_run_that_is_not_finished(status: str, tmp_path: Path) -> None:
+def test_an_unfinished_run(status: str, tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", summary={"status": status})
     before = sorted(os.listdir(run))
     told = refusal("export", run, "--format", "timm")
@@ -274,7 +276,7 @@ class ByHand(Backbone):
         return means if means.sum().item() > 0 else -means  # no graph holds this branch
 
 
-def test_a_backbone_that_timm_does_not_know(
+def test_a_backbone_that_is_unknown_to_timm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_registered", {})
@@ -289,7 +291,7 @@ def test_a_backbone_that_timm_does_not_know(
     assert torch.equal(load_model(path)(images), load_model(run)(images))
 
 
-def test_a_backbone_that_no_graph_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backbone_that_cannot_be_exported_as_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
     registry.register_backbone("by_hand")(ByHand)
     classifier, _ = build_classifier(
@@ -300,7 +302,7 @@ def test_a_backbone_that_no_graph_holds(monkeypatch: pytest.MonkeyPatch) -> None
         programs.torch_export_file(classifier.eval(), config)
 
 
-def test_a_program_that_answers_otherwise_is_not_written(
+def test_an_export_that_predicts_differently_is_not_written(
     wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classifier, config = load_exported(wide / "model")

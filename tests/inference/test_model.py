@@ -55,7 +55,7 @@ def test_the_summary_was_scored_with_the_same_weights(model: Model, run: Path, c
     np.testing.assert_allclose(model.predict(paths), recorded, atol=1e-6)
 
 
-def test_every_form_of_a_image_means_the_same(model: Model, path: Path) -> None:
+def test_every_form_of_an_image_means_the_same(model: Model, path: Path) -> None:
     expected = model.predict([path])
     assert expected.shape == (1, 4)
     assert expected.dtype == np.float32
@@ -73,7 +73,7 @@ def test_every_form_of_a_image_means_the_same(model: Model, path: Path) -> None:
     np.testing.assert_allclose(mixed[1:], model.predict(pixels / 255), atol=1e-6)
 
 
-def test_images_of_the_right_size_stay_as_they_are(model: Model, path: Path) -> None:
+def test_images_of_the_right_size_are_unchanged(model: Model, path: Path) -> None:
     pixels = torch.from_numpy(read_image(path, 24).transpose(2, 0, 1).copy())
     called = model(pixels[None] / 255)
     assert not called.requires_grad
@@ -100,7 +100,9 @@ def test_batches_change_nothing(model: Model, cases: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_tells_reasons_in_their_places(model: Model, path: Path, workers: int) -> None:
+def test_a_stream_yields_reasons_in_place_of_unreadable_images(
+    model: Model, path: Path, workers: int
+) -> None:
     truncated = Image.open(path)
     truncated.fp.close()  # type: ignore[union-attr]
     forms = [
@@ -146,7 +148,7 @@ def test_the_size_of_a_tensor_is_checked(model: Model) -> None:
             model(images)
 
 
-def test_the_exported_folder_alone(model: Model, run: Path, path: Path, tmp_path: Path) -> None:
+def test_the_exported_folder_is_enough(model: Model, run: Path, path: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(run / "model", tmp_path / "elsewhere")
     np.testing.assert_array_equal(load_model(str(moved), "cpu").predict(path), model.predict(path))
 
@@ -169,7 +171,7 @@ def test_checkpoints_where_there_is_no_model_yet(
         load_model(copy)
 
 
-def test_what_is_no_model(run: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_model(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such folder"):
         load_model(tmp_path / "gone")
     with pytest.raises(ModelError, match="neither a run nor an exported model"):

@@ -43,7 +43,7 @@ def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(text)))
 
 
-def test_rows_say_what_the_model_says(run: Path, model: Model, pool: Path) -> None:
+def test_rows_agree_with_the_model(run: Path, model: Model, pool: Path) -> None:
     result = call("predict", run, pool, "--probabilities", "--batch-size", "5", "--workers", "2")
     assert (result.returncode, result.stderr) == (0, "")
     rows = table(result.stdout)
@@ -117,14 +117,14 @@ def test_unreadable_images_are_rows(run: Path, pool: Path) -> None:
         assert (row["confidence"] == "") == (name in bad)
 
 
-def test_a_file_that_is_named_is_a_image_whatever_its_extension(run: Path, pool: Path) -> None:
+def test_a_file_named_by_the_user_is_an_image_whatever_its_extension(run: Path, pool: Path) -> None:
     renamed = (pool / "u_000.png").rename(pool / "u_000")
     result = call("predict", run, renamed)
     assert result.returncode == 0
     assert table(result.stdout)[0]["class"] in [*"abcd"]
 
 
-def test_what_can_not_be_predicted(run: Path, pool: Path, tmp_path: Path) -> None:
+def test_images_that_cannot_be_predicted(run: Path, pool: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     message = refusal("predict", run, tmp_path / "gone.png", empty, pool)
@@ -139,7 +139,7 @@ def test_what_can_not_be_predicted(run: Path, pool: Path, tmp_path: Path) -> Non
     assert "--batch-size" in refusal("predict", run, pool, "--batch-size", "0")
 
 
-def test_the_output_is_written_whole_or_not_at_all(
+def test_the_output_is_written_completely_or_not_at_all(
     run: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "p.csv"
@@ -160,7 +160,7 @@ def test_the_output_is_written_whole_or_not_at_all(
     assert len(table(output.read_text("utf-8"))) == 12
 
 
-def test_an_output_that_can_not_be_written_is_told_at_once(
+def test_an_output_that_cannot_be_written_is_reported_immediately(
     run: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Model, "stream", None)
@@ -181,7 +181,7 @@ def test_tables_for_spreadsheets(run: Path, pool: Path, tmp_path: Path) -> None:
     assert row.startswith(f"{pool}/u_000.png\t")
 
 
-def test_links_go_round_in_no_circle(pool: Path, tmp_path: Path) -> None:
+def test_links_form_no_cycle(pool: Path, tmp_path: Path) -> None:
     (pool / "loop").symlink_to("..")
     other = tmp_path / "other"
     other.mkdir()

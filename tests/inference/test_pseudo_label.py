@@ -71,7 +71,7 @@ def test_rows_below_the_threshold_carry_no_label(run: Path, model: Model, pool: 
 
 
 @pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.jsonl"])
-def test_training_takes_the_manifest(run: Path, model: Model, pool: Path, name: str) -> None:
+def test_training_accepts_the_manifest(run: Path, model: Model, pool: Path, name: str) -> None:
     manifest = pool.parent / name
     result = call("pseudo-label", run, pool, "--threshold", middle(model, pool), "--output",
                   manifest)  # fmt: skip
@@ -140,7 +140,7 @@ def test_unreadable_images_are_left_out(run: Path, pool: Path) -> None:
     assert len(read_data(manifest).keys) == 11
 
 
-def test_what_is_refused(run: Path, pool: Path, tmp_path: Path) -> None:
+def test_refused_settings(run: Path, pool: Path, tmp_path: Path) -> None:
     assert ".csv or .tsv or .jsonl" in refusal("pseudo-label", run, pool, "--output", "m.json")
     assert "--threshold" in refusal("pseudo-label", run, pool, "--threshold", "95")
     (tmp_path / "empty").mkdir()

@@ -37,7 +37,7 @@ def numbers(job: Job, name: str) -> float:
     return float((job.folder / name).read_text())
 
 
-def test_as_many_jobs_at_a_time_as_were_asked_for(tmp_path: Path) -> None:
+def test_no_more_than_the_requested_number_of_jobs_run_at_once(tmp_path: Path) -> None:
     jobs = [make_job(tmp_path / f"u{n}", TIMED) for n in range(5)]
     ended = carry_out(local(2), jobs)
     assert {name: end.status for name, end in ended.items()} == {u.name: 0 for u in jobs}
@@ -48,7 +48,7 @@ def test_as_many_jobs_at_a_time_as_were_asked_for(tmp_path: Path) -> None:
     assert max(running) == 2
 
 
-def test_one_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_failure_does_not_affect_the_others(tmp_path: Path) -> None:
     jobs = [
         make_job(tmp_path / "good", "print('hello')"),
         make_job(tmp_path / "bad", "sys.exit(3)"),
@@ -85,7 +85,7 @@ def test_environment_directory_and_log_are_those_of_the_job(
     assert job.log.read_text() == f"earlier\n3 yes {job.folder}\n"
 
 
-def test_stop_lets_runs_save_and_begins_no_other(tmp_path: Path) -> None:
+def test_stop_lets_runs_save_and_starts_no_others(tmp_path: Path) -> None:
     jobs = [make_job(tmp_path / f"u{n}", SAVES) for n in range(3)]
     launcher = local(2)
     with meanwhile(stopping := Stopping(launcher, jobs[:2])):
@@ -106,7 +106,7 @@ def test_stop_kills_a_run_that_does_not_end(tmp_path: Path) -> None:
     assert not alive(job.folder)
 
 
-def test_stopped_before_it_launches_it_begins_nothing(tmp_path: Path) -> None:
+def test_a_launcher_stopped_before_launch_starts_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path / "u", "pass")
     launcher = local()
     launcher.stop()
@@ -114,7 +114,7 @@ def test_stopped_before_it_launches_it_begins_nothing(tmp_path: Path) -> None:
     assert not (job.folder / "pid").exists()
 
 
-def test_a_launcher_that_is_left_leaves_no_process(tmp_path: Path) -> None:
+def test_an_abandoned_launcher_leaves_no_process(tmp_path: Path) -> None:
     jobs = [make_job(tmp_path / "quick", "pass"), make_job(tmp_path / "slow", SAVES)]
     launched = local(2).launch(jobs)
     assert next(launched).job.name == "quick"
@@ -140,7 +140,7 @@ def test_a_run_ends_with_a_killed_launcher(tmp_path: Path) -> None:
     assert (job.folder / "saved").exists()
 
 
-def test_a_run_that_is_started_again_waits_for_its_predecessor(tmp_path: Path) -> None:
+def test_a_restarted_run_waits_for_its_predecessor(tmp_path: Path) -> None:
     job = make_job(tmp_path / "u", "keep('times', time.time())")
     lock = hold(job.folder)
     released = []
@@ -162,7 +162,7 @@ def test_workers_of_a_cluster_need_no_torch() -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
-def test_a_missing_package_is_told_with_its_extra(
+def test_a_missing_package_is_reported_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     find = importlib.util.find_spec

@@ -73,7 +73,7 @@ def nodes() -> Iterator[Nodes]:
         two.end()
 
 
-def test_all_units_complete_though_a_node_is_lost(tmp_path: Path, nodes: Nodes) -> None:
+def test_all_jobs_complete_although_a_node_is_lost(tmp_path: Path, nodes: Nodes) -> None:
     jobs = [make_job(tmp_path / f"u{n}", COUNTS, 60) for n in range(3)]
     jobs.append(make_job(tmp_path / "bad", "sys.exit(3)"))
 
@@ -130,7 +130,7 @@ told = {
 """
 
 
-def test_an_instance_of_its_own_stops_in_time_and_leaves_nothing(tmp_path: Path) -> None:
+def test_its_own_instance_stops_in_time_and_leaves_nothing(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", OWN_INSTANCE, str(tmp_path)],
         cwd=Path(ray_nodes.__file__).parent,

@@ -65,7 +65,7 @@ def slurm(**options: Any) -> Slurm:
     return Slurm(Slurm.Config(**options))
 
 
-def test_each_job_is_a_job_and_one_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_each_run_is_a_job_and_one_that_fails_does_not_affect_the_others(tmp_path: Path) -> None:
     jobs = [
         make_job(tmp_path / "good", "print('hello')"),
         make_job(tmp_path / "bad", "sys.exit(3)"),
@@ -77,7 +77,7 @@ def test_each_job_is_a_job_and_one_that_fails_takes_no_other_with_it(tmp_path: P
     assert (tmp_path / "good.txt").read_text() == "hello\n"
 
 
-def test_a_run_whose_time_is_up_goes_on_in_a_new_job(tmp_path: Path) -> None:
+def test_a_run_at_its_time_limit_continues_in_a_new_job(tmp_path: Path) -> None:
     job = make_job(tmp_path / "u", COUNTS, 30)
 
     def time_is_up() -> None:
@@ -92,7 +92,7 @@ def test_a_run_whose_time_is_up_goes_on_in_a_new_job(tmp_path: Path) -> None:
     assert (job.folder / "step").read_text() == "30"
 
 
-def test_a_job_that_dies_is_told(tmp_path: Path) -> None:
+def test_a_killed_job_is_reported(tmp_path: Path) -> None:
     job = make_job(tmp_path / "u", SAVES)
 
     def kill_job() -> None:
@@ -128,7 +128,7 @@ def test_without_slurm_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> No
         slurm()
 
 
-def test_an_array_is_submitted_with_the_options(tmp_path: Path, cluster: Path) -> None:
+def test_a_job_array_is_submitted_with_the_options(tmp_path: Path, cluster: Path) -> None:
     jobs = [make_job(tmp_path / f"u{n}", "print('hello')", threads=2) for n in range(2)]
     options = {
         "partition": "gpu",

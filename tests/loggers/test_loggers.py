@@ -116,7 +116,7 @@ def stopped_and_resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @OWN_WARNINGS
-def test_the_table_holds_the_rows_of_metrics(stopped_and_resumed: Path) -> None:
+def test_the_table_contains_the_rows_of_metrics(stopped_and_resumed: Path) -> None:
     rows = rows_of(stopped_and_resumed)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert table(stopped_and_resumed) == rows
@@ -133,7 +133,7 @@ def test_the_table_of_a_run_that_failed_and_of_no_rows(tmp_path: Path) -> None:
     assert (tmp_path / "none.csv").read_text("utf-8").strip() == ""
 
 
-def test_the_table_ends_where_a_kill_cut_a_row_short(tmp_path: Path) -> None:
+def test_the_table_ends_before_a_truncated_row(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text(
         '{"step": 1}\n{"step": 2, "a, b": 0.5}\n{"step": 3, "a', "utf-8"
     )
@@ -302,7 +302,7 @@ def wandb_log(path: Path) -> Iterator[Any]:
             parts = b""
 
 
-def test_wandb_on_line_without_a_login_is_refused_and_asks_nothing(
+def test_wandb_online_without_a_login_is_refused_without_a_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import wandb
@@ -320,7 +320,7 @@ def test_wandb_on_line_without_a_login_is_refused_and_asks_nothing(
     [("tensorboard", "tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow"),
      ("mlflow", "sqlalchemy")],
 )  # fmt: skip
-def test_a_missing_package_is_told_before_anything_is_made(
+def test_a_missing_package_is_reported_before_any_file_is_written(
     name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -333,7 +333,7 @@ def test_a_missing_package_is_told_before_anything_is_made(
     assert not output.exists()
 
 
-def test_an_unknown_logger_is_told_with_a_near_name(tmp_path: Path) -> None:
+def test_an_unknown_logger_is_reported_with_a_close_match(tmp_path: Path) -> None:
     told = refusal("run", "--loggers", "tensorbord,wandb", "--output", tmp_path / "run")
     assert "unknown logger 'tensorbord', did you mean 'tensorboard'?" in told
     assert not (tmp_path / "run").exists()
@@ -365,7 +365,7 @@ def test_a_logger_of_a_third_party_gets_every_row_and_the_summary(
     assert logger.summaries == [summary]
 
 
-def test_a_logger_that_fails_is_left_out_and_training_goes_on(
+def test_a_logger_that_fails_is_disabled_and_training_continues(
     tmp_path: Path, notes: list[Notes]
 ) -> None:
     @register_logger("fragile")

@@ -43,7 +43,7 @@ def test_images_are_normalized_inside() -> None:
     assert {"mean", "std"} <= set(classifier.state_dict())
 
 
-def test_a_backbone_may_bring_its_own_head() -> None:
+def test_a_backbone_can_have_its_own_head() -> None:
     class Own(Pool):
         def classifier(self, num_classes: int) -> nn.Module:
             return nn.Sequential(nn.ReLU(), nn.Linear(3, num_classes))
@@ -54,7 +54,7 @@ def test_a_backbone_may_bring_its_own_head() -> None:
 
 
 @pytest.mark.parametrize("name", ["wrn_10_1", "test_resnet"])
-def test_held_statistics_use_the_batch_and_leave_the_running_ones(name: str) -> None:
+def test_forwards_without_update_use_batch_statistics_and_keep_running_ones(name: str) -> None:
     classifier, _ = build_classifier(name, 3, image_size=32, seed=0, **DATASET)
     classifier.double()
     images = torch.rand(4, 3, 32, 32, dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_held_statistics_use_the_batch_and_leave_the_running_ones(name: str) -> 
         assert torch.equal(classifier(images).logits, expected)
 
 
-def test_the_seed_alone_sets_the_first_weights() -> None:
+def test_the_initial_weights_depend_only_on_the_seed() -> None:
     torch.manual_seed(5)
     state = torch.get_rng_state()
     one, notes = build_classifier("wrn_10_1", 3, image_size=8, seed=1, **DATASET)
@@ -137,7 +137,7 @@ def test_names_are_registered_ones_first_then_timms(monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_unknown_names_get_near_ones() -> None:
+def test_unknown_names_get_close_matches() -> None:
     with pytest.raises(PluginError, match="'resnet5o', did you mean 'resnet50'"):
         build_classifier("resnet5o", 3, image_size=32, seed=0, **DATASET)
     with pytest.raises(PluginError, match=r"did you mean .*'wrn_28_2'"):

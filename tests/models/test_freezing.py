@@ -45,7 +45,9 @@ def trained(classifier: Classifier) -> set[str]:
         ("wrn_10_1", "stages.0", "conv.weight", "stages.1"),
     ],
 )
-def test_all_up_to_a_part_is_frozen(backbone: str, what: str, first: str, last: str | None) -> None:
+def test_all_parts_up_to_the_named_one_are_frozen(
+    backbone: str, what: str, first: str, last: str | None
+) -> None:
     classifier = made(backbone)
     before = trained(classifier)
     assert first in before
@@ -94,7 +96,7 @@ def test_copies_and_averages_are_frozen_too() -> None:
     assert copied.frozen[0] is not classifier.frozen[0]
 
 
-def test_unknown_parts_are_refused_with_those_there_are() -> None:
+def test_unknown_parts_are_refused_with_the_existing_ones() -> None:
     with pytest.raises(ConfigError, match=r"no part 'layer9' in the backbone.*layer1, layer2"):
         freeze(made("test_resnet"), "layer9")
     with pytest.raises(ConfigError, match=r"no part 'x' in layer1; .*: 0"):
@@ -122,7 +124,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("test_efficientnet", "none", "conv_stem.weight", None),
     ],
 )
-def test_a_run_trains_the_rest(
+def test_a_run_trains_the_unfrozen_part(
     folder: Path, backbone: str, what: str, moves: str, stays: str | None
 ) -> None:
     optimizer = {"backbone_lr": 1e-3}
@@ -140,7 +142,7 @@ def test_a_run_trains_the_rest(
     assert ids == {id(p) for p in trainer.classifier.parameters() if p.requires_grad}
 
 
-def test_the_papers_recipe_is_left_alone(folder: Path) -> None:
+def test_the_recipe_of_the_paper_is_unchanged(folder: Path) -> None:
     run = experiment(folder, algo="simple", profile="reference")
     model = run.config.settings.model
     assert (model.freeze, model.stages, model.head_init) == ("none", 0, "random")
@@ -148,7 +150,7 @@ def test_the_papers_recipe_is_left_alone(folder: Path) -> None:
     assert run.config.settings.optimizer.backbone_lr == 2e-5
 
 
-def test_a_fault_is_told_before_training(folder: Path) -> None:
+def test_an_error_is_reported_before_training(folder: Path) -> None:
     told = refusal("run", *flags(folder, algo="simple"), "--set", "model.freeze=layer9")
     assert told.count("\n") == 1
     assert "model.freeze: no part 'layer9'" in told

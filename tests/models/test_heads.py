@@ -46,7 +46,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_head_comes_back_from_its_state_and_from_a_pickle(kind: str, features: Tensor) -> None:
+def test_a_head_is_restored_from_its_state_and_from_a_pickle(kind: str, features: Tensor) -> None:
     head = HEADS[kind](features)
     made = head_for(head.state_dict())
     assert made is not None
@@ -55,7 +55,7 @@ def test_a_head_comes_back_from_its_state_and_from_a_pickle(kind: str, features:
         assert torch.equal(other(features), head(features))
 
 
-def test_a_state_brings_its_form_along(features: Tensor) -> None:
+def test_a_state_includes_its_architecture(features: Tensor) -> None:
     """The shapes alone don't tell a transform with powers from one without."""
     head = linear_head(unit_length((7,)))
     other = unfitted_head((7,), 3, "zero", frozen=True)
@@ -67,7 +67,7 @@ def test_a_state_brings_its_form_along(features: Tensor) -> None:
     assert one.predictor.k == 5
 
 
-def test_a_classifier_takes_the_head_of_a_state(features: Tensor) -> None:
+def test_a_classifier_restores_the_head_of_a_state(features: Tensor) -> None:
     backbone = TimmBackbone.build("test_resnet", image_size=32)
     classifier = Classifier(backbone, 3, (0.5,) * 3, (0.5,) * 3)
     blocks = (backbone.feature_dim,)
@@ -96,7 +96,7 @@ def test_the_pooled_transform_by_hand(features: Tensor) -> None:
     assert np.abs(found.numpy() - wanted).max() < 1e-5
 
 
-def test_a_feature_that_is_constant_in_training_does_not_drown_the_others(
+def test_a_feature_that_is_constant_in_training_does_not_dominate_the_others(
     features: Tensor,
 ) -> None:
     features[:, 5] = 0.25
@@ -109,7 +109,7 @@ def test_a_feature_that_is_constant_in_training_does_not_drown_the_others(
     assert torch.isfinite(alone).all()
 
 
-def test_the_features_proper_alone_count_at_unit_length(features: Tensor) -> None:
+def test_the_features_without_stages_have_unit_length(features: Tensor) -> None:
     changed = features.clone()
     changed[:, 4:] = 9.0
     transform = unit_length(SIZES)

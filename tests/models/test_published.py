@@ -111,7 +111,7 @@ def test_a_published_position_table_is_resized(empty_caches: Path) -> None:
         TimmBackbone.build("test_vit", image_size=161, pretrained=True)
 
 
-def test_damaged_cached_weights_are_told(empty_caches: Path) -> None:
+def test_damaged_cached_weights_are_reported(empty_caches: Path) -> None:
     blob = cache(empty_caches, "timm/test_resnet.r160_in1k", "model.safetensors")
     blob.write_bytes(b"not the weights")
     with pytest.raises(ModelError, match="not a readable safetensors"):
@@ -131,14 +131,14 @@ def refused(name: str = "resnet50") -> tuple[str, float]:
     return message, time.monotonic() - start
 
 
-def test_without_a_server_it_is_refused_at_once() -> None:
+def test_a_missing_server_is_refused_immediately() -> None:
     message, seconds = refused()
     assert "127.0.0.1 does not give them (no answer)" in message
     assert "--weights FILE" in message
     assert seconds < 3
 
 
-def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         use_server(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert published.PROBE_SECONDS <= 4
@@ -184,7 +184,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, bytes], 
     thread.join()
 
 
-def test_a_server_that_answers_gives_the_weights_once(
+def test_a_working_server_sends_the_weights_once(
     server: tuple[dict[str, bytes], list[str]], empty_caches: Path
 ) -> None:
     files, asked = server
@@ -217,7 +217,7 @@ def test_a_server_without_the_weights_is_named(
     assert seconds < 3
 
 
-def test_told_to_stay_offline_it_asks_nobody(
+def test_offline_mode_contacts_no_server(
     server: tuple[dict[str, bytes], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, asked = server
@@ -227,7 +227,7 @@ def test_told_to_stay_offline_it_asks_nobody(
     assert asked == []
 
 
-def test_models_without_published_weights_say_so() -> None:
+def test_models_without_published_weights_are_reported() -> None:
     message, _ = refused("beit3_giant_patch14_224")
     assert "has no published weights" in message
     message, _ = refused("wrn_10_1")

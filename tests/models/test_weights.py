@@ -134,7 +134,7 @@ def test_missing_and_unexpected_tensors_are_counted(tmp_path: Path) -> None:
     assert torch.equal(target.backbone.conv.weight, before)
 
 
-def test_a_head_for_other_classes_is_left_out(tmp_path: Path) -> None:
+def test_a_head_for_other_classes_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     source = trained()
     torch.save({"model": source.state_dict(), "classes": ["a", "b", "c"]}, path)
@@ -166,7 +166,7 @@ def test_weights_of_another_backbone_name_both(tmp_path: Path) -> None:
         build("resnet34", weights=path)
 
 
-def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_weights_are_refused(tmp_path: Path) -> None:
     for name, content, words in (
         ("missing.pt", None, "does not exist"),
         ("empty.pt", b"", "not a readable weights file|damaged"),
@@ -260,7 +260,7 @@ class Tiny(Backbone):
         return nn.Sequential(nn.ReLU(), nn.Linear(6, num_classes))
 
 
-def test_other_backbones_export_in_our_own_form(
+def test_other_backbones_export_in_the_native_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_registered", {})
@@ -279,9 +279,7 @@ def test_other_backbones_export_in_our_own_form(
         load_exported(tmp_path / "elsewhere")
 
 
-def test_a_failed_export_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_export_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"backbone_name": "wrn_10_1", "classes": "abc", "image_size": 32}
     export_model(trained(), tmp_path, **options)
     before = (tmp_path / "model.safetensors").read_bytes()

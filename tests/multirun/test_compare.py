@@ -85,7 +85,9 @@ def test_runs_of_a_seed_share_split_weights_and_settings(finished: Path) -> None
     assert first["fingerprint"] == second["fingerprint"]
 
 
-def test_a_member_is_the_run_of_its_configuration(finished: Path, tmp_path: Path) -> None:
+def test_each_run_of_a_comparison_is_the_run_of_its_configuration(
+    finished: Path, tmp_path: Path
+) -> None:
     config = yaml.read(finished / "configs" / "supervised-s1.yaml")
     alone = train(config | {"output": str(tmp_path / "alone")})
     member = finished / "runs/supervised/s1"
@@ -102,7 +104,7 @@ def test_a_member_is_the_run_of_its_configuration(finished: Path, tmp_path: Path
     assert json.loads(alone.test.model_dump_json()) == read(member / "summary.json")["test"]
 
 
-def test_a_second_call_redoes_nothing(finished: Path) -> None:
+def test_a_second_call_repeats_nothing(finished: Path) -> None:
     before = stamps(finished / "runs")
     result = call("compare", *TWO, "--output", finished)
     assert result.returncode == 0, result.stderr
@@ -110,14 +112,14 @@ def test_a_second_call_redoes_nothing(finished: Path) -> None:
     assert stamps(finished / "runs") == before
 
 
-def test_other_settings_are_refused_before_anything_is_run(finished: Path) -> None:
+def test_other_settings_are_refused_before_any_run(finished: Path) -> None:
     before = stamps(finished)
     message = refusal("compare", *TWO, "--output", finished, "--lr", "0.01")
     assert "lr is 0.002 there, 0.01 here" in message
     assert stamps(finished) == before
 
 
-def test_forged_results_are_refused_before_anything_is_run(finished: Path, tmp_path: Path) -> None:
+def test_forged_results_are_refused_before_any_run(finished: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(finished, tmp_path / "copy"))
     summary = copy / "runs/simple/s0/summary.json"
     told = read(summary)
@@ -151,7 +153,7 @@ def test_a_dry_run_refuses_what_the_run_would(finished: Path, more: Any, told: s
     assert stamps(finished) == before
 
 
-def test_keys_that_may_differ_are_a_list_or_repeated(tmp_path: Path) -> None:
+def test_allow_different_is_a_list_or_repeated(tmp_path: Path) -> None:
     rows = {"a": {"algo": "simple"}, "b": {"algo": "simple", "lr": 0.1, "batch_size": 16}}
     (tmp_path / "rows.yaml").write_text(yaml.dump({"rows": rows, "seeds": "0"}), encoding="utf-8")
     given = ("compare", "--config", tmp_path / "rows.yaml", *SHARED, "--output", tmp_path / "none")
@@ -170,7 +172,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_a_failed_run_costs_only_itself(finished: Path, tmp_path: Path) -> None:
+def test_a_failed_run_does_not_affect_the_others(finished: Path, tmp_path: Path) -> None:
     extra = tmp_path / "bad.yaml"
     extra.write_text(yaml.dump({"rows": {"bad": BAD}}), encoding="utf-8")
     before = stamps(finished / "runs")
@@ -188,7 +190,7 @@ def test_a_failed_run_costs_only_itself(finished: Path, tmp_path: Path) -> None:
     assert "nan" not in table.lower()
 
 
-def test_what_can_be_known_is_told_before_training(tmp_path: Path) -> None:
+def test_foreseeable_errors_are_reported_before_training(tmp_path: Path) -> None:
     out = tmp_path / "none"
     unknown = refusal("compare", "--algos", "supervised,simpel", *SHARED, "--output", out)
     assert "did you mean 'simple'" in unknown
@@ -216,7 +218,7 @@ def save_image(path: Path, value: int) -> None:
     Image.new("RGB", (32, 32), (value * 9 % 256, value * 5 % 256, 40)).save(path)
 
 
-def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     message = refusal("compare", *TWO, "--output", tmp_path, "--overwrite")
     assert "not the folder of a comparison" in message
@@ -237,7 +239,7 @@ def test_a_budget_of_images_gives_each_row_its_steps(tmp_path: Path) -> None:
     assert "±" not in (out / "comparison.md").read_text(encoding="utf-8")
 
 
-def test_ctrl_c_leaves_everything_to_go_on_with(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     out = tmp_path / "stopped"
     given = ["compare", "--algos", "simple,supervised", "--seeds", "0", "--dataset", "digits"]
     given += ["--steps", "400", "--eval-every", "20", "--jobs", "1", "--output", str(out)]

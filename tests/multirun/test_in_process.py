@@ -81,7 +81,7 @@ class InTurn(Augmenter):
 
 
 @pytest.mark.parametrize("ratio", [1, 7])
-def test_an_augmenter_that_draws_otherwise_for_more_images_is_refused_before_training(
+def test_an_augmenter_whose_draws_depend_on_the_count_is_refused_before_training(
     tmp_path: Path, ratio: int
 ) -> None:
     own = {"augment": {"strong": "in_turn"}, "fixmatch": {"unlabeled_ratio": ratio}}
@@ -101,7 +101,7 @@ def test_an_augmenter_that_draws_otherwise_for_more_images_is_refused_before_tra
     assert not (tmp_path / "made" / "runs").exists()
 
 
-def test_it_fails_is_stopped_and_ends_as_in_processes(tmp_path: Path) -> None:
+def test_failures_and_stops_are_as_in_processes(tmp_path: Path) -> None:
     """Three calls into one folder: a fault, Ctrl-C, and the end."""
     folder = tmp_path / "both"
     threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGINT)

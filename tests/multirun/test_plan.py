@@ -144,7 +144,7 @@ def test_one_run_is_prepared_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("device", "gpus"), [("auto", (0, 2)), ("cuda", (2, 0)), ("cpu", (0, 0)), ("mps", (0, 0))]
 )
-def test_what_a_run_wants_does_not_depend_on_this_machine(
+def test_requested_resources_do_not_depend_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpus: tuple[int, int]
 ) -> None:
     for seen in (0, 8):
@@ -155,7 +155,7 @@ def test_what_a_run_wants_does_not_depend_on_this_machine(
         assert (job.gpus, job.gpus_if_any) == gpus
 
 
-def test_a_device_that_is_not_here_is_refused_here_only(tmp_path: Path) -> None:
+def test_an_unavailable_device_is_refused_only_on_this_machine(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--device cuda: torch sees 0 CUDA"):
         plan(tmp_path, device="cuda")
     with pytest.raises(ConfigError, match="--device tpu: unknown device"):
@@ -168,7 +168,7 @@ def test_a_device_that_is_not_here_is_refused_here_only(tmp_path: Path) -> None:
         plan(tmp_path, device="cpu", devices=3)
 
 
-def test_launchers_give_gpus_where_there_are_some(
+def test_launchers_assign_gpus_if_there_are_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def job(**gpus: int) -> Job:
@@ -301,7 +301,7 @@ class Fails(Elsewhere):
             yield JobResult(job, 1)
 
 
-def test_what_cannot_be_measured_is_told_and_leaves_nothing(
+def test_a_failed_measurement_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparing, "_launcher", lambda comparison: Fails())

@@ -68,7 +68,7 @@ def test_a_terminal_shows_a_table_that_stays(tmp_path: Path) -> None:
     assert max(map(len, re.split(r"[\r\n]+", text))) <= 80
 
 
-def test_a_file_gets_a_line_per_run(tmp_path: Path) -> None:
+def test_a_table_has_one_row_per_run(tmp_path: Path) -> None:
     console = console_of(terminal=False)
     with make(tmp_path, "abcd", console, ended="c") as states:
         states.end("a", State("done", "test accuracy 0.9100, 3 s"))

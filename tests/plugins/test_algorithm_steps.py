@@ -20,7 +20,7 @@ from ssl_toolkit.ops import sample_beta
 # --- SimPLE -------------------------------------------------------------------------------------
 
 
-def test_simple_counts_confident_guesses() -> None:
+def test_simple_counts_confident_pseudo_labels() -> None:
     ctx = FakeContext()
     output, batch = run(SimPLE, ctx, unlabeled_ratio=7)
     guess = output.pseudo_labels
@@ -110,7 +110,7 @@ def test_one_view_is_enough(kind: type[Algorithm]) -> None:
 # --- MixMatch -----------------------------------------------------------------------------------
 
 
-def test_mixmatch_trains_on_the_views_it_says() -> None:
+def test_mixmatch_trains_on_its_declared_views() -> None:
     for options, rows in (({}, 4 + 4 * 9), ({"train_on": "strong"}, 4 + 4 * 7)):
         ctx = FakeContext()
         run(MixMatchEnhanced, ctx, **options)
@@ -172,7 +172,7 @@ def test_smallest_alpha_gives_no_nan() -> None:
 # --- FixMatch -----------------------------------------------------------------------------------
 
 
-def test_fixmatch_guesses_in_the_joint_forward() -> None:
+def test_fixmatch_predicts_in_the_joint_forward() -> None:
     ctx = FakeContext()
     algorithm = build(FixMatch, confidence_threshold=0.34)
     batch = make_batch(algorithm)
@@ -224,7 +224,7 @@ def test_fully_supervised_needs_the_hidden_labels() -> None:
         algorithm.step(batch, FakeContext())
 
 
-def test_fixmatch_may_guess_in_a_forward_of_its_own() -> None:
+def test_fixmatch_can_predict_in_a_separate_forward() -> None:
     algorithm = build(FixMatch, confidence_threshold=0.34, weak_in_graph=False)
     batch = make_batch(algorithm)
     ctx = FakeContext()
@@ -243,7 +243,7 @@ def test_fixmatch_may_guess_in_a_forward_of_its_own() -> None:
     torch.testing.assert_close(output.pseudo_labels.probs, weak.softmax(dim=-1))
 
 
-def test_fixmatch_s_two_ways_are_one_without_batchnorm() -> None:
+def test_both_forms_of_fixmatch_are_equal_without_batchnorm() -> None:
     values, gradients = [], []
     for weak_in_graph in (True, False):
         ctx = FakeContext(normalized=False)

@@ -50,7 +50,7 @@ def test_losses_are_finite_and_reach_the_model(
 
 
 @every_algorithm
-def test_batch_is_left_alone(kind: type[Algorithm]) -> None:
+def test_the_batch_is_not_modified(kind: type[Algorithm]) -> None:
     algorithm = build(kind)
     batch = make_batch(algorithm)
     tensors = {name: value for name, value in vars(batch).items() if value is not None}
@@ -62,7 +62,7 @@ def test_batch_is_left_alone(kind: type[Algorithm]) -> None:
 
 
 @every_algorithm
-def test_randomness_comes_from_the_context_alone(kind: type[Algorithm]) -> None:
+def test_randomness_comes_only_from_the_context(kind: type[Algorithm]) -> None:
     def value(seed: int) -> Tensor:
         return objective(run(kind, FakeContext(seed=seed))[0])
 
@@ -86,7 +86,9 @@ def test_labels_matter(kind: type[Algorithm]) -> None:
 
 @every_semi_supervised
 @pytest.mark.parametrize("ratio", [1, 3, 7])
-def test_guess_has_a_row_for_each_unlabeled_image(kind: type[Algorithm], ratio: int) -> None:
+def test_pseudo_labels_have_a_row_for_each_unlabeled_image(
+    kind: type[Algorithm], ratio: int
+) -> None:
     output, batch = run(kind, FakeContext(), unlabeled_ratio=ratio)
     assert batch.unlabeled_weak.shape[1] == 4 * ratio
     guess = output.pseudo_labels
@@ -99,7 +101,7 @@ def test_guess_has_a_row_for_each_unlabeled_image(kind: type[Algorithm], ratio: 
 
 
 @every_semi_supervised
-def test_a_weight_of_zero_silences_its_loss(kind: type[Algorithm]) -> None:
+def test_a_weight_of_zero_disables_its_loss(kind: type[Algorithm]) -> None:
     weights = [name for name in kind.Config.model_fields if name.endswith("_weight")]
     ctx = FakeContext()
     losses = run(kind, ctx, **dict.fromkeys(weights, 0))[0].losses
@@ -123,7 +125,7 @@ def test_options_are_validated(kind: type[Algorithm]) -> None:
 
 
 @every_algorithm
-def test_joint_forward_is_one_forward(kind: type[Algorithm]) -> None:
+def test_the_joint_forward_is_one_forward(kind: type[Algorithm]) -> None:
     ctx = FakeContext()
     run(kind, ctx)
     assert [name for name, *_ in ctx.calls].count("forward") == 1
@@ -156,7 +158,7 @@ def test_interleaving_changes_batch_statistics() -> None:
 
 
 @pytest.mark.parametrize("kind", [SimPLE, MixMatch, MixMatchEnhanced])
-def test_the_live_model_can_guess(kind: type[Algorithm]) -> None:
+def test_the_live_model_can_predict_pseudo_labels(kind: type[Algorithm]) -> None:
     ctx = FakeContext()
     before = copy.deepcopy(ctx.live.norm.state_dict())
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -203,7 +203,9 @@ WRONG["backward inside"] = (backward_inside, "called backward(), which is left t
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_answer_of_a_step_is_told_in_one_line(mistake: str, tmp_path: Path) -> None:
+def test_an_invalid_return_value_of_a_step_is_reported_in_one_line(
+    mistake: str, tmp_path: Path
+) -> None:
     step, told = WRONG[mistake]
     register(step)
     output = tmp_path / "run"
@@ -263,7 +265,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("step", RAISED, ids=lambda step: step.__name__)
-def test_what_a_step_raises_is_told_with_its_line(step: Any, tmp_path: Path) -> None:
+def test_an_exception_in_a_step_is_reported_with_its_line(step: Any, tmp_path: Path) -> None:
     kind, offset, text = RAISED[step]
     register(step)
     with pytest.raises(TrainingError) as caught:
@@ -275,7 +277,7 @@ def test_what_a_step_raises_is_told_with_its_line(step: Any, tmp_path: Path) -> 
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def test_the_command_tells_an_installed_one_how_to_check(
+def test_the_command_shows_how_to_check_an_installed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(other_view)
@@ -292,7 +294,7 @@ def test_the_command_tells_an_installed_one_how_to_check(
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_comparison_that_measures_a_step_tells_it_too(tmp_path: Path) -> None:
+def test_a_comparison_that_measures_a_step_reports_it_too(tmp_path: Path) -> None:
     register(other_view)
     rows = ("--algos", "mistaken,supervised", "--seeds", 0, "--budget", "minutes=0.01")
     done = call("compare", *rows, "--output", tmp_path / "both")
@@ -371,7 +373,7 @@ def test_mistakes_beside_the_step(mistake: str, tmp_path: Path) -> None:
     assert (tmp_path / "run").exists() == (kind is TrainingError)
 
 
-def test_an_augmenter_and_a_backbone_are_told_as_such(tmp_path: Path) -> None:
+def test_an_augmenter_and_a_backbone_are_reported_as_such(tmp_path: Path) -> None:
     @ssl_toolkit.register_augmenter("mistaken")
     class Twice(Augmenter):
         """It makes images of twice the size."""
@@ -404,7 +406,7 @@ def test_an_augmenter_and_a_backbone_are_told_as_such(tmp_path: Path) -> None:
         train(tmp_path / "c", augment={"weak": "mistaken"})
 
 
-def test_errors_with_a_line_of_their_own_and_of_no_plugin_are_left_alone(
+def test_errors_with_their_own_message_or_without_a_plugin_are_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(self: Any, batch: Batch, ctx: Context) -> StepOutput:

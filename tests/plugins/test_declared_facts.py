@@ -27,7 +27,7 @@ def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
 
-def test_a_baseline_is_the_row_that_others_are_held_against(
+def test_a_baseline_is_the_row_that_others_are_compared_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fixmatch = registry.load("algorithms", "fixmatch")
@@ -36,7 +36,7 @@ def test_a_baseline_is_the_row_that_others_are_held_against(
     assert comparison.baseline == "mine"
 
 
-def test_a_backbone_says_its_momentum_of_batchnorm() -> None:
+def test_a_backbone_declares_its_batchnorm_momentum() -> None:
     plain = registry.load("backbones", "wrn_10_1")
 
     def momentum(cls: type, steps: int) -> float:
@@ -79,7 +79,7 @@ class Halves(Dataset):
         return np.array([3, 4, 5, 8]) if name == "chosen" else None
 
 
-def test_a_data_set_says_its_license_its_selections_and_that_it_is_an_example(
+def test_a_data_set_declares_its_license_and_selections_and_that_it_is_an_example(
     tmp_path: Path,
 ) -> None:
     register_dataset("halves")(Halves)

@@ -30,14 +30,14 @@ def sources(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "tests"]
 
 
-def test_each_kind_that_was_promised_is_there() -> None:
+def test_each_documented_kind_of_plugin_exists() -> None:
     groups = {group for folder in FOLDERS for group in project(folder)["entry-points"]}
     kinds = {group.partition(".")[2] for group in groups}
     assert kinds >= {"algorithms", "augmenters", "backbones", "datasets"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_a_distribution_is_whole(folder: Path) -> None:
+def test_a_distribution_is_complete(folder: Path) -> None:
     assert folder.name == project(folder)["name"]
     assert len((folder / "README.md").read_text("utf-8").split()) > 60
     assert list((folder / "tests").glob("test_*.py"))
@@ -93,7 +93,7 @@ def test_it_is_listed_with_its_distribution_and_can_be_used(installed: Path) -> 
             assert getattr(import_module(module), name).api_version == API_VERSION
 
 
-def test_without_it_nothing_of_it_is_known() -> None:
+def test_without_installation_an_example_is_unknown() -> None:
     rows = json.loads(call("list", "--json").stdout)
     names = {folder.name for folder in FOLDERS}
     assert not names & {row["distribution"] for row in rows}, "left behind by another test"

@@ -149,7 +149,7 @@ def test_a_license_is_chosen(tmp_path: Path, license: str, says: str) -> None:
     assert f"{license}, see" in (tmp_path / "mine" / "README.md").read_text(encoding="utf-8")
 
 
-def test_no_license_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_missing_license_is_stated(tmp_path: Path) -> None:
     assert call("new", "logger", "mine", "--path", tmp_path, "--license", "none").returncode == 0
     assert "LICENSE" not in files(tmp_path / "mine")
     project = tomllib.loads((tmp_path / "mine" / "pyproject.toml").read_text("utf-8"))["project"]
@@ -161,7 +161,7 @@ def test_no_license_is_said_to_be_none(tmp_path: Path) -> None:
     ("name", "expected"),
     [("my_method", "MyMethod"), ("v2", "V2"), ("loss", "LossAlgorithm"), ("true", "TrueAlgorithm")],
 )
-def test_a_class_hides_no_name_of_ours(name: str, expected: str) -> None:
+def test_a_class_name_shadows_no_key(name: str, expected: str) -> None:
     assert scaffold.class_name("algorithm", name) == expected
 
 
@@ -194,11 +194,11 @@ def test_a_name_that_cannot_work_is_refused(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_name_of_another_kind_is_free(tmp_path: Path) -> None:
+def test_a_name_can_be_used_for_two_kinds(tmp_path: Path) -> None:
     assert call("new", "augmenter", "seed", "--path", tmp_path).returncode == 0
 
 
-def test_what_exists_is_not_touched(tmp_path: Path) -> None:
+def test_existing_files_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     message = refusal("new", "logger", "mine", "--path", tmp_path)
     assert f"{tmp_path / 'mine'}: exists already" in message
@@ -208,7 +208,7 @@ def test_what_exists_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_an_unknown_kind_is_told(tmp_path: Path) -> None:
+def test_an_unknown_kind_is_reported(tmp_path: Path) -> None:
     assert "'algorithm', 'augmenter'" in refusal("new", "method", "mine", "--path", tmp_path)
 
 

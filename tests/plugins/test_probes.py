@@ -71,7 +71,7 @@ def unit(x: Tensor, center: Tensor | None = None) -> Array:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_linear_probe_is_scikit_learns_logistic_regression(classes: int) -> None:
+def test_linear_probe_equals_scikit_learn(classes: int) -> None:
     features = given(classes=classes)
     x, y = unit(features.labeled[0]), features.labels.numpy()
     strength, accuracy, folds, _ = choose_strength(x, y)
@@ -98,7 +98,7 @@ def test_the_strength_is_the_one_with_the_least_held_out_loss() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3, 15])
-def test_knn_is_scikit_learns(k: int) -> None:
+def test_knn_equals_scikit_learn(k: int) -> None:
     features = given()
     center = torch.cat([features.labeled[0], features.unlabeled[0]])
     model = KNeighborsClassifier(k).fit(unit(features.labeled[0], center), features.labels)
@@ -113,7 +113,7 @@ def test_knn_is_scikit_learns(k: int) -> None:
         ("label_spreading", LabelSpreading("knn", n_neighbors=7, alpha=0.3, max_iter=1000)),
     ],
 )
-def test_propagation_and_spreading_are_scikit_learns(name: str, estimator) -> None:
+def test_propagation_and_spreading_equal_scikit_learn(name: str, estimator) -> None:
     features = given()
     pool = torch.cat([features.labeled[0], features.unlabeled[0]])
     labels = np.concatenate([features.labels.numpy(), np.full(60, -1)])
@@ -176,7 +176,7 @@ def test_spread_labels_against_a_dense_graph() -> None:
     assert np.abs(found.numpy() - wanted).max() < 1e-6
 
 
-def test_shares_are_followed_as_the_docstring_says() -> None:
+def test_shares_follow_the_documented_formula() -> None:
     probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.4, 0.6]], dtype=torch.float64)
     probs = probs.repeat(25, 1)
     weights = np.ones(2)
@@ -310,7 +310,7 @@ def test_the_temperature_is_that_of_the_labels_where_there_are_many() -> None:
     assert fit_temperature(logits / 3, y) == pytest.approx(1 / 3, rel=0.05)
 
 
-def test_few_labels_say_little_of_the_temperature() -> None:
+def test_few_labels_move_the_temperature_little() -> None:
     """All of them right, the likelihood alone would ask for a temperature of 0."""
     assert fit_temperature(2 * np.eye(3), np.arange(3)) > 0.7
 

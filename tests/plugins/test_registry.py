@@ -104,7 +104,7 @@ def no_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_plugin_is_told_with_its_reason(fault: str, install: Install) -> None:
+def test_a_broken_plugin_is_reported_with_its_reason(fault: str, install: Install) -> None:
     source, attribute, reason = FAULTS[fault]
     install(f"{fault.replace('_', '-')}-pkg", fault, source, attribute)
 
@@ -125,7 +125,7 @@ def test_a_broken_plugin_is_told_with_its_reason(fault: str, install: Install) -
     assert reason in shown[0]["reason"]
 
 
-def test_a_broken_plugin_disturbs_nothing_else(install: Install) -> None:
+def test_a_broken_plugin_does_not_affect_others(install: Install) -> None:
     install("leaves-pkg", "leaves", "raise SystemExit(3)")
     install("wrong-pkg", "wrong", "1 / 0", group="augmenters")
     assert call("run", "--algo", "fixmatch", "--dry-run").returncode == 0
@@ -152,7 +152,7 @@ def test_listing_imports_no_plugin(install: Install) -> None:
 
 
 @pytest.mark.parametrize("damage", ["METADATA", "entry_points.txt"])
-def test_damaged_metadata_is_passed_over(damage: str, install: Install) -> None:
+def test_damaged_metadata_is_skipped(damage: str, install: Install) -> None:
     folder = install("damaged-pkg", "damaged")
     (folder / "damaged_pkg-1.0.dist-info" / damage).write_bytes(b"\xff\xfe[ssl_toolkit.x\n=")
     assert call("list").returncode == 0
@@ -170,7 +170,9 @@ def test_damaged_metadata_is_passed_over(damage: str, install: Install) -> None:
         ("[console_scripts]\nssl_toolkit = x:y\n[pytest11]", ""),
     ],
 )
-def test_an_unknown_group_of_entry_points_is_told(group: str, told: str, install: Install) -> None:
+def test_an_unknown_group_of_entry_points_is_reported(
+    group: str, told: str, install: Install
+) -> None:
     folder = install("stray-pkg", "stray")
     points = folder / "stray_pkg-1.0.dist-info" / "entry_points.txt"
     points.write_text(f"{group}\nstray = stray_pkg:Algo\n")
@@ -185,14 +187,14 @@ def test_an_unknown_group_of_entry_points_is_told(group: str, told: str, install
         assert (warned, found) == ("", [])
 
 
-def test_a_foreign_plugin_works_and_is_recorded_by_its_distribution(install: Install) -> None:
+def test_a_third_party_plugin_works_and_is_recorded_by_its_distribution(install: Install) -> None:
     install("fine-pkg", "fine")
     assert "algo: fine\n" in call("run", "--algo", "fine", "--dry-run").stdout
     assert registry.find("algorithms", "fine").distribution == "fine-pkg"
     assert registry.load("algorithms", "Fine_Pkg:fine").__doc__ == "From fine_pkg."
 
 
-def test_a_name_with_a_colon_is_found_as_any_other(install: Install) -> None:
+def test_a_name_with_a_colon_is_found(install: Install) -> None:
     install("colon-pkg", "first:second")
     for name in ("first:second", "Colon_Pkg:first:second"):
         assert registry.find("algorithms", name).distribution == "colon-pkg"
@@ -202,7 +204,7 @@ def test_a_name_with_a_colon_is_found_as_any_other(install: Install) -> None:
 
 
 @pytest.mark.parametrize("key", ["lr", "seed", "ema"])
-def test_a_plugin_named_like_a_key_does_no_harm(key: str, install: Install) -> None:
+def test_a_plugin_named_like_a_key_has_no_side_effects(key: str, install: Install) -> None:
     install("key-pkg", key)
     sets = ["--lr", "0.1", "--seed", "3", "--set", "ema=off"]
     assert call("run", *sets, "--set", "algorithm.temperature=1", "--dry-run").returncode == 0
@@ -228,14 +230,14 @@ def test_a_plugin_named_like_a_key_does_no_harm(key: str, install: Install) -> N
         ("--set=augment.strong", "randaugmnt", "randaugment"),
     ],
 )
-def test_an_unknown_name_gets_a_near_one(flag: str, name: str, near: str) -> None:
+def test_an_unknown_name_gets_a_close_match(flag: str, name: str, near: str) -> None:
     arguments = [f"{flag.partition('=')[2]}={name}"] if "=" in flag else [name]
     message = refusal("run", flag.partition("=")[0], *arguments)
     assert f"{name.rpartition(':')[2]}" in message
     assert f", did you mean {near!r}" in message
 
 
-def test_a_name_that_is_only_written_otherwise_is_the_one_answer() -> None:
+def test_a_name_that_differs_only_in_spelling_is_the_only_suggestion() -> None:
     known = ["fixmatch", "mixmatch", "fix_match_2", "Fix-Match"]
     assert registry.did_you_mean("FixMatch", known[:3]) == ", did you mean 'fixmatch'?"
     assert registry.near_names("FIX_MATCH", known) == ["Fix-Match", "fixmatch"]
@@ -243,7 +245,7 @@ def test_a_name_that_is_only_written_otherwise_is_the_one_answer() -> None:
     assert told == ", did you mean 'matchc', 'matchb' or 'matcha'?"
 
 
-def test_a_name_like_nothing_gets_the_known_ones() -> None:
+def test_a_name_without_a_close_match_lists_the_known_ones() -> None:
     message = refusal("run", "--algo", "zzzz", "--dry-run")
     assert "did you mean" not in message
     for name in ("fixmatch", "fully_supervised", "mixmatch", "mixmatch_enhanced", "simple"):
@@ -261,7 +263,7 @@ def test_an_unknown_group() -> None:
 # --- clashes ------------------------------------------------------------------------------------
 
 
-def test_two_foreign_claims_stop_the_run_and_a_prefix_decides(install: Install) -> None:
+def test_two_third_party_claims_stop_the_run_and_a_prefix_decides(install: Install) -> None:
     install("two-pkg", "twice")
     install("three-pkg", "twice")
     message = refusal("run", "--algo", "twice", "--dry-run")
@@ -276,7 +278,7 @@ def test_two_foreign_claims_stop_the_run_and_a_prefix_decides(install: Install) 
     assert [row["state"] for row in rows if row["name"] == "twice"] == ["clash", "clash"]
 
 
-def test_a_built_in_wins_and_it_is_told(install: Install) -> None:
+def test_a_built_in_has_priority_and_the_conflict_is_reported(install: Install) -> None:
     install("rival-pkg", "fixmatch")
     ran = call("run", "--algo", "fixmatch", "--dry-run")
     assert ran.returncode == 0

@@ -48,7 +48,7 @@ def test_the_version_is_two_numbers() -> None:
 
 
 @pytest.mark.parametrize("version", [None, API_VERSION, (MAJOR, 0)])
-def test_a_plugin_for_this_api_is_taken(version: object) -> None:
+def test_a_plugin_for_this_api_is_accepted(version: object) -> None:
     attributes = {} if version is None else {"api_version": version}
     assert api_mismatch(type("Plugin", (), attributes)) == ""
 
@@ -75,7 +75,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_a_plugin_for_another_api_says_so(case: str, install: Callable[[str], None]) -> None:
+def test_a_plugin_for_another_api_is_reported(case: str, install: Callable[[str], None]) -> None:
     version, told, way_out = OTHERS[case]
     install(SOURCE.format(version=version))
     for command in (("run", "--algo", "other", "--dry-run"), ("check", "other")):
@@ -97,7 +97,7 @@ def test_a_version_that_differs_names_ours(install: Callable[[str], None]) -> No
 
 
 @pytest.mark.parametrize("line", ["from ssl_toolkit import Hook", "import ssl_toolkit.hooks"])
-def test_a_name_that_is_not_there_tells_another_api(
+def test_a_missing_public_name_is_reported_as_another_api(
     line: str, install: Callable[[str], None]
 ) -> None:
     install(line + SOURCE.format(version=API_VERSION))
@@ -106,7 +106,7 @@ def test_a_name_that_is_not_there_tells_another_api(
     assert "hook" in message.lower()
 
 
-def test_another_import_that_fails_tells_nothing_of_it(install: Callable[[str], None]) -> None:
+def test_another_failing_import_is_not_blamed_on_the_api(install: Callable[[str], None]) -> None:
     install("import not_there_at_all")
     assert "plugin API" not in refusal("run", "--algo", "other", "--dry-run")
 
@@ -140,7 +140,7 @@ def test_a_deprecated_class_warns_where_it_is_made() -> None:
     assert told[0].filename == __file__
 
 
-def test_what_is_not_deprecated_does_not_warn() -> None:
+def test_names_that_are_not_deprecated_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in ssl_toolkit.__all__:
@@ -167,7 +167,7 @@ def minor_of(version: str) -> list[int]:
     return [int(number) for number in version.split(".")[:2]]
 
 
-def test_what_was_deprecated_a_version_ago_is_gone() -> None:
+def test_names_deprecated_a_version_ago_are_removed() -> None:
     assert deprecations("@deprecated('0.0', 'x')\ndef f(): ...") == ["0.0"]
     assert overdue("0.0")
     assert not overdue(ssl_toolkit.__version__)
@@ -179,7 +179,7 @@ def test_what_was_deprecated_a_version_ago_is_gone() -> None:
 # --- the public surface -------------------------------------------------------------------------
 
 
-def test_the_public_surface_is_what_was_agreed() -> None:
+def test_the_public_surface_matches_the_list() -> None:
     agreed = (HERE / "public_api.txt").read_text("utf-8").splitlines()
     assert list(surface()) == agreed, (
         "The public surface has changed. If that is wanted, raise API_VERSION as docs/stability.md "

@@ -197,7 +197,7 @@ def test_imports_of_data_go_in_one_direction() -> None:
     assert [*TopologicalSorter(graph).static_order()], "two files import each other"
 
 
-def test_light_parts_import_nothing_heavy_when_imported() -> None:
+def test_light_modules_import_nothing_heavy() -> None:
     heavy = ("torch", "torchvision", "timm", "kornia", "numpy", "PIL", "safetensors")
     wrong = []
     for path in core_files():
@@ -318,7 +318,7 @@ def test_the_core_names_no_plugin() -> None:
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
-def test_a_plugin_folder_is_whole_and_declared(folder: Path) -> None:
+def test_a_plugin_folder_is_complete_and_declared(folder: Path) -> None:
     package = folder / f"ssl_toolkit_{folder.name}"
     for file in ("__init__.py", "py.typed"):
         assert (package / file).is_file(), file
@@ -344,7 +344,7 @@ def test_a_plugin_folder_is_whole_and_declared(folder: Path) -> None:
     assert declared == plugins, "a plugin without an entry point, or the reverse"
 
 
-def test_what_is_declared_is_what_is_installed() -> None:
+def test_declared_entry_points_equal_installed_ones() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     declared = project["project"]["entry-points"]
     assert project["project"]["version"] == ssl_toolkit.__version__
@@ -424,7 +424,7 @@ def ours() -> list[Path]:
     return [*core_files(), *(file for folder in PLUGINS for file in plugin_files(folder))]
 
 
-def test_no_file_is_a_drawer() -> None:
+def test_no_file_or_class_has_a_vague_name() -> None:
     names = {part for path in ours() for part in path.relative_to(ROOT).parts}
     assert not {"utils.py", "helpers.py", "common.py", "misc.py"} & names
     classes = [

@@ -103,12 +103,12 @@ def names_of(error: str) -> set[str]:
     return {error, *(kind.__name__ for kind in kinds if kind.__module__ == errors.__name__)}
 
 
-def test_functions_were_found() -> None:
+def test_some_functions_are_checked() -> None:
     assert len(FUNCTIONS) > 500
     assert {"pair_loss", "sharpen", "train"} <= {one.node.name for one in FUNCTIONS}
 
 
-def test_errors_that_are_raised_are_told() -> None:
+def test_documented_errors_are_those_that_are_raised() -> None:
     wrong = []
     for one in FUNCTIONS:
         # A command's docstring is its help; a rule's is what it demands.
@@ -161,7 +161,7 @@ def public() -> Iterator[tuple[str, Callable[..., object], str]]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_is_looked_at(module: str) -> None:
+def test_every_public_name_is_checked(module: str) -> None:
     exported = set(import_module(module).__all__)
     assert exported & {name.partition(".")[0] for name, _, _ in public()}
 

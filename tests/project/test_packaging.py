@@ -86,7 +86,7 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
     return made
 
 
-def test_the_wheel_holds_code_types_data_and_configurations(wheel: Path) -> None:
+def test_the_wheel_contains_code_types_data_and_configurations(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (license,) = (name for name in names if name.endswith("/licenses/LICENSE"))
@@ -106,7 +106,7 @@ def test_the_wheel_holds_code_types_data_and_configurations(wheel: Path) -> None
     assert folders == set(PACKAGES)  # neither tests nor a package called plugins
 
 
-def test_the_installed_wheel_stands_on_its_own(installation: Installation) -> None:
+def test_the_installed_wheel_works_without_the_repository(installation: Installation) -> None:
     code = (
         "from ssl_toolkit.config.locations import configs_dir; import ssl_toolkit_simple as s; "
         "print(configs_dir()); print(s.__file__)"
@@ -131,7 +131,9 @@ def readme_files() -> dict[str, str]:
     return dict(found)
 
 
-def test_a_foreign_plugin_comes_trains_and_goes(installation: Installation, tmp_path: Path) -> None:
+def test_a_third_party_plugin_is_installed_trained_and_removed(
+    installation: Installation, tmp_path: Path
+) -> None:
     """README's example, packaged by its own pyproject and installed as a stranger's would be."""
     project = tmp_path / "my-method"
     project.mkdir()
@@ -162,7 +164,7 @@ def test_a_foreign_plugin_comes_trains_and_goes(installation: Installation, tmp_
     assert "my_method" not in installation.toolkit("list", "algorithms").stdout
 
 
-def test_a_new_project_is_listed_checked_and_gone(installation: Installation) -> None:
+def test_a_new_project_is_listed_checked_and_uninstalled(installation: Installation) -> None:
     """What `new` writes, from the wheel's own templates, installed as a stranger would."""
     installation.toolkit("new", "algorithm", "checked_method")
     project = installation.folder / "checked_method"
@@ -181,7 +183,7 @@ def test_a_new_project_is_listed_checked_and_gone(installation: Installation) ->
     assert "checked_method" not in installation.toolkit("list", "algorithms").stdout
 
 
-def test_a_new_project_trains_beside_ours(installation: Installation) -> None:
+def test_a_new_project_trains_beside_the_built_ins(installation: Installation) -> None:
     installation.toolkit("new", "algorithm", "compared_method")
     project = installation.folder / "compared_method"
     installation.pip("install", "--no-deps", build(project, project))

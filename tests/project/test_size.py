@@ -21,7 +21,7 @@ def limits() -> dict[str, int]:
 LIMITS = limits()
 
 
-def test_a_line_of_code_holds_a_token() -> None:
+def test_a_line_of_code_contains_a_token() -> None:
     size = size_of(
         '"""Two\nlines."""\n\n# why\nx = (\n    1\n)  # told\n\n\ndef f():\n    "Doc."\n'
     )
@@ -39,7 +39,7 @@ def test_a_part_is_below_its_limit(part: str) -> None:
     assert code <= LIMITS[part], "make it shorter, or raise the limit and say why in the table"
 
 
-def test_what_trains_is_below_6400_lines() -> None:
+def test_the_training_code_is_below_6400_lines() -> None:
     found = sizes()
     assert sum(found[part]["code"] for part in TRAINING) < 6400
 

@@ -76,7 +76,7 @@ def test_every_section_is_there_and_named_in_the_contents(tmp_path: Path) -> Non
     assert page.all("html") == [{"lang": "en"}]
 
 
-def test_the_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
+def test_the_page_loads_and_executes_nothing_external(tmp_path: Path) -> None:
     page = written(comparison(tmp_path), tmp_path)
     assert page.all("script") == page.all("iframe") == page.all("object") == []
     for tag, attributes in page.elements:
@@ -89,7 +89,7 @@ def test_the_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
     assert "default-src 'none'" in str(policy["content"])
 
 
-def test_results_are_told_with_spread_difference_and_p(tmp_path: Path) -> None:
+def test_results_are_reported_with_spread_difference_and_p_value(tmp_path: Path) -> None:
     compared = comparison(tmp_path)
     first, second = (row.scores["test.accuracy"] for row in compared.rows)
     text = written(compared, tmp_path).text
@@ -104,7 +104,7 @@ def test_results_are_told_with_spread_difference_and_p(tmp_path: Path) -> None:
     assert "difference to simple" in text
 
 
-def test_a_large_p_is_not_sold_as_a_difference(tmp_path: Path) -> None:
+def test_a_large_p_value_is_not_reported_as_a_difference(tmp_path: Path) -> None:
     compared = comparison(tmp_path)
     second = compared.rows[1]
     assert second.difference is not None
@@ -120,7 +120,7 @@ def test_a_large_p_is_not_sold_as_a_difference(tmp_path: Path) -> None:
     )
 
 
-def test_a_bound_does_not_win_and_a_difference_by_permission_is_marked(tmp_path: Path) -> None:
+def test_an_upper_bound_does_not_win_and_an_allowed_difference_is_marked(tmp_path: Path) -> None:
     compared = comparison(tmp_path)
     bound = replace(
         compared.rows[1],
@@ -144,7 +144,7 @@ def test_a_single_run_has_no_spread_and_no_comparison(tmp_path: Path) -> None:
     assert "Report of one run" in page.text
 
 
-def test_one_seed_a_row_shows_no_spread(tmp_path: Path) -> None:
+def test_one_seed_per_row_shows_no_spread(tmp_path: Path) -> None:
     page = written(comparison(tmp_path, seeds=1), tmp_path)
     assert "±" not in page.text
     assert 'class="band' not in page.source
@@ -190,7 +190,7 @@ def test_rows_without_any_result_are_shown_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_foreign_text_stays_text(tmp_path: Path, hostile: str) -> None:
+def test_foreign_text_is_not_markup(tmp_path: Path, hostile: str) -> None:
     classes = ("plain", hostile.replace("\udc80", "?"))
     compared = comparison(tmp_path, names=["simple", hostile], classes=classes)
     reason = f"class {hostile} has no images"
@@ -212,7 +212,7 @@ def test_foreign_text_stays_text(tmp_path: Path, hostile: str) -> None:
     assert hostile.replace("\udc80", "\\udc80") in "".join(page.texts)
 
 
-def test_runs_of_older_versions_say_what_they_lack(tmp_path: Path) -> None:
+def test_runs_of_older_versions_report_missing_fields(tmp_path: Path) -> None:
     new = written(comparison(tmp_path / "new"), tmp_path)
     old = written(comparison(tmp_path / "old", old=True), tmp_path)
     for key in ("train.largest_class_share", "train.pair_both_false"):
@@ -226,7 +226,7 @@ def test_runs_of_older_versions_say_what_they_lack(tmp_path: Path) -> None:
     assert old.all("img") == []
 
 
-def test_a_row_that_lacks_a_metric_is_named_beside_the_chart(tmp_path: Path) -> None:
+def test_a_row_without_a_metric_is_named_beside_the_chart(tmp_path: Path) -> None:
     compared = comparison(tmp_path / "new", names=["simple", "mixmatch", "fixmatch"])
     for seed in range(3):
         run_folder(tmp_path / "old" / str(seed), seed, old=True)
@@ -254,7 +254,7 @@ def test_metrics_are_charted_under_the_titles_that_algorithms_declare(tmp_path: 
     assert "pair_both_false" in written(alone, tmp_path).text
 
 
-def test_alarms_are_told_with_their_runs(tmp_path: Path) -> None:
+def test_alarms_are_reported_with_their_runs(tmp_path: Path) -> None:
     compared = comparison(tmp_path, seeds=2)
     folder = compared.rows[0].runs[1].folder
     rows = [
@@ -294,7 +294,7 @@ def test_the_confusion_matrix_sums_the_seeds(tmp_path: Path) -> None:
     assert cells == counts.ravel().tolist()
 
 
-def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_files_are_skipped(tmp_path: Path) -> None:
     compared = comparison(tmp_path, seeds=1)
     folder = compared.rows[0].runs[0].folder
     (folder / "predictions.npz").write_bytes(b"PK\x03\x04 cut")
@@ -305,7 +305,7 @@ def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
     assert "Validation accuracy" in text
 
 
-def test_a_log_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
+def test_a_log_is_read_up_to_the_truncated_line(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_bytes(b'{"step": 1, "a": 0.5, "b": null, "c": NaN}\n{"step": 2}\n{"step": 3, "a"\xe2')
     assert list(read_metrics(log)) == [{"step": 1, "a": 0.5}, {"step": 2}]
@@ -330,7 +330,7 @@ def test_thinning_keeps_the_mean_and_the_last_step() -> None:
     assert curve.mean.mean() == pytest.approx(np.mean([row["a"] for row in rows]))
 
 
-def test_seeds_are_joined_where_each_has_a_value() -> None:
+def test_seeds_are_averaged_if_each_has_a_value() -> None:
     first = [{"step": 1.0, "a": 1.0}, {"step": 2.0, "a": 2.0}]
     second = [{"step": 1.0, "a": 3.0}]
     curve = join([thin(first, 2), thin(second, 2)])["a"]
@@ -377,7 +377,7 @@ def test_six_rows_of_five_seeds_stay_small(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
 
 
-def test_the_report_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_is_complete_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = comparison(tmp_path, seeds=1)
     target = tmp_path / "report.html"
     target.write_text("before")

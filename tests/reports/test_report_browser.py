@@ -117,7 +117,7 @@ def show(browser: Any, report: Path) -> Show:
     return show
 
 
-def test_the_console_stays_silent_and_nothing_else_is_loaded(show: Show) -> None:
+def test_the_browser_console_is_silent_and_nothing_else_is_loaded(show: Show) -> None:
     page = show()
     assert page.get_log("browser") == []
     loaded = page.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")

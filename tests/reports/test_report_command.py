@@ -52,7 +52,7 @@ def test_several_runs_get_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").is_file()
 
 
-def test_a_comparison_is_remade_in_its_folder(tmp_path: Path) -> None:
+def test_a_comparison_is_reported_in_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "cmp"
     rows = fake_plan(folder, {"plain": "supervised", "other": "fixmatch"}, [0, 1])
     fake_run(rows["plain"] / "s0")
@@ -76,7 +76,7 @@ def test_all_rows_may_be_missing(tmp_path: Path) -> None:
     assert "plain [1]: n 0 of 1" in result.stdout
 
 
-def test_foreign_files_stay(tmp_path: Path) -> None:
+def test_other_files_are_kept(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / f"r{seed}", seed=seed) for seed in (0, 1)]
     (tmp_path / "report").mkdir()
     for name, text in {"comparison.md": "mine", "comparison.json": '{"a": 1}'}.items():
@@ -87,7 +87,7 @@ def test_foreign_files_stay(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "comparison.md").read_text("utf-8") == "mine"
 
 
-def test_what_is_no_run_or_comparison(tmp_path: Path) -> None:
+def test_a_folder_that_is_neither_run_nor_comparison(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert len(refusal("report", tmp_path / "empty").splitlines()) == 1
     assert "not the folder of a run or of a comparison" in refusal("report", tmp_path / "nowhere")

@@ -175,7 +175,7 @@ def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
     assert row["difference"]["p_value"] is None
 
 
-def test_validation_stands_in_where_nothing_was_tested(tmp_path: Path) -> None:
+def test_validation_replaces_missing_test_scores(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", summary={"test": None})
     page = markdown_page(gather([("plain", 0, path)], name="untested"))
     assert "| row | n | validation accuracy | convergence step |" in page
@@ -191,7 +191,7 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
     assert "0 of 1" in shown(made, terminal=True)
 
 
-def test_values_that_json_cannot_hold(tmp_path: Path) -> None:
+def test_values_that_json_cannot_represent(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", own={"limit": float("inf")})
     made = gather([("a\udcff\nb", 0, path)], name="odd \udcff")
     paths = write_tables(made, tmp_path)
@@ -207,7 +207,7 @@ def test_tables_are_the_same_each_time(made: Comparison, tmp_path: Path) -> None
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(NAMES)
 
 
-def test_the_terminal_is_told_through_the_console(
+def test_the_terminal_output_goes_through_the_console(
     made: Comparison, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_table(made, Console(quiet=True))

@@ -102,7 +102,7 @@ def test_outputs_that_are_refused(here: Path, line: str, words: str) -> None:
     assert same()
 
 
-def test_what_no_command_reads_may_be_replaced(here: Path) -> None:
+def test_files_that_no_command_reads_can_be_replaced(here: Path) -> None:
     for line in (
         "predict run data --output p.csv",
         "predict run data --output p.TSV",

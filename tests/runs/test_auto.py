@@ -51,7 +51,7 @@ def trial(name: str, right: int, of: int = 30) -> Trial:
     return Trial(Candidate(name, name), np.ones(of, dtype=bool), np.arange(of) < right, 1.0)
 
 
-def test_the_preferred_one_stays_unless_another_leads_beyond_chance() -> None:
+def test_the_preferred_one_is_kept_unless_another_leads_significantly() -> None:
     best, reason = auto._best([trial("first", 20), trial("second", 18)])
     assert (best.name, reason) == ("first", "the default, and none does better")
     best, reason = auto._best([trial("first", 20), trial("second", 24)])  # p = 1/16
@@ -102,7 +102,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_what_a_fold_predicts_is_what_a_run_without_the_labels_predicts(folder: Path) -> None:
+def test_a_fold_predicts_the_same_as_a_run_without_the_labels(folder: Path) -> None:
     """The features that all trials share give the hits of a run of its own."""
     given = config(folder, algo="auto")
     _, choice = choose(given, budget=0)
@@ -119,7 +119,7 @@ def test_what_a_fold_predicts_is_what_a_run_without_the_labels_predicts(folder: 
     assert run.trainer.best.accuracy == trial.hits[held_out].mean()
 
 
-def test_one_label_a_class_takes_the_default(folder: Path, prepared: list[Any]) -> None:
+def test_one_label_per_class_uses_the_default(folder: Path, prepared: list[Any]) -> None:
     _, choice = choose(config(folder, algo="auto", labels_per_class=1, val_fraction=0.0))
     assert choice.candidate.name == "graph_probe"
     assert choice.trials == ()
@@ -127,7 +127,9 @@ def test_one_label_a_class_takes_the_default(folder: Path, prepared: list[Any]) 
     assert len(prepared) == 1
 
 
-def test_from_scratch_the_default_is_taken_at_once(folder: Path, prepared: list[Any]) -> None:
+def test_from_random_weights_the_default_is_selected_immediately(
+    folder: Path, prepared: list[Any]
+) -> None:
     given = config(folder, algo="auto", pretrained=False, weights=None)
     chosen, choice = choose(given)
     assert chosen.settings.algo == choice.candidate.algorithm
@@ -143,7 +145,7 @@ def test_options_of_auto_are_refused(folder: Path) -> None:
 # --- runs ---------------------------------------------------------------------------------------
 
 
-def test_a_run_says_what_it_chose_and_goes_on_with_it(
+def test_a_run_reports_its_choice_and_resume_keeps_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "BUDGET", 0.0)
@@ -246,7 +248,7 @@ def test_a_comparison_of_auto_probes_and_steps(
     assert call("report", tmp_path / "compared").returncode == 0
 
 
-def test_minutes_allow_what_is_fitted_as_well(folder: Path) -> None:
+def test_minutes_work_with_algorithms_that_fit_a_head(folder: Path) -> None:
     for algo in ("linear_probe", "simple"):
         costs = prepare(config(folder, algo=algo)).trainer.measure(steps=2, warm=1)
         assert costs.step > 0

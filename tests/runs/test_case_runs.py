@@ -62,7 +62,7 @@ def base(cases: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(cases / "c00_base", tmp_path / "data"))
 
 
-def test_30_supervised_needs_no_unlabeled_pictures(base: Path, tmp_path: Path) -> None:
+def test_30_supervised_needs_no_unlabeled_images(base: Path, tmp_path: Path) -> None:
     arguments = (*RUN, "--algo", "supervised", "--data", base, "--output")
     told = call(*arguments, tmp_path / "with")
     assert told.returncode == 0
@@ -75,7 +75,7 @@ def test_30_supervised_needs_no_unlabeled_pictures(base: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_30_the_others_name_the_folder_they_miss(empty: bool, base: Path, tmp_path: Path) -> None:
+def test_30_the_others_name_the_missing_folder(empty: bool, base: Path, tmp_path: Path) -> None:
     shutil.rmtree(base / "unlabeled")
     if empty:
         (base / "unlabeled").mkdir()
@@ -87,7 +87,7 @@ def test_30_the_others_name_the_folder_they_miss(empty: bool, base: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_30_the_bound_needs_hidden_labels(cases: Path, tmp_path: Path) -> None:
+def test_30_the_upper_bound_needs_hidden_labels(cases: Path, tmp_path: Path) -> None:
     data = ("--data", cases / "c00_base", "--output", tmp_path / "run")
     assert "12 of 12 carry none" in refusal(*RUN, "--algo", "fully_supervised", *data)
 
@@ -150,7 +150,7 @@ def test_38_class_folders_named_like_values(base: Path, tmp_path: Path) -> None:
 # --- 40: the same name twice --------------------------------------------------------------------
 
 
-def test_40_the_same_name_twice(cases: Path, command: Command, tmp_path: Path) -> None:
+def test_40_a_duplicate_name(cases: Path, command: Command, tmp_path: Path) -> None:
     # A second copy of one of them on the path, as an editable install leaves it: no clash.
     folder = cases / "c40_same_name"
     copy = tmp_path / "copy"
@@ -201,7 +201,9 @@ def test_41_a_log_is_plain_lines(cases: Path, command: Command, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1", "COLUMNS": "20"}])
-def test_41_a_terminal_that_can_do_little(env: dict[str, str], cases: Path, tmp_path: Path) -> None:
+def test_41_a_terminal_with_few_capabilities(
+    env: dict[str, str], cases: Path, tmp_path: Path
+) -> None:
     reader, writer = pty.openpty()
     arguments = (*LONGER, "--data", cases / "c00_base", "--output", tmp_path / "run")
     with subprocess.Popen(
@@ -234,7 +236,7 @@ def read_some(handle: int) -> bytes:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["--help"], ["run", "--help"]])
-def test_41_a_reader_that_leaves_early(arguments: list[str]) -> None:
+def test_41_a_reader_that_exits_early(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -261,7 +263,7 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def test_43_a_run_is_never_written_over_unasked(cases: Path, tmp_path: Path) -> None:
+def test_43_a_run_is_never_overwritten_by_default(cases: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = (*RUN, "--data", cases / "c00_base", "--output", folder)
     assert call(*arguments).returncode == 0
@@ -279,7 +281,7 @@ def test_43_a_run_is_never_written_over_unasked(cases: Path, tmp_path: Path) -> 
     assert sum(after[name] != before[name] for name in before) > 5
 
 
-def test_43_only_runs_are_written_over(cases: Path, tmp_path: Path) -> None:
+def test_43_only_runs_are_overwritten(cases: Path, tmp_path: Path) -> None:
     precious, file = tmp_path / "precious", tmp_path / "file"
     precious.mkdir()
     for path in (precious / "thesis.txt", file):
@@ -304,7 +306,7 @@ def test_47_no_gpu(device: str, cases: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["gpuu", "cuda:x", "cuda:", "cpu:1", "cuda:-1", "cuda:²"])
-def test_47_no_such_device(device: str, cases: Path, tmp_path: Path) -> None:
+def test_47_an_unknown_device(device: str, cases: Path, tmp_path: Path) -> None:
     data = ("--data", cases / "c00_base", "--output", tmp_path / "run")
     message = refusal(*RUN, *data, "--device", device)
     assert f"--device {device}" in message
@@ -312,7 +314,7 @@ def test_47_no_such_device(device: str, cases: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_47_auto_says_what_it_took(cases: Path, tmp_path: Path) -> None:
+def test_47_auto_reports_the_device_it_selected(cases: Path, tmp_path: Path) -> None:
     data = ("--data", cases / "c00_base", "--output", tmp_path / "run")
     result = call(*RUN, *data, "--device", "auto")
     assert result.returncode == 0, result.stderr

@@ -27,7 +27,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
-def test_a_whole_run(whole: Path) -> None:
+def test_a_complete_run(whole: Path) -> None:
     before = hashes(whole)
     result = call("check-run", whole)
     assert (result.returncode, result.stderr) == (0, "")
@@ -91,7 +91,7 @@ def double_row(run: Path) -> None:
         (other_predictions, "its test scores are not those of summary.json"),
     ],
 )  # fmt: skip
-def test_damage_is_told(damage: Damage, told: str, run: Path) -> None:
+def test_damage_is_reported(damage: Damage, told: str, run: Path) -> None:
     damage(run)
     result = call("check-run", run)
     assert result.returncode == 1, result.stdout
@@ -152,7 +152,7 @@ def test_a_report_needs_neither_predictions_nor_the_plugins_of_a_run(run: Path) 
     assert result.returncode == 0, result.stderr
 
 
-def test_a_run_that_is_not_finished_may_lack_what_comes_later(run: Path) -> None:
+def test_an_unfinished_run_can_lack_later_files(run: Path) -> None:
     for name in ("predictions.npz", "metrics.csv", "model/README.md", "checkpoints/best.pt"):
         (run / name).unlink()
     change("summary.json", '"completed"', '"running"')(run)
@@ -161,6 +161,6 @@ def test_a_run_that_is_not_finished_may_lack_what_comes_later(run: Path) -> None
     assert call("check-run", run).returncode == 0
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
     assert "not the folder of a run" in refusal("check-run", tmp_path)
     assert str(tmp_path / "gone") in refusal("check-run", tmp_path / "gone")

@@ -71,7 +71,7 @@ def test_the_defaults_of_a_backbone_that_is_trained() -> None:
     assert again == validate([Layer("again", again.tree())])
 
 
-def test_what_is_given_wins_over_the_defaults_of_fine_tuning() -> None:
+def test_user_settings_override_the_defaults_of_fine_tuning() -> None:
     config = configured(model={"freeze": "bn", "head_init": "probe"}, lr=0.1)
     assert (config.settings.lr, config.settings.model.head_init) == (0.1, "probe")
     assert config.settings.schedule.name == "cosine"
@@ -173,7 +173,7 @@ def test_a_trained_backbone_keeps_its_batchnorm_and_finite_weights(data: Path, h
 
 
 @pytest.mark.usefixtures("weights")
-def test_a_bounded_graph_computes_no_other_features(data: Path) -> None:
+def test_a_bounded_graph_computes_only_the_features_it_uses(data: Path) -> None:
     config = own(data, algo="graph_probe", graph_probe={"most_unlabeled": 3})
     trainer = prepare(config).trainer
     trainer.start()
@@ -234,9 +234,7 @@ def test_fine_tuning_is_chosen_where_frozen_features_fail(
 
 
 @pytest.mark.usefixtures("weights")
-def test_good_frozen_features_are_not_questioned(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_good_frozen_features_skip_fine_tuning(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = fixed(monkeypatch, right=5)
     config, choice = auto.choose(own(data, algo="auto"))
     assert (choice.candidate.name, config.settings.algo) == ("graph_probe", "graph_probe")
@@ -244,9 +242,7 @@ def test_good_frozen_features_are_not_questioned(
 
 
 @pytest.mark.usefixtures("weights")
-def test_a_freeze_that_is_given_leaves_fine_tuning_out(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_setting_freeze_skips_fine_tuning(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = fixed(monkeypatch, right=0)
     config, _ = auto.choose(own(data, algo="auto", model={"freeze": "backbone"}))
     assert config.settings.model.freeze == "backbone"
@@ -279,7 +275,7 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
 
 
 @pytest.mark.usefixtures("weights")
-def test_validation_images_decide_where_there_are_as_many_as_labels(
+def test_validation_images_decide_if_as_many_as_labels(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "GOOD_ENOUGH", 2.0)
@@ -299,7 +295,9 @@ def test_validation_images_decide_where_there_are_as_many_as_labels(
 
 
 @pytest.mark.usefixtures("weights")
-def test_what_there_is_no_time_for_is_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_that_do_not_fit_the_time_are_reported(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(auto, "GOOD_ENOUGH", 2.0)
     monkeypatch.setattr(auto_trials, "TRIAL_STEPS", 1)
     _, choice = auto.choose(own(data, algo="auto", steps=3), budget=0.0)
@@ -309,7 +307,7 @@ def test_what_there_is_no_time_for_is_told(data: Path, monkeypatch: pytest.Monke
     assert "(--minutes gives more)" in choice.lines()[1]
 
 
-def test_the_first_step_says_nothing_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_step_prints_no_time_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([50.0, 51.0, 52.0, 53.0])  # what step 1 imports took 50 seconds
     monkeypatch.setattr(auto_trials, "computed", lambda: next(clock))
     monkeypatch.setattr(auto_trials, "TRIAL_STEPS", 2)
@@ -324,7 +322,7 @@ def test_the_first_step_says_nothing_of_the_time(monkeypatch: pytest.MonkeyPatch
     assert late() == "no time"
 
 
-def test_a_lead_must_be_beyond_chance_on_the_labels_of_both() -> None:
+def test_a_lead_must_be_significant_on_the_labels_of_both() -> None:
     frozen = trial("frozen", [0, 0, 0, 0, 0, 1, 1, 1], [1] * 8, {})
     ahead = trial("tuned", [1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0], {"steps": 1})
     assert ahead.chance(frozen) == 1 / 32

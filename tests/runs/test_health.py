@@ -74,13 +74,13 @@ def test_no_image_passes_for_long() -> None:
         assert alarms(run(within(first, last, coverage=coverage)), steps=STEPS) == []
 
 
-def test_long_means_three_evaluations_as_well() -> None:
+def test_long_also_means_three_evaluations() -> None:
     change = within(300, 600, coverage=0.0)
     assert alarms(run(change, every=300), steps=STEPS) == []  # of 300 and 600 alone
     only(run(within(300, 900, coverage=0.0), every=300), "from step 300 to 900")
 
 
-def test_an_evaluation_that_is_well_breaks_the_stretch() -> None:
+def test_a_healthy_evaluation_resets_the_count() -> None:
     rows = run(within(400, 600, coverage=0.0))
     next(row for row in rows if row["step"] == 500)["train.coverage"] = 0.2
     assert alarms(rows, steps=STEPS) == []
@@ -106,7 +106,7 @@ def test_one_class_takes_most_pseudo_labels() -> None:
                   steps=STEPS) == []  # fmt: skip
 
 
-def test_one_class_takes_over_at_once() -> None:
+def test_one_class_dominates_immediately() -> None:
     values = {"largest_class_share": 0.51, "pseudo_label_shift": 0.46, "coverage": 0.25}
     only(run(within(200, 250, **values)), "from step 200 to 250", "51%", "0.46")
     for change in (
@@ -130,7 +130,7 @@ def test_a_collapse_is_the_alarm_after_which_training_is_lost() -> None:
     assert [collapse(fallen, steps=STEPS)] == alarms(fallen, steps=STEPS)
 
 
-def test_a_supervised_run_is_told_nothing_of_other_terms() -> None:
+def test_a_supervised_run_has_no_warnings_about_other_terms() -> None:
     rows = [
         {k: v for k, v in row.items() if "unsupervised" not in k and "pair" not in k}
         for row in run(lambda step: {"validation.accuracy": 0.1} if step >= 700 else {})
@@ -162,7 +162,7 @@ def test_a_term_has_no_effect(name: str) -> None:
         assert alarms(run(within(400, 600, **within_limits)), steps=STEPS) == []
 
 
-def test_terms_without_effect_are_not_told_where_no_image_passes() -> None:
+def test_terms_without_effect_are_not_reported_if_no_image_passes() -> None:
     values = {"coverage": 0.0, "loss__pair": 0.0, "weighted__pair": 0.0}
     only(run(within(400, 600, **values)), "passed the threshold")
 
@@ -187,7 +187,7 @@ def test_accuracy_collapses() -> None:
     only(labeled, "accuracy on the labeled training images")
 
 
-def test_alarms_of_the_first_rows_stay_as_they_are() -> None:
+def test_alarms_of_the_first_rows_are_unchanged() -> None:
     rows = run(
         lambda step: (
             within(200, 1000, coverage=0.0)(step)
@@ -206,7 +206,7 @@ def test_alarms_of_the_first_rows_stay_as_they_are() -> None:
     assert "fell from" in told[2]
 
 
-def test_the_console_tells_each_alarm_once_and_a_resumed_run_none_again(
+def test_each_alarm_is_printed_once_and_not_again_after_resume(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = run(within(400, 900, coverage=0.0))
@@ -225,7 +225,7 @@ def test_the_console_tells_each_alarm_once_and_a_resumed_run_none_again(
     assert told(rows[:later], rows[later:]) == []
 
 
-def test_a_run_warns_and_its_summary_says_so(tmp_path: Path) -> None:
+def test_a_warning_of_a_run_is_in_its_summary(tmp_path: Path) -> None:
     output = tmp_path / "run"
     result = call(
         "run", "--algo", "fixmatch", "--dataset", "digits", "--backbone", "wrn_10_1", "--steps",
@@ -241,7 +241,7 @@ def test_a_run_warns_and_its_summary_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["stop", "warn"])
-def test_a_collapse_stops_a_run_where_that_is_asked_and_resuming_goes_past_it(
+def test_a_collapse_stops_a_run_on_request_and_resume_continues_past_it(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def collapse_at_two(rows: list[dict[str, float]], *, steps: int) -> str:

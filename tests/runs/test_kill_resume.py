@@ -30,7 +30,7 @@ def test_every_algorithm_is_killed() -> None:
 
 
 @pytest.mark.parametrize("algo", SUITE)
-def test_a_killed_run_comes_to_the_same_end(algo: str, images: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_result(algo: str, images: Path, tmp_path: Path) -> None:
     count, reads_files = SUITE[algo]
     found = kill_resume.kill_and_compare(
         algo, images if reads_files else None, count, random.Random(f"suite {algo}"), tmp_path
@@ -42,7 +42,9 @@ def test_a_killed_run_comes_to_the_same_end(algo: str, images: Path, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", SUITE)
 @pytest.mark.parametrize("reads_files", [False, True])
-def test_killed_again_and_again(algo: str, reads_files: bool, images: Path, tmp_path: Path) -> None:
+def test_a_run_killed_repeatedly(
+    algo: str, reads_files: bool, images: Path, tmp_path: Path
+) -> None:
     # 20 in all: two of each, and four of the two that keep the most state.
     count = 1 if algo in ("supervised", "fully_supervised") else 2
     found = kill_resume.kill_and_compare(
@@ -51,7 +53,7 @@ def test_killed_again_and_again(algo: str, reads_files: bool, images: Path, tmp_
     assert found.differences == []
 
 
-def test_a_difference_would_be_seen(images: Path, tmp_path: Path) -> None:
+def test_a_difference_is_detected(images: Path, tmp_path: Path) -> None:
     """The comparison itself: two seeds give two runs."""
     runs = [tmp_path / "one", tmp_path / "other"]
     for seed, run in enumerate(runs):

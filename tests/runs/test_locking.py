@@ -49,7 +49,7 @@ def test_a_folder_in_use_is_refused_with_process_and_host(tmp_path: Path) -> Non
     hold(tmp_path).release()
 
 
-def test_another_process_holds_it_too(tmp_path: Path) -> None:
+def test_another_process_holds_the_lock_too(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from ssl_toolkit.locking import hold\n"
         f"lock = hold(Path({str(tmp_path)!r})); print('held', flush=True); sys.stdin.read()"
@@ -72,14 +72,14 @@ def test_another_process_holds_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["elsewhere", socket.gethostname()])
-def test_where_the_system_has_locks_they_decide(tmp_path: Path, host: str) -> None:
+def test_system_locks_decide_if_available(tmp_path: Path, host: str) -> None:
     write_lock(tmp_path, 1, host)
     with hold(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
 
 
 @pytest.mark.usefixtures("without_flock")
-def test_where_it_has_none_the_file_decides(tmp_path: Path) -> None:
+def test_without_system_locks_the_file_decides(tmp_path: Path) -> None:
     write_lock(tmp_path, dead_process(), socket.gethostname())
     lock = hold(tmp_path)
     with pytest.raises(ModelError, match=f"process {os.getpid()}"):
@@ -122,7 +122,7 @@ def test_only_one_of_many_gets_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_of_two_runs_started_at_once_one_wins(tmp_path: Path, overwrite: bool) -> None:
+def test_one_of_two_simultaneous_runs_wins(tmp_path: Path, overwrite: bool) -> None:
     settings = Settings(output=str(tmp_path / "run"))
     with Output(settings, overwrite=overwrite) as first:
         with Output(settings, overwrite=overwrite) as second:
@@ -137,7 +137,7 @@ def test_of_two_runs_started_at_once_one_wins(tmp_path: Path, overwrite: bool) -
     assert folder.summary.read_text() == "of the second"
 
 
-def test_of_two_that_overwrite_one_wins(tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_overwrites_wins(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "run"))
     folder = tmp_path / "run"
     folder.mkdir()
@@ -152,7 +152,7 @@ def test_of_two_that_overwrite_one_wins(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_is_no_run_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_not_overwritten(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "thesis"))
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
@@ -161,7 +161,7 @@ def test_what_is_no_run_is_not_overwritten(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
 
 
-def test_a_start_that_was_killed_can_be_begun_again(tmp_path: Path) -> None:
+def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "run"))
     (tmp_path / "run").mkdir()
     for name in (".lock", "config.yaml", ".record.7.partial.json", "log.txt"):

@@ -112,7 +112,7 @@ def test_options_that_are_not_the_default(digits: Path, own: Path) -> None:
     assert {row[0]: row[1:] for row in rows(card_of(own))}[what] == ["none"]
 
 
-def test_what_the_numbers_do_not_say(digits: Path, own: Path) -> None:
+def test_notes_on_the_limits_of_the_numbers(digits: Path, own: Path) -> None:
     limits = card_of(digits).split("## Limits")[1].split("## ")[0]
     summary = json.loads((digits / "summary.json").read_text("utf-8"))
     assert "one run with seed 3" in limits
@@ -129,14 +129,14 @@ def test_what_the_numbers_do_not_say(digits: Path, own: Path) -> None:
     assert "rights in the images" in card_of(own).split("## Licenses")[1]
 
 
-def test_what_goes_in_is_said(digits: Path, own: Path) -> None:
+def test_the_card_describes_the_preprocessing(digits: Path, own: Path) -> None:
     assert "shorter side scaled to 8 pixels" in card_of(digits)
     assert "import ssl_toolkit.models.timm_registration" in card_of(digits)
     assert "timm_registration" not in card_of(own)
     assert 'timm.create_model("local-dir:FOLDER"' in card_of(own)
 
 
-def test_names_are_no_markup_and_no_place_is_told(own: Path) -> None:
+def test_names_are_not_markup_and_no_path_is_revealed(own: Path) -> None:
     card = card_of(own)
     assert ODD not in card
     assert ODD in [row[0] for row in rows(card)]

@@ -49,7 +49,7 @@ def test_the_interval_stays_in_range_and_is_antisymmetric() -> None:
         assert flipped == pytest.approx((-difference, -high, -low), abs=1e-12)
 
 
-def test_the_interval_holds_the_difference_as_often_as_it_says() -> None:
+def test_the_interval_of_a_difference_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(2000):
@@ -86,7 +86,7 @@ def test_the_sentence_follows_the_interval() -> None:
     assert row.test.difference == 1.0
 
 
-def test_without_a_test_split_validation_speaks_and_without_both_nothing() -> None:
+def test_without_test_images_validation_is_reported_and_without_both_nothing() -> None:
     labels = np.array([0, 1, 0])
     none = np.empty((0, 2)), np.empty(0, dtype=np.int64)
     row = compare_with_probe(
@@ -96,7 +96,7 @@ def test_without_a_test_split_validation_speaks_and_without_both_nothing() -> No
     assert verdict(compare_with_probe(result([], []), {"validation": none, "test": none})) == ""
 
 
-def test_the_first_line_says_what_is_known() -> None:
+def test_the_first_line_summarizes_the_data() -> None:
     probe = result([0], [0])
     assert probe_line(probe, 0.5).endswith(
         "50.0 % of the validation images and 75.0 % of the labels in cross-validation"

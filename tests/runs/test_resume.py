@@ -48,7 +48,7 @@ def without_limit(run: Path) -> Path:
     return run
 
 
-def test_a_stopped_run_says_how_to_go_on(made: dict[str, Path], stopped: Path) -> None:
+def test_a_stopped_run_reports_how_to_resume(made: dict[str, Path], stopped: Path) -> None:
     assert (summary(stopped)["status"], summary(stopped)["steps"]) == ("interrupted", 1)
     assert f"`ssl-toolkit resume {made['stopped']}`" in (stopped / "log.txt").read_text()
     # The limit says how long, not what: taking it out is no change of the run.
@@ -58,7 +58,7 @@ def test_a_stopped_run_says_how_to_go_on(made: dict[str, Path], stopped: Path) -
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_limit_for_this_time(made: dict[str, Path], stopped: Path) -> None:
+def test_a_time_limit_for_one_call(made: dict[str, Path], stopped: Path) -> None:
     config = (stopped / "config.yaml").read_text()
     again = call("resume", stopped, "--time-limit", "1e-9")
     assert "stopped by the time limit after step 2; " in again.stdout
@@ -80,7 +80,7 @@ def test_resume_of_a_finished_run_changes_no_file(made: dict[str, Path]) -> None
     assert ([(entry, entry.stat().st_mtime_ns) for entry in entries], hashes(run)) == before
 
 
-def test_a_finished_run_can_become_longer(finished: Path) -> None:
+def test_a_finished_run_can_be_extended(finished: Path) -> None:
     first = metrics(finished)
     result = call("resume", finished, "--steps", "6")
     assert (result.returncode, result.stderr) == (0, "")
@@ -97,7 +97,7 @@ def test_a_finished_run_can_become_longer(finished: Path) -> None:
     assert "has done 6 steps already" in refusal("resume", finished, "--steps", "5")
 
 
-def test_another_machine_is_told_and_recorded(made: dict[str, Path], stopped: Path) -> None:
+def test_another_machine_is_reported_and_recorded(made: dict[str, Path], stopped: Path) -> None:
     record = stopped / "record.json"
     here = strict_json(record.read_text())["device"]
     change(record, f'"device": "{here}"', '"device": "cuda:0 (NVIDIA H200)"')
@@ -116,7 +116,7 @@ def test_another_machine_is_told_and_recorded(made: dict[str, Path], stopped: Pa
     assert "precision is 'fp32', was 'auto'" in refusal("resume", stopped, "--steps", "6")
 
 
-def test_a_longer_one_that_is_stopped_again_goes_on_without_being_told(stopped: Path) -> None:
+def test_an_extended_run_that_is_stopped_again_resumes_without_steps(stopped: Path) -> None:
     result = call("resume", stopped, "--steps", "6")  # its limit ends it again
     assert result.returncode == 0
     assert summary(stopped)["status"] == "interrupted"
@@ -124,14 +124,14 @@ def test_a_longer_one_that_is_stopped_again_goes_on_without_being_told(stopped: 
     assert summary(stopped)["steps"] == 6
 
 
-def test_more_steps_by_hand_are_refused_and_by_flag_allowed(stopped: Path) -> None:
+def test_edited_steps_are_refused_and_the_flag_is_allowed(stopped: Path) -> None:
     change(without_limit(stopped) / "config.yaml", "\nsteps: 4\n", "\nsteps: 6\n")
     assert "steps is 6, was 4" in refusal("resume", stopped)
     assert call("resume", stopped, "--steps", "6").returncode == 0
     assert summary(stopped)["steps"] == 6
 
 
-def test_a_configuration_changed_by_hand_is_refused_with_its_keys(stopped: Path) -> None:
+def test_an_edited_configuration_is_refused_with_its_keys(stopped: Path) -> None:
     change(stopped / "config.yaml", "\nlr: 0.002\n", "\nlr: 0.01\n")
     change(stopped / "config.yaml", "confidence_threshold: 0.95", "confidence_threshold: 0.5")
     before = hashes(stopped)
@@ -153,7 +153,7 @@ def test_a_configuration_changed_by_hand_is_refused_with_its_keys(stopped: Path)
         ("\nweights: null\n", "\nweights: None\n", "weights is 'None', was None"),
     ],
 )
-def test_a_key_that_is_emptied_by_hand_is_changed(
+def test_a_key_that_is_set_to_null_is_a_change(
     old: str, new: str, told: str, stopped: Path
 ) -> None:
     change(stopped / "config.yaml", old, new)
@@ -161,14 +161,14 @@ def test_a_key_that_is_emptied_by_hand_is_changed(
     assert told in refusal("resume", stopped, "--steps", "9")
 
 
-def test_a_setting_that_is_left_out_is_another_configuration(tmp_path: Path) -> None:
+def test_an_omitted_setting_is_another_configuration(tmp_path: Path) -> None:
     given = (*DIGITS, "--algo", "supervised", "--output", tmp_path / "run", "--continue")
     assert call(*given, "--num-labels", "20").returncode == 0
     assert call(*given, "--num-labels", "20").returncode == 0
     assert "num_labels is 20 there, None here" in refusal(*given)
 
 
-def test_a_damaged_checkpoint_costs_the_steps_after_the_one_before(
+def test_a_damaged_checkpoint_loses_the_steps_since_the_previous_one(
     made: dict[str, Path], stopped: Path
 ) -> None:
     last = stopped / "checkpoints" / "last.pt"
@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_costs_the_steps_after_the_one_before(
     assert call("check-run", stopped).returncode == 0
 
 
-def test_without_a_whole_checkpoint_nothing_begins_in_silence(stopped: Path) -> None:
+def test_without_a_complete_checkpoint_nothing_restarts_silently(stopped: Path) -> None:
     for name in ("last.pt", "last-1.pt"):
         (stopped / "checkpoints" / name).write_bytes(b"nothing")
     before = hashes(stopped)
@@ -197,7 +197,7 @@ def test_without_a_whole_checkpoint_nothing_begins_in_silence(stopped: Path) -> 
     assert {k: v for k, v in before.items() if "/" not in k or "model" in k} == hashes(stopped)
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_at_the_start(
+def test_a_run_killed_before_its_first_checkpoint_restarts(
     made: dict[str, Path], stopped: Path
 ) -> None:
     shutil.rmtree(stopped / "checkpoints")
@@ -219,14 +219,14 @@ def test_a_checkpoint_of_another_run_is_refused(stopped: Path, made: dict[str, P
     assert "last.pt: does not fit this run" in refusal("resume", stopped)
 
 
-def test_what_killed_writers_left_is_cleared(stopped: Path) -> None:
+def test_leftovers_of_killed_writers_are_removed(stopped: Path) -> None:
     for name in (".summary.7.partial.json", "checkpoints/.last.7.partial.pt"):
         (stopped / name).write_text("half")
     assert call("resume", without_limit(stopped)).returncode == 0
     assert not [name for name in hashes(stopped) if "partial" in name]
 
 
-def test_a_run_that_uses_the_folder_keeps_it(stopped: Path) -> None:
+def test_a_folder_in_use_is_kept(stopped: Path) -> None:
     from ssl_toolkit.locking import hold
 
     before = hashes(stopped)

@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- a run and its folder -----------------------------------------------------------------------
 
 
-def test_the_folder_holds_what_the_contract_says(run: Path) -> None:
+def test_the_folder_contains_the_documented_files(run: Path) -> None:
     assert set(hashes(run)) == FILES
 
 
@@ -168,7 +168,7 @@ def test_resume_of_a_finished_run_changes_nothing(run: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "resume"])
-def test_what_is_not_the_folder_of_a_run(command: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_run_folder(command: str, tmp_path: Path) -> None:
     empty, damaged, foreign = (tmp_path / name for name in ("empty", "damaged", "foreign"))
     for folder in (empty, damaged, foreign):
         folder.mkdir()

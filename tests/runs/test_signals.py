@@ -40,7 +40,7 @@ def test_in_training(number: int, tmp_path: Path) -> None:
     assert status_of(run) == "completed"
 
 
-def test_twice_in_training(tmp_path: Path) -> None:
+def test_duplicates_within_training(tmp_path: Path) -> None:
     run = tmp_path / "run"
     started = Started(tmp_path, "run", *LONG, "--output", run)
     started.wait_for(lambda: rows(run) > 1)
@@ -63,7 +63,7 @@ def make_many(folder: Path, count: int = 3000) -> Path:
 
 @pytest.mark.parametrize("number", STATUS)
 @pytest.mark.parametrize("moment", ["at once", "in the cache"])
-def test_while_images_are_read_by_threads(number: int, moment: str, tmp_path: Path) -> None:
+def test_interruption_while_threads_read_images(number: int, moment: str, tmp_path: Path) -> None:
     data = make_many(tmp_path / "data")
     run, cache = tmp_path / "run", tmp_path / "cache"
     started = Started(

@@ -25,7 +25,7 @@ print(json.dumps([name for name in json.loads(sys.argv[2]) if name in sys.module
 """
 
 
-def test_a_run_and_a_prediction_import_no_more_than_they_need(tmp_path: Path) -> None:
+def test_a_run_and_a_prediction_import_only_what_they_need(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     Image.new("RGB", (8, 8)).save(image)
     run = ["run", "--dataset", "digits", "--steps", "2", "--quiet", "--output", f"{tmp_path}/run"]

@@ -89,7 +89,7 @@ def test_a_run_resumed_after_its_test_ends_like_one_that_was_not_stopped(
     assert summary(resumed)["status"] == "completed"
 
 
-def test_a_resumed_run_keeps_no_predictions_of_earlier_weights(
+def test_a_resumed_run_removes_predictions_of_earlier_weights(
     limited: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(limited[0], tmp_path / "run"))
@@ -111,7 +111,7 @@ def test_a_resumed_run_keeps_no_predictions_of_earlier_weights(
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_step_longer_than_the_least_patience_is_kept_and_tested(
+def test_a_step_longer_than_the_grace_period_is_kept_and_tested(
     number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals_in_step(monkeypatch, 3, number)
@@ -125,7 +125,7 @@ def test_a_step_longer_than_the_least_patience_is_kept_and_tested(
     assert call("check-run", tmp_path / "run").returncode == 0
 
 
-def test_a_long_test_is_left_out_under_sigterm(
+def test_a_long_test_is_skipped_after_sigterm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals_in_step(monkeypatch, 2, signal.SIGTERM)
@@ -156,7 +156,7 @@ def test_a_second_signal_skips_the_test(
     assert told["steps"] == (2 if first else 1)
 
 
-def test_patience_follows_the_longest_step_and_ends() -> None:
+def test_the_grace_period_follows_the_longest_step() -> None:
     interrupts = Interrupts(lambda: None)
     interrupts.took(0.4)
     interrupts.took(0.1)
@@ -176,7 +176,7 @@ def test_patience_follows_the_longest_step_and_ends() -> None:
 # --- the estimate ----------------------------------------------------------------------------
 
 
-def test_the_estimate_is_told_once_after_three_steps(tmp_path: Path) -> None:
+def test_the_estimate_is_printed_once_after_three_steps(tmp_path: Path) -> None:
     printed = call(*RUN, "--steps", "7", "--eval-every", "7", "--output", tmp_path / "run").stdout
     told = [line for line in printed.splitlines() if "a step, about" in line]
     assert len(told) == 1
@@ -190,7 +190,7 @@ def test_the_estimate_is_told_once_after_three_steps(tmp_path: Path) -> None:
     assert "step 16/17: " in call("resume", tmp_path / "run", "--steps", "17").stdout
 
 
-def test_a_long_run_says_so_and_names_the_ways_out(
+def test_a_long_run_warns_and_names_the_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "LONG", 0.0)

@@ -84,14 +84,16 @@ def fitted(
 # --- what fits -------------------------------------------------------------------------------
 
 
-def test_with_time_enough_all_is_as_by_default(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_enough_time_the_defaults_are_kept(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = Device(image=0.01, step=0.01)
     fit, larger = fitted(monkeypatch, configured(data), device, 10_000)
     assert (fit.image_size, fit.feature_views, fit.steps, larger) == (224, 8, STEPS, None)
     assert len(device.asked) == 2  # the smallest, and the one that it lets hope for
 
 
-def test_size_goes_before_views_and_views_before_time_left(
+def test_size_has_priority_over_views_and_views_over_spare_time(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # At 224 px 52 images and 40 in four pairs of views take 52 + 320 s; at 192 px 0.73 of that.
@@ -128,7 +130,7 @@ def test_steps_on_images_fit_at_the_largest_size_that_has_half_of_them(
     assert 90 <= (fit.steps or 0) <= 109
 
 
-def test_what_was_given_is_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_values_are_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(step=1.0)
     whole = {"model": {"freeze": "none"}}
     fit, _ = fitted(monkeypatch, configured(data, steps=100, **whole), device, 60)
@@ -143,7 +145,7 @@ def test_what_was_given_is_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
         fitted(monkeypatch, configured(data, image_size=224, steps=100, **whole), device, 60)
 
 
-def test_steps_of_pretrained_defaults_give_way_to_the_time(
+def test_steps_of_pretrained_defaults_are_reduced_to_fit_the_time(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for freeze in ("backbone", "bn"):
@@ -153,7 +155,7 @@ def test_steps_of_pretrained_defaults_give_way_to_the_time(
         assert 50 <= (fit.steps or 0) <= 60
 
 
-def test_too_little_time_is_refused_with_what_would_do(
+def test_too_little_time_is_refused_with_the_time_needed(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Device(image=1.0, step=0.01)
@@ -165,7 +167,7 @@ def test_too_little_time_is_refused_with_what_would_do(
     assert fit.enough
 
 
-def test_sizes_that_the_backbone_cannot_take_are_passed_over(
+def test_sizes_that_the_backbone_rejects_are_skipped(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Device(step=1.0, sizes=(224, 128))
@@ -209,9 +211,7 @@ def test_speeds_are_measured_on_noise_and_leave_nothing(
 # --- runs ------------------------------------------------------------------------------------
 
 
-def test_a_run_takes_what_was_measured_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_reuses_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     command = (*DIGITS, "--minutes", "0.2", "--output", run)
     began = time.monotonic()
@@ -304,7 +304,7 @@ def test_several_processes_are_refused(data: Path) -> None:
         time_budget.resolve_minutes(replace(config, settings=several), Console(quiet=True))
 
 
-def test_a_dry_run_says_what_is_open(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_unresolved_settings(capsys: pytest.CaptureFixture[str]) -> None:
     ended = call(*DIGITS, "--minutes", "5", "--dry-run")
     assert "minutes: 5.0\n" in ended.stdout
     assert "at the start" in ended.stderr

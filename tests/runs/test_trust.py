@@ -48,7 +48,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_the_trap_works(mark: Path) -> None:
+def test_the_test_tensor_raises_on_every_read(mark: Path) -> None:
     pickle.loads(pickle.dumps(Runs(mark)))
     assert mark.exists()
 
@@ -91,7 +91,7 @@ def test_a_model_folder_with_a_pickle_in_it(mark: Path, run: Path) -> None:
     [("classes", "abc"), ("classes", [1, 2]), ("image_size", "8"), ("image_size", -1),
      ("backbone", None), ("mean", [0.5]), ("std", [0, 0, 0]), ("classes", [])],
 )  # fmt: skip
-def test_a_model_folder_that_says_nonsense(key: str, value: Any, run: Path) -> None:
+def test_a_model_folder_with_invalid_values(key: str, value: Any, run: Path) -> None:
     path = run / "model" / "config.json"
     path.write_text(json.dumps(strict_json(path.read_text()) | {key: value}))
     with pytest.raises(ModelError, match=r"config\.json|model holds no exported model"):

@@ -44,7 +44,7 @@ def test_every_rule_has_a_fake() -> None:
 @pytest.mark.parametrize(
     ("rule", "fake"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_fake_breaks_its_rule_alone(rule: str, fake: type[Method]) -> None:
+def test_a_fake_breaks_only_its_rule(rule: str, fake: type[Method]) -> None:
     assert not dist.is_initialized()
     config = fake.Config(color="red") if rule == "config_constructs" else None
     assert broken(fake, config) == {rule}
@@ -125,7 +125,7 @@ class Warming(Method):
 
 
 @pytest.mark.parametrize("fake", [Remembering, WithExtraState, Penalizing, Normalizing, Warming])
-def test_what_is_allowed_breaks_no_rule(fake: type[Method]) -> None:
+def test_allowed_code_breaks_no_rule(fake: type[Method]) -> None:
     assert [result.explain() for result in run_checks(fake) if not result.passed] == []
 
 
@@ -136,14 +136,14 @@ class Returning(Method):
         return {"supervised": Loss(ctx.model(batch.labeled_weak[0]).mean())}
 
 
-def test_a_step_that_returns_something_else_is_told_as_in_a_run() -> None:
+def test_a_step_that_returns_a_wrong_type_is_reported_as_in_a_run() -> None:
     subject = find_subject(Returning)
     for name in ("losses_are_named", "labels_matter", "same_seed_same_losses"):
         told = run_rule(RULES[name], subject).found
         assert told == "returned a dict instead of a StepOutput"
 
 
-def test_a_good_one_breaks_none() -> None:
+def test_a_correct_plugin_breaks_no_rule() -> None:
     started = time.process_time()
     results = run_checks(Plain)
     assert [result.rule for result in results] == [*RULES.values()]

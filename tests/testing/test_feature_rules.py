@@ -30,13 +30,13 @@ def test_every_rule_of_their_own_has_a_fake() -> None:
 @pytest.mark.parametrize(
     ("rule", "fake"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_fake_breaks_its_rule_alone(rule: str, fake: type[FeatureMethod]) -> None:
+def test_a_fake_breaks_only_its_rule(rule: str, fake: type[FeatureMethod]) -> None:
     subject = find_subject(fake)
     assert subject.contract == "feature_algorithm"
     assert {n for n, one in RULES.items() if not run_rule(one, subject).passed} == {rule}
 
 
-def test_a_good_one_breaks_none() -> None:
+def test_a_correct_plugin_breaks_no_rule() -> None:
     results = run_checks(PlainMeans)
     assert [result.rule for result in results] == [*RULES.values()]
     assert [result.explain() for result in results if not result.passed] == []

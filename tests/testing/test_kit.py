@@ -50,7 +50,7 @@ def one(fake: type, rule: str, reason: str = "") -> Any:
     return run_rule({r.name: r for r in rules(subject.kind)}[rule], subject, reason)
 
 
-def test_what_is_broken_is_told_with_place_reason_and_cause() -> None:
+def test_a_broken_rule_is_reported_with_place_reason_and_cause() -> None:
     with pytest.raises(ContractError) as caught:
         check_logger(WithVersion)
     text = str(caught.value)
@@ -63,7 +63,7 @@ def test_what_is_broken_is_told_with_place_reason_and_cause() -> None:
     assert [result.rule.name for result in caught.value.results] == ["packages_are_modules"]
 
 
-def test_an_exception_of_the_plugin_is_told_with_its_line() -> None:
+def test_an_exception_of_the_plugin_is_reported_with_its_line() -> None:
     result = one(fakes.Ending, "first_and_last_step_work")
     assert result.status == "broken"
     assert result.found == "ZeroDivisionError: float division by zero"
@@ -95,7 +95,7 @@ def test_options_to_check_with() -> None:
         check_augmenter("weak", config=config)
 
 
-def test_what_cannot_be_checked_is_refused() -> None:
+def test_unavailable_data_cannot_be_checked() -> None:
     with pytest.raises(PluginError, match="unknown algorithm 'simpel', did you mean 'simple'"):
         check_algorithm("simpel")
     with pytest.raises(PluginError, match=r"is not a subclass of ssl_toolkit\.Algorithm"):
@@ -131,7 +131,7 @@ def test_a_name_of_two_kinds_is_ambiguous() -> None:
     assert find_subject("contract_pair", "logger").plugin is WithVersion
 
 
-def test_global_states_are_put_back() -> None:
+def test_global_states_are_restored() -> None:
     torch.manual_seed(5)
     torch.set_num_threads(1)
     before = torch.get_rng_state()
@@ -175,7 +175,7 @@ FORBIDDEN: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_never_waits_is_allowed(name: str) -> None:
+def test_operations_that_never_wait_are_allowed(name: str) -> None:
     images, draws = torch.rand(8), torch.rand(8)
     freely = ALLOWED[name](images, draws)
     with forbidden(HERE, [images]):
@@ -184,7 +184,7 @@ def test_what_never_waits_is_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
-def test_what_waits_is_found(name: str) -> None:
+def test_operations_that_wait_are_found(name: str) -> None:
     images, draws = torch.rand(8), torch.rand(8)
     FORBIDDEN[name](images.clone(), draws.clone())
     with pytest.raises(BrokenRuleError), forbidden(HERE, [images]):
@@ -230,7 +230,7 @@ def test_parametrize_refuses_expectations_of_nothing() -> None:
 # --- command ------------------------------------------------------------------------------------
 
 
-def test_check_prints_what_is_broken_and_all_rules_when_asked() -> None:
+def test_check_prints_broken_rules_and_all_of_them_with_verbose() -> None:
     done = call("check", "none")
     output = done.stdout
     assert done.returncode == 0
@@ -244,7 +244,7 @@ def test_check_prints_what_is_broken_and_all_rules_when_asked() -> None:
     assert kept in output
 
 
-def test_check_tells_what_is_broken() -> None:
+def test_check_reports_broken_rules() -> None:
     register_logger("contract_logger")(WithVersion)
     done = call("check", "contract_logger")
     output = done.stdout
@@ -262,7 +262,7 @@ def test_check_tells_what_is_broken() -> None:
     assert len(told["rules"]) == len(rules("logger"))
 
 
-def test_check_refuses_what_it_does_not_know() -> None:
+def test_check_refuses_unknown_names() -> None:
     assert "nothing registered is called 'simpel', did you mean 'simple'" in refusal(
         "check", "simpel"
     )
@@ -283,14 +283,14 @@ def table(kind: str) -> list[str]:
     ]
 
 
-def test_the_document_holds_every_rule() -> None:
+def test_the_page_contains_every_rule() -> None:
     text = (Path(__file__).parents[2] / "docs" / "contract-kit.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     expected = list(dict.fromkeys(row for kind in CONTRACTS for row in table(kind)))
     assert sorted(rows) == sorted(expected)
 
 
-def test_every_rule_is_told_whole() -> None:
+def test_every_rule_is_explained_completely() -> None:
     for kind in CONTRACTS:
         for rule in rules(kind):
             assert len(rule.what.split()) > 4, rule

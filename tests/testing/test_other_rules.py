@@ -44,12 +44,12 @@ def test_every_rule_of_every_kind_has_a_fake() -> None:
 @pytest.mark.parametrize(
     ("rule", "fake"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_fake_breaks_its_rule_alone(rule: str, fake: type) -> None:
+def test_a_fake_breaks_only_its_rule(rule: str, fake: type) -> None:
     assert broken(fake) == {rule}
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_a_good_one_breaks_none(kind: str) -> None:
+def test_a_correct_plugin_breaks_no_rule(kind: str) -> None:
     results = run_checks(GOOD[kind])
     assert [result.rule for result in results] == [*rules(kind)]
     assert [result.explain() for result in results if not result.passed] == []
