@@ -154,7 +154,7 @@ def test_a_fold_of_stl10(stl10):
 
 @pytest.mark.parametrize("name", ["fold:2", "fold:x", "fold:-1", "fold:"])
 def test_folds_that_do_not_exist(stl10, name):
-    with pytest.raises(DataError, match="folds go from fold:0 to fold:1"):
+    with pytest.raises(DataError, match="folds are fold:0 to fold:1"):
         STL10().labeled_rows(name, *stl10)
 
 

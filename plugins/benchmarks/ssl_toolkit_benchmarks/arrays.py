@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +14,62 @@ from ssl_toolkit import (
     DatasetDefaults,
     ImageArray,
     ImageTable,
+    Part,
     array_table,
     require_files,
     wrap_dataset_errors,
 )
 
 FOLD = "fold:"
-"""Start of the names of STL-10's selections of labeled images."""
+"""Prefix of the names of STL-10's predefined selections of labeled images."""
 
 
-class CIFAR10(Dataset):
+class _TorchvisionDataset(Dataset):
+    """A data set that torchvision has under the name of the class."""
+
+    name: ClassVar[str]
+    files: ClassVar[tuple[str, ...]]
+    parts: ClassVar[dict[str, Part]] = {"train": "pool", "test": "test"}
+    """Part of the table that each split of torchvision belongs to."""
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read the files with torchvision; see `Dataset.load`."""
+        folder = require_files(root, self.name, self.files, download=download)
+        with wrap_dataset_errors(self.name, folder):
+            import torchvision.datasets
+
+            source = getattr(torchvision.datasets, type(self).__name__)
+            splits = {
+                split: source(folder, download=download, **self._arguments(split))
+                for split in self.parts
+            }
+        return array_table(
+            self._classes(splits["train"]),
+            [
+                ImageArray(f"{self.name}/{split}/", self.parts[split], *self._arrays(data))
+                for split, data in splits.items()
+            ],
+        )
+
+    def _arguments(self, split: str) -> dict[str, Any]:
+        return {"split": split}
+
+    def _arrays(self, data: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return the images (N, H, W, 3) and their labels."""
+        return data.data.transpose(0, 2, 3, 1), data.labels
+
+    def _classes(self, train: Any) -> list[str]:
+        return list(train.classes)
+
+
+class CIFAR10(_TorchvisionDataset):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, 10 classes.
 
-    4,000 labels by default, and a tenth of the training part for validation.
+    4,000 labels by default, and a tenth of the training images for validation.
     """
 
+    name = "cifar10"
+    files = ("cifar-10-batches-py",)
     defaults = DatasetDefaults(
         batch_size=64,
         labels_per_class=400,
@@ -38,29 +80,21 @@ class CIFAR10(Dataset):
     citation = "A. Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images"
     homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
-    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read ``cifar-10-batches-py/``; see `Dataset.load`."""
-        folder = require_files(root, "cifar10", ["cifar-10-batches-py"], download=download)
-        with wrap_dataset_errors("cifar10", folder):
-            from torchvision.datasets import CIFAR10 as Source
+    def _arguments(self, split: str) -> dict[str, Any]:
+        return {"train": split == "train"}
 
-            train = Source(folder, train=True, download=download)
-            test = Source(folder, train=False, download=download)
-        return array_table(
-            train.classes,
-            [
-                ImageArray("cifar10/train/", "pool", train.data, train.targets),
-                ImageArray("cifar10/test/", "test", test.data, test.targets),
-            ],
-        )
+    def _arrays(self, data: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        return data.data, data.targets
 
 
-class CIFAR100(Dataset):
+class CIFAR100(CIFAR10):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, 100 classes.
 
-    10,000 labels by default, and a tenth of the training part for validation.
+    10,000 labels by default, and a tenth of the training images for validation.
     """
 
+    name = "cifar100"
+    files = ("cifar-100-python",)
     defaults = DatasetDefaults(
         batch_size=64,
         labels_per_class=100,
@@ -68,32 +102,16 @@ class CIFAR100(Dataset):
         mean=(0.50707516, 0.48654887, 0.44091784),
         std=(0.26733429, 0.25643846, 0.27615047),
     )
-    citation = "A. Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images"
-    homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
-
-    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read ``cifar-100-python/``; see `Dataset.load`."""
-        folder = require_files(root, "cifar100", ["cifar-100-python"], download=download)
-        with wrap_dataset_errors("cifar100", folder):
-            from torchvision.datasets import CIFAR100 as Source
-
-            train = Source(folder, train=True, download=download)
-            test = Source(folder, train=False, download=download)
-        return array_table(
-            train.classes,
-            [
-                ImageArray("cifar100/train/", "pool", train.data, train.targets),
-                ImageArray("cifar100/test/", "test", test.data, test.targets),
-            ],
-        )
 
 
-class SVHN(Dataset):
+class SVHN(_TorchvisionDataset):
     """Street View House Numbers (Netzer et al. 2011), cropped: 73,257 + 26,032 images.
 
-    1,000 labels by default and 5,000 images for validation. The part ``extra`` is not used.
+    1,000 labels by default and 5,000 images for validation. The split ``extra`` is not used.
     """
 
+    name = "svhn"
+    files = ("train_32x32.mat", "test_32x32.mat")
     defaults = DatasetDefaults(
         batch_size=64,
         labels_per_class=100,
@@ -108,31 +126,24 @@ class SVHN(Dataset):
     )
     homepage = "http://ufldl.stanford.edu/housenumbers/"
 
-    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the two .mat files; see `Dataset.load`."""
-        folder = require_files(
-            root, "svhn", ["train_32x32.mat", "test_32x32.mat"], download=download
-        )
-        with wrap_dataset_errors("svhn", folder):
-            from torchvision.datasets import SVHN as Source
-
-            train = Source(folder, split="train", download=download)
-            test = Source(folder, split="test", download=download)
-        return array_table(
-            [str(digit) for digit in range(10)],
-            [
-                ImageArray("svhn/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
-                ImageArray("svhn/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
-            ],
-        )
+    def _classes(self, train: Any) -> list[str]:
+        return [str(digit) for digit in range(10)]
 
 
-class STL10(Dataset):
+class STL10(_TorchvisionDataset):
     """STL-10 (Coates et al. 2011): 5,000 labeled, 100,000 unlabeled, 8,000 test images.
 
-    96 x 96 pixels, 10 classes. All labels are used by default, less a tenth for validation.
+    96 x 96 pixels, 10 classes. All labels are used by default, except for a tenth of the images,
+    which are for validation.
     """
 
+    name = "stl10"
+    files = ("stl10_binary",)
+    parts: ClassVar[dict[str, Part]] = {
+        "train": "pool",
+        "unlabeled": "unlabeled",
+        "test": "test",
+    }
     defaults = DatasetDefaults(image_size=96, batch_size=64, val_fraction=0.1)
     citation = (
         "A. Coates, H. Lee and A. Y. Ng (2011), An Analysis of Single Layer "
@@ -140,53 +151,28 @@ class STL10(Dataset):
     )
     homepage = "https://cs.stanford.edu/~acoates/stl10/"
 
-    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
-        folder = require_files(root, "stl10", ["stl10_binary"], download=download)
-        with wrap_dataset_errors("stl10", folder):
-            from torchvision.datasets import STL10 as Source
-
-            train = Source(folder, split="train", download=download)
-            unlabeled = Source(folder, split="unlabeled")
-            test = Source(folder, split="test")
-        bare = np.full(len(unlabeled.data), -1)
-        return array_table(
-            train.classes,
-            [
-                ImageArray("stl10/train/", "pool", train.data.transpose(0, 2, 3, 1), train.labels),
-                ImageArray(
-                    "stl10/unlabeled/", "unlabeled", unlabeled.data.transpose(0, 2, 3, 1), bare
-                ),
-                ImageArray("stl10/test/", "test", test.data.transpose(0, 2, 3, 1), test.labels),
-            ],
-        )
-
     def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
         """Return the 1,000 images of ``fold:0`` to ``fold:9``; see `Dataset.labeled_rows`.
 
         Raises:
-            DataError: the file of the folds is missing or corrupt, or has no such fold.
+            DataError: The file of the folds is missing or corrupt, or has no such fold.
         """
         if not name.startswith(FOLD):
             return None
         path = root / "stl10_binary" / "fold_indices.txt"
-        rows = [row for row, key in enumerate(table.keys) if key.startswith("stl10/train/")]
-        places = _fold(path, name)
-        if not places <= set(range(len(rows))):
-            raise DataError(f"{path} is corrupt: {name} names images that don't exist")
-        return np.array(sorted(rows[place] for place in places), dtype=np.int64)
-
-
-def _fold(path: Path, name: str) -> set[int]:
-    """Return the places of one of the folds in ``fold_indices.txt``."""
-    try:
-        folds = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"--labels {name}: can't read {path}: {error.strerror}") from None
-    number = name.removeprefix(FOLD)
-    if not number.isdecimal() or int(number) >= len(folds):
-        raise DataError(f"--labels {name}: folds go from {FOLD}0 to {FOLD}{len(folds) - 1}")
-    try:
-        return {int(place) for place in folds[int(number)].split()}
-    except ValueError:
-        raise DataError(f"{path} is corrupt: fold {number} names no images") from None
+        try:
+            folds = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise DataError(f"--labels {name}: can't read {path}: {error.strerror}") from None
+        number = name.removeprefix(FOLD)
+        if not number.isdecimal() or int(number) >= len(folds):
+            raise DataError(f"--labels {name}: folds are {FOLD}0 to {FOLD}{len(folds) - 1}")
+        keys = (row for row, key in enumerate(table.keys) if key.startswith("stl10/train/"))
+        rows = dict(enumerate(keys))
+        try:
+            chosen = {rows[int(index)] for index in folds[int(number)].split()}
+        except (ValueError, KeyError):
+            raise DataError(
+                f"{path} is corrupt: {name} has an index outside 0 to {len(rows) - 1}"
+            ) from None
+        return np.array(sorted(chosen), dtype=np.int64)
