@@ -66,3 +66,8 @@ def test_files_outside_the_folder_are_refused(root: Path, tmp_path: Path) -> Non
     assert len(caught.value.messages) == 3
     assert "leads by a link out of" in caught.value.messages[0]
     assert "not a path below" in caught.value.messages[1]
+    sources = [f"list.txt, line {number}" for number in range(1, 5)]
+    with pytest.raises(DataError) as caught:
+        file_table(root, ["a"], [(key, 0, "pool") for key in files], sources=sources)
+    starts = [message.split(": ")[0] for message in caught.value.messages]
+    assert starts == sources[:3]

@@ -127,6 +127,19 @@ def test_images_have_the_labels_of_their_classes(tmp_path):
     assert sorted(numbers) == list(range(100 * A_CLASS))
 
 
+def test_class_folders_are_read_with_their_subfolders(tmp_path):
+    for name in ("ant", "bee"):
+        put(tmp_path / name / "1.png")
+        put(tmp_path / name / "deep" / "er" / "2.png")
+        put(tmp_path / name / ".thumbnails" / "1.png")
+        put(tmp_path / name / "__MACOSX" / "1.png")
+    (tmp_path / "bee" / "notes.txt").write_text("no image")
+    table = MiniImageNet().load(tmp_path)
+    assert table.classes == ("ant", "bee")
+    assert list(table.keys) == ["ant/1.png", "ant/deep/er/2.png", "bee/1.png", "bee/deep/er/2.png"]
+    assert table.labels.tolist() == [0, 0, 1, 1]
+
+
 def test_lists_give_the_classes_of_their_rows(tmp_path):
     lists(tmp_path)
     table = MiniImageNet().load(tmp_path)

@@ -58,37 +58,46 @@ class DomainNetReal(Dataset):
                 f"{never}"
             )
         names: dict[int, str] = {}
-        keys: set[str] = set()
-        faults: list[str] = []
-        rows: list[tuple[str, int, Part]] = []
-        rows += ((*row, "pool") for row in _rows(lists[0], names, keys, faults))
-        rows += ((*row, "test") for row in _rows(lists[1], names, keys, faults))
-        if faults:
-            raise DataError(faults[:20])
+        files: dict[str, tuple[int, Part]] = {}
+        sources: list[str] = []
+        errors: list[str] = []
+        parts: tuple[Part, ...] = ("pool", "test")
+        for path, part in zip(lists, parts, strict=True):
+            for source, key, label in _lines(path, errors):
+                if key in files:
+                    errors.append(f"{source}: {key!r} is in a list already")
+                elif names.setdefault(label, key.split("/")[-2]) != key.split("/")[-2]:
+                    errors.append(
+                        f"{source}: {key!r} has the number {label} of class {names[label]!r}"
+                    )
+                else:
+                    files[key] = label, part
+                    sources.append(source)
+        if errors:
+            raise DataError(errors[:20])
         gaps = [str(number) for number in range(len(names)) if number not in names]
         if gaps or len(set(names.values())) < len(names):
             raise DataError(
                 f"domainnet_real: the classes of {folder} are not numbered from 0, one "
                 f"number per folder (missing: {', '.join(gaps) or 'none'})"
             )
-        if not any(os.path.exists(folder / key) for key in keys):
+        if not any((folder / key).exists() for key in files):
             raise DataError(
-                f"none of the {len(keys):,} images of {lists[0]} exists, the first "
-                f"should be {folder / rows[0][0]}; unpack real.zip there"
+                f"none of the {len(files):,} images of {lists[0]} exists, the first "
+                f"should be {folder / next(iter(files))}; unpack real.zip there"
             )
         notes = [f"domainnet_real is incomplete: {len(names)} of {CLASSES} classes"]
         return file_table(
             folder,
             [names[number] for number in range(len(names))],
-            rows,
+            [(key, label, part) for key, (label, part) in files.items()],
             notes if len(names) != CLASSES else [],
+            sources,
         )
 
 
-def _rows(
-    path: Path, names: dict[int, str], keys: set[str], faults: list[str]
-) -> Iterator[tuple[str, int]]:
-    """Yield the key and the label of each line of a list; collect names, keys and faults."""
+def _lines(path: Path, errors: list[str]) -> Iterator[tuple[str, str, int]]:
+    """Yield the place, the key and the label of each line of a list; collect invalid lines."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -96,15 +105,10 @@ def _rows(
     for number, line in enumerate(lines, 1):
         text, _, label = line.strip().rpartition(" ")
         key = os.path.normpath(text).replace(os.sep, "/")
-        fault = ""
-        if not label.isdecimal() or key.count("/") < 2 or key.startswith(("/", "../")):
-            fault = f"{line!r} is no path real/<class>/<image> with a number"
-        elif key in keys:
-            fault = f"{key!r} is in a list already"
-        elif names.setdefault(int(label), key.split("/")[-2]) != key.split("/")[-2]:
-            fault = f"{key!r} has the number {label} of class {names[int(label)]!r}"
-        if fault and line.strip():
-            faults.append(f"{path}, line {number}: {fault}")
+        source = f"{path}, line {number}"
+        if label.isdecimal() and key.count("/") > 1 and not key.startswith(("/", "../")):
+            yield source, key, int(label)
         elif line.strip():
-            keys.add(key)
-            yield key, int(label)
+            errors.append(
+                f"{source}: {line!r} is invalid; expected real/<class>/<image> and a number"
+            )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ssl_toolkit import (
     DatasetDefaults,
     ImageArray,
     ImageTable,
+    Part,
     array_table,
     default_root,
     file_table,
@@ -25,6 +26,8 @@ from ssl_toolkit import (
 from ssl_toolkit_benchmarks.safe_pickle import read_array_pickle
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+LEFT_BY_TOOLS = (".", "@eaDir", "__MACOSX")
+"""Prefixes of names that hold no images of the data set."""
 CACHES = tuple(f"mini-imagenet-cache-{part}.pkl" for part in ("train", "val", "test"))
 CATEGORIES = tuple(
     f"miniImageNet_category_split_{part}.pickle" for part in ("train_phase_train", "val", "test")
@@ -73,32 +76,28 @@ class MiniImageNet(Dataset):
             DataError: Also when a pickle names a function, which is then not called.
         """
         folder = default_root() / "mini_imagenet" if root is None else root
-        if all((folder / name).is_file() for name in CACHES):
-            table = _parted_arrays(map(_cache, (folder / name for name in CACHES)))
-        elif all((folder / name).is_file() for name in CATEGORIES):
-            table = _parted_arrays(map(_category_split, (folder / name for name in CATEGORIES)))
-        elif (folder / "images").is_dir() and all((folder / name).is_file() for name in LISTS):
-            table = _parted_files(folder, *_listed(folder))
-        elif folders := _class_folders(folder):
-            table = _parted_files(folder, *_walked(folder, folders))
-        else:
-            never = "; it can't be fetched with --download" if download else ""
-            raise DataError(
-                f"mini_imagenet is not in {folder}; give its folder with --root "
-                "DIR. It "
-                f"holds {FORMS}{never}"
-            )
-        return table
+        for names, read in ((CACHES, _cache), (CATEGORIES, _category_split)):
+            if all((folder / name).is_file() for name in names):
+                return _array_table(chain.from_iterable(read(folder / name) for name in names))
+        if (folder / "images").is_dir() and all((folder / name).is_file() for name in LISTS):
+            return _file_table(folder, _listed_images(folder))
+        if folders := _class_folders(folder):
+            return _file_table(folder, _images_by_class(folder, folders))
+        never = "; it can't be fetched with --download" if download else ""
+        raise DataError(
+            f"mini_imagenet is not in {folder}; give its folder with --root DIR. It "
+            f"holds {FORMS}{never}"
+        )
 
 
 Group = tuple[str, NDArray[np.uint8]]
 """Name of a class and its images."""
-Row = tuple[str, int]
-"""Key and label of an image."""
+ListedImage = tuple[str, str, str]
+"""Name of the class, key of an image, and where it is listed."""
 
 
-def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
-    groups = sorted(chain.from_iterable(parts), key=lambda group: group[0])
+def _array_table(classes: Iterable[Group]) -> ImageTable:
+    groups = sorted(classes, key=lambda group: group[0])
     names = [name for name, _ in groups]
     if len(set(names)) < len(names):
         raise DataError(f"mini_imagenet: the files share classes ({', '.join(sorted(names)[:10])})")
@@ -117,11 +116,17 @@ def _parted_arrays(parts: Iterator[Iterator[Group]]) -> ImageTable:
     return table(np.split(split, ends))
 
 
-def _parted_files(folder: Path, names: Sequence[str], rows: Sequence[Row]) -> ImageTable:
-    whole = file_table(folder, names, [(key, label, "pool") for key, label in rows])
-    parts = _test_parts(whole).tolist()
-    files = [(key, label, part) for (key, label), part in zip(rows, parts, strict=True)]
-    return file_table(folder, names, files, _counted(names, len(rows)))
+def _file_table(folder: Path, images: Sequence[ListedImage]) -> ImageTable:
+    images = sorted(images)
+    names = sorted({name for name, _, _ in images})
+    labels = [names.index(name) for name, _, _ in images]
+    keys, sources = [key for _, key, _ in images], [source for _, _, source in images]
+
+    def table(parts: Iterable[Part], notes: Sequence[str] = ()) -> ImageTable:
+        return file_table(folder, names, zip(keys, labels, parts, strict=False), notes, sources)
+
+    parts = _test_parts(table(repeat("pool")))
+    return table(parts.tolist(), _counted(names, len(images)))
 
 
 def _test_parts(table: ImageTable) -> NDArray[np.str_]:
@@ -191,48 +196,49 @@ def _rows(path: Path, images: NDArray[np.uint8], rows: Any) -> NDArray[np.uint8]
         raise DataError(f"{path}: 'class_dict' has rows that aren't there") from None
 
 
-def _listed(folder: Path) -> tuple[list[str], list[Row]]:
-    """Read images/ with train.csv, val.csv and test.csv, each ``filename,label``."""
-    labels: dict[str, str] = {}
-    faults = []
+def _listed_images(folder: Path) -> list[ListedImage]:
+    """Read train.csv, val.csv and test.csv, each ``filename,label`` of files in images/."""
+    images: dict[str, ListedImage] = {}
+    errors = []
     for path in (folder / name for name in LISTS):
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            for row in csv.DictReader(lines):
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            for row in rows:
                 name, label = row.get("filename"), row.get("label")
+                source = f"{path}, line {rows.line_num}"
                 if not name or not label or Path(name).name != name:
-                    faults.append(f"{path}: the row {row} has no plain filename and label")
-                elif labels.setdefault(name, label) != label:
-                    faults.append(f"{path}: {name} has two labels, {labels[name]}, {label}")
-    if faults:
-        raise DataError(faults[:20])
-    classes = sorted(set(labels.values()))
-    numbers = {name: number for number, name in enumerate(classes)}
-    by_class = sorted(labels.items(), key=lambda item: (item[1], item[0]))
-    return classes, [(f"images/{name}", numbers[label]) for name, label in by_class]
+                    errors.append(f"{source}: no plain filename and label in {row}")
+                    continue
+                first = images.setdefault(name, (label, f"images/{name}", source))[0]
+                if first != label:
+                    errors.append(f"{source}: {name} has two labels, {first} and {label}")
+    if errors:
+        raise DataError(errors[:20])
+    return list(images.values())
 
 
 def _class_folders(folder: Path) -> list[Path]:
-    """Return the class folders in train/, val/ and test/ or in the folder itself, if any."""
+    """Return the folders with images in train/, val/ and test/, or in the folder itself."""
     tops = [folder / part for part in ("train", "val", "test") if (folder / part).is_dir()]
     if not tops and not folder.is_dir():
         return []
-    found = [entry for top in tops or [folder] for entry in top.iterdir() if entry.is_dir()]
-    filled = [entry for entry in found if _image_names(entry)]
+    children = [child for top in tops or [folder] for child in top.iterdir() if child.is_dir()]
+    filled = [child for child in children if any(map(_is_image, child.iterdir()))]
+    if len({child.name for child in filled}) < len(filled):
+        raise DataError(f"{folder}: train/, val/ and test/ share classes; they must not")
     return filled if len(filled) > 1 else []
 
 
-def _walked(folder: Path, folders: list[Path]) -> tuple[list[str], list[Row]]:
-    classes = sorted(path.name for path in folders)
-    if len(set(classes)) < len(classes):
-        raise DataError(f"{folder}: train/, val/ and test/ share classes; they must not")
-    rows = [
-        (f"{path.relative_to(folder).as_posix()}/{name}", classes.index(path.name))
-        for path in sorted(folders, key=lambda path: path.name)
-        for name in _image_names(path)
+def _images_by_class(folder: Path, folders: Sequence[Path]) -> list[ListedImage]:
+    """Return the images in the folders of the classes, subfolders included."""
+    return [
+        (top.name, path.relative_to(folder).as_posix(), str(top))
+        for top in folders
+        for path in top.rglob("*")
+        if not any(part.startswith(LEFT_BY_TOOLS) for part in path.relative_to(top).parts)
+        if _is_image(path)
     ]
-    return classes, rows
 
 
-def _image_names(folder: Path) -> list[str]:
-    names = (path.name for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-    return sorted(name for name in names if not name.startswith("."))
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(LEFT_BY_TOOLS)

@@ -20,6 +20,7 @@ def file_table(
     classes: Sequence[str],
     files: Iterable[tuple[str, int, Part]],
     notes: Sequence[str] = (),
+    sources: Sequence[str] = (),
 ) -> ImageTable:
     """Return a table of the image files of a folder; opens none of them.
 
@@ -32,6 +33,7 @@ def file_table(
         files: For each image its path relative to the folder, which becomes its key, its label
             (-1 for none) and its part.
         notes: Lines the user should see.
+        sources: Place where each image is listed, such as ``train.txt, line 3``, for messages.
 
     Raises:
         DataError: A file is outside the folder, by its path or by a link. The folder and the
@@ -41,15 +43,18 @@ def file_table(
     base = os.path.abspath(folder)
     faults: list[str] = []
     links: dict[str, Links] = {}
-    for key, label, part in files:
+    for index, (key, label, part) in enumerate(files):
+        source = f"{sources[index]}: " if sources else ""
         top, _, _ = key.partition("/")
         if os.path.isabs(key) or ".." in key.split("/") or "\0" in key:
-            faults.append(f"{key!r} is not a path below {display_path(folder)}")
+            faults.append(f"{source}{key!r} is not a path below {display_path(folder)}")
             continue
         if top not in links:
             links[top] = Links(base, [top])
         if outside := links[top].outside(key):
-            faults.append(f"{key!r} leads by a link out of {display_path(folder)} to {outside}")
+            faults.append(
+                f"{source}{key!r} leads by a link out of {display_path(folder)} to {outside}"
+            )
         rows.keys.append(key)
         rows.paths.append(os.path.join(base, key))
         rows.labels.append(label)
