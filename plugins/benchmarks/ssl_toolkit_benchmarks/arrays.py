@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,54 +24,15 @@ from ssl_toolkit import (
 
 FOLD = "fold:"
 """Prefix of the names of STL-10's predefined selections of labeled images."""
+TRAIN_AND_TEST: Mapping[str, Part] = {"train": "pool", "test": "test"}
 
 
-class _TorchvisionDataset(Dataset):
-    """A data set that torchvision has under the name of the class."""
-
-    name: ClassVar[str]
-    files: ClassVar[tuple[str, ...]]
-    parts: ClassVar[dict[str, Part]] = {"train": "pool", "test": "test"}
-    """Part of the table that each split of torchvision belongs to."""
-
-    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the files with torchvision; see `Dataset.load`."""
-        folder = require_files(root, self.name, self.files, download=download)
-        with wrap_dataset_errors(self.name, folder):
-            import torchvision.datasets
-
-            source = getattr(torchvision.datasets, type(self).__name__)
-            splits = {
-                split: source(folder, download=download, **self._arguments(split))
-                for split in self.parts
-            }
-        return array_table(
-            self._classes(splits["train"]),
-            [
-                ImageArray(f"{self.name}/{split}/", self.parts[split], *self._arrays(data))
-                for split, data in splits.items()
-            ],
-        )
-
-    def _arguments(self, split: str) -> dict[str, Any]:
-        return {"split": split}
-
-    def _arrays(self, data: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the images (N, H, W, 3) and their labels."""
-        return data.data.transpose(0, 2, 3, 1), data.labels
-
-    def _classes(self, train: Any) -> list[str]:
-        return list(train.classes)
-
-
-class CIFAR10(_TorchvisionDataset):
+class CIFAR10(Dataset):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, 10 classes.
 
     4,000 labels by default, and a tenth of the training images for validation.
     """
 
-    name = "cifar10"
-    files = ("cifar-10-batches-py",)
     defaults = DatasetDefaults(
         batch_size=64,
         labels_per_class=400,
@@ -80,21 +43,17 @@ class CIFAR10(_TorchvisionDataset):
     citation = "A. Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images"
     homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
-    def _arguments(self, split: str) -> dict[str, Any]:
-        return {"train": split == "train"}
-
-    def _arrays(self, data: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        return data.data, data.targets
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read ``cifar-10-batches-py/``; see `Dataset.load`."""
+        return _read("CIFAR10", ["cifar-10-batches-py"], root, download)
 
 
-class CIFAR100(CIFAR10):
+class CIFAR100(Dataset):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, 100 classes.
 
     10,000 labels by default, and a tenth of the training images for validation.
     """
 
-    name = "cifar100"
-    files = ("cifar-100-python",)
     defaults = DatasetDefaults(
         batch_size=64,
         labels_per_class=100,
@@ -102,16 +61,20 @@ class CIFAR100(CIFAR10):
         mean=(0.50707516, 0.48654887, 0.44091784),
         std=(0.26733429, 0.25643846, 0.27615047),
     )
+    citation = "A. Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images"
+    homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read ``cifar-100-python/``; see `Dataset.load`."""
+        return _read("CIFAR100", ["cifar-100-python"], root, download)
 
 
-class SVHN(_TorchvisionDataset):
+class SVHN(Dataset):
     """Street View House Numbers (Netzer et al. 2011), cropped: 73,257 + 26,032 images.
 
     1,000 labels by default and 5,000 images for validation. The split ``extra`` is not used.
     """
 
-    name = "svhn"
-    files = ("train_32x32.mat", "test_32x32.mat")
     defaults = DatasetDefaults(
         batch_size=64,
         labels_per_class=100,
@@ -126,30 +89,29 @@ class SVHN(_TorchvisionDataset):
     )
     homepage = "http://ufldl.stanford.edu/housenumbers/"
 
-    def _classes(self, train: Any) -> list[str]:
-        return [str(digit) for digit in range(10)]
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read the two .mat files; see `Dataset.load`."""
+        return _read("SVHN", ["train_32x32.mat", "test_32x32.mat"], root, download)
 
 
-class STL10(_TorchvisionDataset):
+class STL10(Dataset):
     """STL-10 (Coates et al. 2011): 5,000 labeled, 100,000 unlabeled, 8,000 test images.
 
     96 x 96 pixels, 10 classes. All labels are used by default, except for a tenth of the images,
     which are for validation.
     """
 
-    name = "stl10"
-    files = ("stl10_binary",)
-    parts: ClassVar[dict[str, Part]] = {
-        "train": "pool",
-        "unlabeled": "unlabeled",
-        "test": "test",
-    }
     defaults = DatasetDefaults(image_size=96, batch_size=64, val_fraction=0.1)
     citation = (
         "A. Coates, H. Lee and A. Y. Ng (2011), An Analysis of Single Layer "
         "Networks in Unsupervised Feature Learning"
     )
     homepage = "https://cs.stanford.edu/~acoates/stl10/"
+
+    def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
+        """Read ``stl10_binary/``, 2.7 GB; see `Dataset.load`."""
+        splits: dict[str, Part] = {"train": "pool", "unlabeled": "unlabeled", "test": "test"}
+        return _read("STL10", ["stl10_binary"], root, download, splits)
 
     def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
         """Return the 1,000 images of ``fold:0`` to ``fold:9``; see `Dataset.labeled_rows`.
@@ -176,3 +138,45 @@ class STL10(_TorchvisionDataset):
                 f"{path} is corrupt: {name} has an index outside 0 to {len(rows) - 1}"
             ) from None
         return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _read(
+    source: str,
+    files: Sequence[str],
+    root: Path | None,
+    download: bool,
+    splits: Mapping[str, Part] = TRAIN_AND_TEST,
+) -> ImageTable:
+    """Read a data set with torchvision.
+
+    Args:
+        source: Class of torchvision; in lower case, the start of all keys.
+        files: Paths in the folder that must exist.
+        root: As for `Dataset.load`.
+        download: As for `Dataset.load`.
+        splits: Part of the table for each split of torchvision.
+    """
+    name = source.lower()
+    folder = require_files(root, name, files, download=download)
+    with wrap_dataset_errors(name, folder):
+        import torchvision.datasets
+
+        read: Any = getattr(torchvision.datasets, source)
+        takes_split = "split" in inspect.signature(read).parameters
+        data = {
+            split: read(
+                folder,
+                download=download,
+                **({"split": split} if takes_split else {"train": split == "train"}),
+            )
+            for split in splits
+        }
+    groups = []
+    for split, content in data.items():
+        images = content.data
+        if images.shape[-1] != 3:  # channels first
+            images = images.transpose(0, 2, 3, 1)
+        labels = content.targets if hasattr(content, "targets") else content.labels
+        groups.append(ImageArray(f"{name}/{split}/", splits[split], images, labels))
+    classes = getattr(data["train"], "classes", [str(digit) for digit in range(10)])
+    return array_table(classes, groups)
