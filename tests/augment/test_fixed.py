@@ -50,9 +50,9 @@ def test_ranges_are_those_of_the_table():
     draws = draw(4000)
 
     def ends(key, low, high, slack):
-        found = draws[key]
-        assert low <= found.min() <= low + slack
-        assert high - slack <= found.max() <= high
+        result = draws[key]
+        assert low <= result.min() <= low + slack
+        assert high - slack <= result.max() <= high
 
     ends("contrast.contrast_factor", 0.75, 1.5, 0.01)
     ends("affine.angle", -25, 25, 0.5)

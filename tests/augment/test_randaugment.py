@@ -44,8 +44,8 @@ def test_each_image_draws_its_operations_with_replacement():
     assert abs(repeated - 1 / 14) < 0.012
 
 
-def spread(found):
-    levels, counts = found.unique(return_counts=True)
+def spread(result):
+    levels, counts = result.unique(return_counts=True)
     return [round(level, 4) for level in levels.tolist()], counts / counts.sum()
 
 

@@ -79,19 +79,19 @@ def test_quick_commands_do_not_import_torch() -> None:
 
 def test_help_names_every_command() -> None:
     call("list")  # importing that command must not hide Python's own list
-    told = call("--help").stdout
+    output = call("--help").stdout
     for name, text in COMMANDS.items():
-        assert f"  {name}" in told
-        assert text in told
+        assert f"  {name}" in output
+        assert text in output
         assert "--debug" in call(name, "--help").stdout
 
 
 def test_many_errors_leave_the_screen_readable(tmp_path: Path) -> None:
     lines = [f"key_{number}: 1" for number in range(40)]
     (tmp_path / "many.yaml").write_text("\n".join(lines))
-    told = refusal("run", "--config", tmp_path / "many.yaml").splitlines()
-    assert len(told) == 26
-    assert told[-1] == "error: and 15 more"
+    messages = refusal("run", "--config", tmp_path / "many.yaml").splitlines()
+    assert len(messages) == 26
+    assert messages[-1] == "error: and 15 more"
 
 
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["lst"], "no such command 'lst', did you mean 'list'?"),
         (["evalute", "x"], "did you mean 'evaluate'?"),
@@ -135,9 +135,9 @@ def test_version() -> None:
         (["new", "--kind", "x"], "no such option --kind"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_one_line(arguments: list[str], text: str) -> None:
     message = refusal(*arguments)
-    assert told in message
+    assert text in message
     assert len(message.splitlines()) == 1
 
 
@@ -206,13 +206,13 @@ def test_show_of_one_option() -> None:
 
 
 def test_doctor() -> None:
-    told = call("doctor")
-    assert (told.returncode, told.stderr) == (0, "")
+    result = call("doctor")
+    assert (result.returncode, result.stderr) == (0, "")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     versions = f"ssl-toolkit {ssl_toolkit.__version__}, torch {version('torch')}"
     for words in (versions, f"auto means {device}", "0 broken", "configs", "OMP_WAIT_POLICY="):
-        assert words in told.stdout
-    lines = {line.partition(":")[0]: line for line in told.stdout.splitlines()}
+        assert words in result.stdout
+    lines = {line.partition(":")[0]: line for line in result.stdout.splitlines()}
     with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     assert {f"[{extra}]" for extra in extras} <= lines.keys()

@@ -83,9 +83,9 @@ def test_resume_leaves_a_finished_run_or_trains_longer(run: RunResult, tmp_path:
 
 
 def test_evaluate_gives_the_scores_of_the_run(run: RunResult, tmp_path: Path) -> None:
-    found = evaluate(str(run.folder))
-    assert found.test == run.test
-    assert found.confusion["test"].sum() == run.summary.counts.test
+    result = evaluate(str(run.folder))
+    assert result.test == run.test
+    assert result.confusion["test"].sum() == run.summary.counts.test
     for name in ("0", "1"):
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / name / "a.png")
@@ -94,10 +94,10 @@ def test_evaluate_gives_the_scores_of_the_run(run: RunResult, tmp_path: Path) ->
 
 
 def test_predict_streams_images_and_reasons(run: RunResult, pool: Path) -> None:
-    found = {Path(one.path).name: one for one in predict(run.folder, [pool])}
-    assert found["cut.png"].label is None
-    assert found["cut.png"].error
-    whole = found["0.png"]
+    result = {Path(one.path).name: one for one in predict(run.folder, [pool])}
+    assert result["cut.png"].label is None
+    assert result["cut.png"].error
+    whole = result["0.png"]
     assert whole.probabilities is not None
     model = load_model(run.folder)
     assert whole.label == model.classes[whole.probabilities.argmax()]
@@ -145,7 +145,7 @@ def test_pseudo_label_writes_a_manifest(run: RunResult, pool: Path, tmp_path: Pa
 
 
 def test_compare_has_typed_rows(tmp_path: Path) -> None:
-    found = compare(
+    result = compare(
         {
             "algos": ["supervised", "fully_supervised"],
             "seeds": [0],
@@ -155,8 +155,8 @@ def test_compare_has_typed_rows(tmp_path: Path) -> None:
             "output": tmp_path / "comparison",
         }
     )
-    assert found.status == 0
-    plain, bound = found.rows
+    assert result.status == 0
+    plain, bound = result.rows
     assert plain.scores["test.accuracy"].values.keys() == {0}
     assert bound.uses_hidden_labels
     assert plain.runs[0].summary is not None
@@ -176,8 +176,8 @@ def test_an_unknown_format_ends_in_one_line(run: RunResult, tmp_path: Path) -> N
     config.write_text(text.replace("format: 1", "format: 7"))
     with pytest.raises(ConfigError, match=r"config.yaml: unknown format '7'.*version"):
         train(config)
-    with np.load(run.folder / "predictions.npz") as found:
-        arrays = dict(found)
+    with np.load(run.folder / "predictions.npz") as result:
+        arrays = dict(result)
     assert arrays["format"] == 1
     np.savez(tmp_path / "predictions.npz", **(arrays | {"format": np.array(7)}))
     with pytest.raises(ModelError, match=r"predictions.npz: unknown format 7: "):

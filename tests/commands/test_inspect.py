@@ -16,30 +16,32 @@ def facts(*arguments):
 
 
 def test_the_report_on_a_labeled_folder(cases):
-    told = facts(cases / "c05_modes")
-    assert told["layout"] == "folders: labeled/<class>/, unlabeled/, test/<class>/"
-    assert told["classes"] == ["a", "b", "c", "d"]
-    assert told["counts"] == {"labeled": 18, "unlabeled": 13, "test": 12}
-    assert told["per_class"]["a"] == {"labeled": 5, "test": 3}
-    assert told["balance"] == {"largest": 5, "smallest": 4}
-    assert told["modes"]["CMYK"] == 1
-    assert told["extensions"] == {".png": 42, ".jpg": 1}
-    assert told["widths"] == {"least": 32, "median": 32.0, "largest": 32}
-    assert told["unreadable"] == told["duplicates"] == told["leaks"] == told["warnings"] == []
-    assert "ignored folders: predict" in told["notes"]
+    report = facts(cases / "c05_modes")
+    assert report["layout"] == "folders: labeled/<class>/, unlabeled/, test/<class>/"
+    assert report["classes"] == ["a", "b", "c", "d"]
+    assert report["counts"] == {"labeled": 18, "unlabeled": 13, "test": 12}
+    assert report["per_class"]["a"] == {"labeled": 5, "test": 3}
+    assert report["balance"] == {"largest": 5, "smallest": 4}
+    assert report["modes"]["CMYK"] == 1
+    assert report["extensions"] == {".png": 42, ".jpg": 1}
+    assert report["widths"] == {"least": 32, "median": 32.0, "largest": 32}
+    assert (
+        report["unreadable"] == report["duplicates"] == report["leaks"] == report["warnings"] == []
+    )
+    assert "ignored folders: predict" in report["notes"]
 
 
 def test_sizes_are_those_of_upright_images(cases, tmp_path):
-    told = facts(cases / "c06_ext_sizes")
-    assert (told["widths"]["least"], told["widths"]["largest"]) == (1, 2000)
-    assert (told["heights"]["least"], told["heights"]["largest"]) == (1, 2000)
+    report = facts(cases / "c06_ext_sizes")
+    assert (report["widths"]["least"], report["widths"]["largest"]) == (1, 2000)
+    assert (report["heights"]["least"], report["heights"]["largest"]) == (1, 2000)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         shutil.copy(cases / "c04_exif/predict/o6.jpg", tmp_path / name / "1.jpg")
-    told = facts(tmp_path)
-    assert told["layout"] == "folders: <class>/"
-    assert told["widths"] == {"least": 32, "median": 32.0, "largest": 32}  # 48 in the file
-    assert told["heights"]["least"] == 48
+    report = facts(tmp_path)
+    assert report["layout"] == "folders: <class>/"
+    assert report["widths"] == {"least": 32, "median": 32.0, "largest": 32}  # 48 in the file
+    assert report["heights"]["least"] == 48
 
 
 def test_only_some_of_many_classes_are_shown(tmp_path):
@@ -56,13 +58,15 @@ def test_unreadable_files_duplicates_and_leaks(cases, tmp_path):
     data = shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "data")
     (data / "test/a/t_0.png").write_bytes(b"no image")
     shutil.copy(data / "test/b/t_0.png", data / "unlabeled/again.png")
-    told = facts(data)
-    assert told["unreadable"] == [{"path": str(data / "test/a/t_0.png"), "reason": "not an image"}]
-    assert told["counts"]["test"] == 11
-    assert len(told["duplicates"]) == 17
-    (leak,) = told["leaks"]
+    report = facts(data)
+    assert report["unreadable"] == [
+        {"path": str(data / "test/a/t_0.png"), "reason": "not an image"}
+    ]
+    assert report["counts"]["test"] == 11
+    assert len(report["duplicates"]) == 17
+    (leak,) = report["leaks"]
     assert [image["path"] for image in leak] == ["test/b/t_0.png", "unlabeled/again.png"]
-    assert "1 unlabeled images are test images too" in told["warnings"][0]
+    assert "1 unlabeled images are test images too" in report["warnings"][0]
     text = call("inspect", data).stdout
     assert "unreadable: 1\n" in text
     assert "t_0.png: not an image" in text
@@ -89,9 +93,9 @@ def test_a_manifest_with_a_root(cases, tmp_path):
         lines += [f"labeled/{kind}/img_{number}.png,{kind},train" for number in range(2)]
         lines.append(f"test/{kind}/t_0.png,{kind},test")
     (tmp_path / "list.csv").write_text("\n".join(lines))
-    told = facts(tmp_path / "list.csv", "--root", cases / "c00_base")
-    assert told["layout"] == "a list of images, list.csv"
-    assert told["counts"] == {"pool": 4, "test": 2}
+    report = facts(tmp_path / "list.csv", "--root", cases / "c00_base")
+    assert report["layout"] == "a list of images, list.csv"
+    assert report["counts"] == {"pool": 4, "test": 2}
     assert "none of the 6 images" in refusal("inspect", tmp_path / "list.csv")
 
 
@@ -124,8 +128,8 @@ def test_names_of_any_script(cases, tmp_path):
 )
 def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
     data = shutil.copytree(cases / "c00_base", tmp_path / "data")
-    told = refusal("inspect", data, "--contact-sheet", tmp_path / sheet)
-    assert reason in told
+    message = refusal("inspect", data, "--contact-sheet", tmp_path / sheet)
+    assert reason in message
     assert not (tmp_path / sheet).exists()
 
 

@@ -125,8 +125,8 @@ def test_a_comparison_starts_every_run(tmp_path: Path) -> None:
     folder = tmp_path / "comparison"
     assert call(protected(None, number), "compare", *given, "--output", folder) == (0, "")
     os.close(number)
-    found = sorted(path.parent.name for path in folder.glob("runs/*/*/model"))
-    assert len(found) == 2
+    result = sorted(path.parent.name for path in folder.glob("runs/*/*/model"))
+    assert len(result) == 2
     assert (folder / "report.html").exists()
 
 

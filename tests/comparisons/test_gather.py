@@ -27,13 +27,13 @@ def two_rows(folder: Path, seeds: tuple[int, ...] = (0, 1), **second: Any) -> li
     return made
 
 
-def gathered(found: list[Place], **arguments: Any) -> Comparison:
-    return gather(found, name="toy", **arguments)
+def gathered(runs: list[Place], **arguments: Any) -> Comparison:
+    return gather(runs, name="toy", **arguments)
 
 
-def refused(found: list[Place], **arguments: Any) -> tuple[str, ...]:
+def refused(runs: list[Place], **arguments: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        gathered(found, **arguments)
+        gathered(runs, **arguments)
     return caught.value.messages
 
 
@@ -45,9 +45,9 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 def test_rows_have_the_scores_of_their_runs(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, own={"confidence_threshold": 0.95})
+    runs = two_rows(tmp_path, own={"confidence_threshold": 0.95})
     edit(tmp_path / "other1" / "summary.json", convergence_step=None)
-    made = gathered(found, baseline="plain")
+    made = gathered(runs, baseline="plain")
     plain, other = made.rows
     assert (plain.name, plain.algorithm, other.name) == ("plain", "supervised", "other")
     assert made.seeds == (0, 1)
@@ -57,19 +57,19 @@ def test_rows_have_the_scores_of_their_runs(tmp_path: Path) -> None:
     assert plain.difference is None
     assert other.difference is not None
     assert other.difference.spread.mean == 0
-    assert made.fingerprint == json.loads((found[0][2] / "record.json").read_text())["fingerprint"]
+    assert made.fingerprint == json.loads((runs[0][2] / "record.json").read_text())["fingerprint"]
     assert made.shared["ema.decay"] == "0.9"
     assert not {"algo", "seed", "output", "workers"} & made.shared.keys()
     assert made.notes == ()
 
 
 def test_p_values_are_adjusted_for_the_rows_that_have_one(tmp_path: Path) -> None:
-    found = []
+    runs = []
     for row, gains in {"base": (0, 0, 0), "a": (1, 2, 4), "b": (2, 2.5, 3)}.items():
         for seed, gain in enumerate(gains):
             path = fake_run(tmp_path / f"{row}{seed}", seed=seed, accuracy=0.5 + gain / 100)
-            found.append((row, seed, path))
-    base, a, b = gathered(found, baseline="base").rows
+            runs.append((row, seed, path))
+    base, a, b = gathered(runs, baseline="base").rows
     assert base.difference is None
     assert a.difference is not None
     assert b.difference is not None
@@ -81,7 +81,7 @@ def test_p_values_are_adjusted_for_the_rows_that_have_one(tmp_path: Path) -> Non
 
 
 def test_an_algorithm_with_hidden_labels_is_marked(tmp_path: Path) -> None:
-    found = [
+    runs = [
         ("bound", 0, fake_run(tmp_path / "a", algo="fully_supervised")),
         ("plain", 0, fake_run(tmp_path / "b")),
         ("gone", 0, fake_run(tmp_path / "c", algo="not_installed")),
@@ -91,7 +91,7 @@ def test_an_algorithm_with_hidden_labels_is_marked(tmp_path: Path) -> None:
             fake_run(tmp_path / "d", algo="not_installed", record={"uses_hidden_labels": True}),
         ),
     ]
-    assert [row.uses_hidden_labels for row in gathered(found).rows] == [True, False, False, True]
+    assert [row.uses_hidden_labels for row in gathered(runs).rows] == [True, False, False, True]
 
 
 def test_the_baseline_is_a_row(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_the_baseline_is_a_row(tmp_path: Path) -> None:
 
 
 def test_every_differing_key_is_named_in_one_error(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}, "workers": 4})
-    messages = refused(found)
+    runs = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}, "workers": 4})
+    messages = refused(runs)
     assert len(messages) == 2
     assert messages[0].startswith("lr ")
     assert messages[1].startswith("ema.decay ")
@@ -114,72 +114,72 @@ def test_every_differing_key_is_named_in_one_error(tmp_path: Path) -> None:
 
 
 def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}})
-    made = gathered(found, allow=["lr", "ema"])
+    runs = two_rows(tmp_path, config={"lr": 0.01, "ema": {"decay": 0.5}})
+    made = gathered(runs, allow=["lr", "ema"])
     assert made.rows[0].overrides == {"lr": "0.002", "ema.decay": "0.9"}
     assert made.rows[1].overrides == {"lr": "0.01", "ema.decay": "0.5"}
     assert not {"lr", "ema.decay"} & made.shared.keys()
-    own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path in found}
+    own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path in runs}
     assert len(own) == 2
     assert made.fingerprint not in {*own, ""}
-    (message,) = refused(found, allow=["lr"])
+    (message,) = refused(runs, allow=["lr"])
     assert message.startswith("ema.decay ")
 
 
 def test_seeds_of_a_row_have_one_configuration(tmp_path: Path) -> None:
-    found = [
+    runs = [
         ("plain", seed, fake_run(tmp_path / f"{seed}", seed=seed, config={"lr": lr}))
         for seed, lr in enumerate((0.1, 0.2))
     ]
-    (message,) = refused(found)
+    (message,) = refused(runs)
     assert message.startswith("lr differs between the seeds of plain: 0.1 (seed 0), 0.2 (seed 1)")
-    made = gathered(found, allow=["lr"])
+    made = gathered(runs, allow=["lr"])
     assert made.rows[0].overrides == {"lr": "0.1 (seed 0), 0.2 (seed 1)"}
     assert "lr" not in made.shared
 
 
 def test_seeds_of_a_row_have_one_algorithm(tmp_path: Path) -> None:
-    found = [
+    runs = [
         ("plain", 0, fake_run(tmp_path / "a", own={"weight": 1})),
         ("plain", 1, fake_run(tmp_path / "b", own={"weight": 2}, seed=1)),
     ]
-    (message,) = refused(found, allow=["weight", "supervised"])
+    (message,) = refused(runs, allow=["weight", "supervised"])
     assert "supervised.weight differs between the seeds of plain" in message
 
 
 @pytest.mark.parametrize("key", ["split", "initial_weights"])
 def test_a_seed_has_one_split_and_one_start(tmp_path: Path, key: str) -> None:
-    found = two_rows(tmp_path)
+    runs = two_rows(tmp_path)
     edit(tmp_path / "other1" / "record.json", **{key: "another"})
-    (message,) = refused(found, allow=[key, "seed"])
+    (message,) = refused(runs, allow=[key, "seed"])
     assert message.startswith(f"{key.replace('_', ' ')} of seed 1 must be the same")
     assert "another in other" in message
 
 
 def test_a_split_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, config={"labels_per_class": 10}, record={"split": "larger"})
-    assert gathered(found, allow=["labels_per_class"]).rows[1].overrides == {
+    runs = two_rows(tmp_path, config={"labels_per_class": 10}, record={"split": "larger"})
+    assert gathered(runs, allow=["labels_per_class"]).rows[1].overrides == {
         "labels_per_class": "10"
     }
     third = fake_run(tmp_path / "third", algo="simple", config={"labels_per_class": 10})
-    messages = refused([*found, ("third", 0, third)], allow=["labels_per_class"])
+    messages = refused([*runs, ("third", 0, third)], allow=["labels_per_class"])
     assert len(messages) == 1
     assert "larger in other; split0 in third" in messages[0]
 
 
 def test_runs_without_a_weight_hash_are_not_compared_with_others(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, record={"initial_weights": None})
-    assert len(gathered(found).rows) == 2
+    runs = two_rows(tmp_path, record={"initial_weights": None})
+    assert len(gathered(runs).rows) == 2
 
 
 def test_draws_that_two_rows_share_are_equal(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, record={"draws": {"labeled_weak": "a", "unlabeled_weak": "b"}})
-    assert len(gathered(found).rows) == 2  # the other row is older, and has none
+    runs = two_rows(tmp_path, record={"draws": {"labeled_weak": "a", "unlabeled_weak": "b"}})
+    assert len(gathered(runs).rows) == 2  # the other row is older, and has none
     for seed in (0, 1):
         edit(tmp_path / f"plain{seed}" / "record.json", draws={"labeled_weak": "a"})
-    assert len(gathered(found).rows) == 2
+    assert len(gathered(runs).rows) == 2
     edit(tmp_path / "plain1" / "record.json", draws={"labeled_weak": "another"})
-    (message,) = refused(found, allow=["augment.strong"])
+    (message,) = refused(runs, allow=["augment.strong"])
     assert message.startswith("draws of labeled_weak of seed 1 must be the same in all rows")
     assert "another in plain; a in other" in message
     assert "ssl-toolkit check" in message
@@ -187,10 +187,10 @@ def test_draws_that_two_rows_share_are_equal(tmp_path: Path) -> None:
 
 def test_draws_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
     augment = {"augment": {"strong_options": {"num_ops": 1}}}
-    found = two_rows(tmp_path, record={"draws": {"unlabeled_strong": "one"}}, config=augment)
+    runs = two_rows(tmp_path, record={"draws": {"unlabeled_strong": "one"}}, config=augment)
     for seed in (0, 1):
         edit(tmp_path / f"plain{seed}" / "record.json", draws={"unlabeled_strong": "two"})
-    assert len(gathered(found, allow=["augment"]).rows) == 2
+    assert len(gathered(runs, allow=["augment"]).rows) == 2
 
 
 def test_classes_are_the_same_in_the_same_order(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_classes_are_the_same_in_the_same_order(tmp_path: Path) -> None:
 
 
 def test_one_row_and_seed_is_one_run(tmp_path: Path) -> None:
-    found = [("plain", 0, fake_run(tmp_path / name)) for name in "ab"]
-    (message,) = refused(found)
+    result = [("plain", 0, fake_run(tmp_path / name)) for name in "ab"]
+    (message,) = refused(result)
     assert "both plain with seed 0" in message
 
 
@@ -209,11 +209,11 @@ def test_one_row_and_seed_is_one_run(tmp_path: Path) -> None:
 
 
 def test_runs_without_results_have_a_status_and_are_in_no_mean(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, seeds=(0, 1, 2))
+    result = two_rows(tmp_path, seeds=(0, 1, 2))
     edit(tmp_path / "other1" / "summary.json", status="failed", reason="loss was\nnan", test=None)
     edit(tmp_path / "plain2" / "summary.json", status="interrupted", reason="SIGINT", test=None)
-    found += [("plain", 3, tmp_path / "nowhere"), ("other", 3, tmp_path / "neither")]
-    made = gathered(found, baseline="plain", failures={("other", 3): "no space left"})
+    result += [("plain", 3, tmp_path / "nowhere"), ("other", 3, tmp_path / "neither")]
+    made = gathered(result, baseline="plain", failures={("other", 3): "no space left"})
     plain, other = made.rows
     assert [member.status for member in plain.runs] == [
         "completed", "completed", "interrupted", "missing",
@@ -236,7 +236,7 @@ def test_rows_without_any_run_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "text", "message"),
     [
         ("summary.json", "{", "damaged"),
         ("summary.json", "[]", "not a JSON object"),
@@ -250,12 +250,12 @@ def test_rows_without_any_run_folder(tmp_path: Path) -> None:
         ("config.yaml", "{}", "not that of a run"),
     ],
 )
-def test_a_damaged_run_fails_the_check(tmp_path: Path, file: str, text: str, told: str) -> None:
+def test_a_damaged_run_fails_the_check(tmp_path: Path, file: str, text: str, message: str) -> None:
     path = fake_run(tmp_path / "run")
     (path / file).write_text(text, encoding="utf-8")
     member = read_run("plain", 0, path)
     assert member.status == "failed"
-    assert told in member.reason
+    assert message in member.reason
     assert str(tmp_path) not in member.reason
     assert gathered([("plain", 0, path)]).rows[0].scores == {}
 
@@ -291,11 +291,11 @@ def test_runs_without_a_test_split_are_reported(tmp_path: Path) -> None:
 
 
 def test_differing_machines_are_reported(tmp_path: Path) -> None:
-    found = two_rows(tmp_path)
+    runs = two_rows(tmp_path)
     edit(tmp_path / "other1" / "record.json", torch_threads=2, platform="Mac", precision="bf16")
     for seed in (0, 1):
         edit(tmp_path / f"other{seed}" / "record.json", versions={"torch": "3"}, device="cuda:0")
-    notes = gathered(found).notes
+    notes = gathered(runs).notes
     assert (
         "seconds and images per second are not comparable, devices differ: "
         "cpu in plain; cuda:0 in other"
@@ -311,11 +311,11 @@ def test_differing_machines_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_note_says_that_cpu_threads_change_scores(tmp_path: Path) -> None:
-    found = two_rows(tmp_path)
+    runs = two_rows(tmp_path)
     for seed in (0, 1):
         changed = {"torch_threads": 2, "device": "cpu (2 threads)"}
         edit(tmp_path / f"other{seed}" / "record.json", **changed)
-    (note,) = gathered(found).notes
+    (note,) = gathered(runs).notes
     assert note == (
         "numbers of CPU threads differ: 1 in plain; 2 in other; that alone changes scores, as sums "
         "are cut otherwise, and seconds"
@@ -328,16 +328,16 @@ def test_a_note_says_that_cpu_threads_change_scores(tmp_path: Path) -> None:
         "after_step": 5,
     }
     edit(tmp_path / "plain0" / "record.json", changes=[moved])
-    (note,) = gathered(found[:2]).notes
+    (note,) = gathered(runs[:2]).notes
     assert "differ: 1, then 2 in plain (seed 0); 1 in plain (seed 1); that alone changes" in note
 
 
 def test_warnings_of_the_runs_are_reported_once(tmp_path: Path) -> None:
-    found = two_rows(tmp_path, record={"warnings": ["two images\nare alike"]})
-    assert gathered(found).notes == ("other: two images are alike",)
+    result = two_rows(tmp_path, record={"warnings": ["two images\nare alike"]})
+    assert gathered(result).notes == ("other: two images are alike",)
     edit(tmp_path / "plain0" / "record.json", warnings=["two images\nare alike"])
     edit(tmp_path / "plain1" / "record.json", warnings=["two images\nare alike"])
-    assert gathered(found).notes == ("all runs: two images are alike",)
+    assert gathered(result).notes == ("all runs: two images are alike",)
 
 
 # --- where runs are -----------------------------------------------------------------------------
@@ -392,8 +392,8 @@ def test_loose_runs_become_rows_by_their_differences(tmp_path: Path) -> None:
         fake_run(tmp_path / "c", algo="simple", own={"pair_weight": 0, "temperature": 0.5}, seed=1),
         fake_run(tmp_path / "d", algo="fixmatch"),
     ]
-    found, algorithms = loose_places(paths)
-    assert found == [
+    result, algorithms = loose_places(paths)
+    assert result == [
         ("simple pair_weight=0", 0, paths[0]),
         ("simple pair_weight=0", 1, paths[2]),
         ("simple pair_weight=75", 0, paths[1]),
@@ -401,10 +401,10 @@ def test_loose_runs_become_rows_by_their_differences(tmp_path: Path) -> None:
     ]
     assert set(algorithms.values()) == {"simple", "fixmatch"}
     lr = fake_run(tmp_path / "e", algo="fixmatch", config={"lr": 0.5})
-    found, _ = loose_places([paths[3], lr])
-    assert [row for row, _, _ in found] == ["fixmatch lr=0.002", "fixmatch lr=0.5"]
+    result, _ = loose_places([paths[3], lr])
+    assert [row for row, _, _ in result] == ["fixmatch lr=0.002", "fixmatch lr=0.5"]
     with pytest.raises(ConfigError, match="lr differs"):
-        gather(found, name="")
+        gather(result, name="")
 
 
 def test_loose_folders_that_are_not_runs(tmp_path: Path) -> None:

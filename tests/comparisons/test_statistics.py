@@ -54,10 +54,10 @@ def test_no_interval_leaves_the_range_of_its_number(values: tuple[float, ...]) -
     low, high = spread(by_seed(values), highest=math.inf).interval or (math.nan, math.nan)
     assert 0 < low < np.mean(values) < high < math.inf
     for other in (by_seed(1 - np.asarray(values)), by_seed(values[::-1])):
-        found = difference(by_seed(values), other)
-        assert found is not None
-        bounds = found.spread.interval or (0.0, 0.0)
-        assert -1 <= bounds[0] <= found.spread.mean <= bounds[1] <= 1
+        result = difference(by_seed(values), other)
+        assert result is not None
+        bounds = result.spread.interval or (0.0, 0.0)
+        assert -1 <= bounds[0] <= result.spread.mean <= bounds[1] <= 1
 
 
 def test_errors_have_the_mirrored_interval() -> None:

@@ -126,7 +126,7 @@ def test_a_shared_key_set_for_one_row_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "sweeps", "sets", "told"),
+    ("flags", "sweeps", "sets", "message"),
     [
         ({}, (), (), "no algorithms to compare"),
         ({"algos": ""}, (), (), "no algorithms to compare"),
@@ -148,11 +148,11 @@ def test_a_shared_key_set_for_one_row_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_comparison_is_reported(
-    flags: dict[str, Any], sweeps: tuple[str, ...], sets: tuple[str, ...], told: str
+    flags: dict[str, Any], sweeps: tuple[str, ...], sets: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=r".") as error:
         load(*sweeps, sets=sets, **flags)
-    assert told in "\n".join(error.value.messages)
+    assert message in "\n".join(error.value.messages)
     assert len(set(error.value.messages)) == len(error.value.messages)
 
 
@@ -184,7 +184,7 @@ def test_seeds_can_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("0,0", "--seeds: 0 is given twice"),
         ("0-3,2", "seeds: 2 is given twice"),
@@ -197,8 +197,8 @@ def test_seeds_can_be_ranges(given: str, seeds: list[int], tmp_path: Path) -> No
         ("", "--seeds: must not be empty"),
     ],
 )
-def test_wrong_seeds_are_refused(given: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as error:
+def test_wrong_seeds_are_refused(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
         load(algos="simple", seeds=given)
     assert len(error.value.messages) == 1
 
@@ -211,14 +211,14 @@ def test_a_value_swept_twice_is_refused() -> None:
 MANY = "algos: [supervised, mixmatch, fixmatch]\nrows: {mine: {algo: simple, %s}}\n"
 
 
-def told(comparison: ComparisonConfig) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def differing_keys(comparison: ComparisonConfig) -> tuple[dict[str, dict[str, Any]], list[str]]:
     keys = {row.name: shared_keys(row.config.tree(), row.config.section) for row in comparison.rows}
     return differences(keys, allowed_keys(comparison.settings, comparison.rows))
 
 
 def test_a_difference_names_only_the_rows_that_differ(tmp_path: Path) -> None:
     other = MANY % "augment: {strong: fixed}, lr: 0.5"
-    _, messages = told(from_file(tmp_path / "c.yaml", other))
+    _, messages = differing_keys(from_file(tmp_path / "c.yaml", other))
     assert messages == [
         "lr differs between rows that are compared: 0.5 in mine; None in the 3 others",
         "augment.strong differs between rows that are compared: 'fixed' in mine; 'randaugment' in "
@@ -235,7 +235,7 @@ def test_a_difference_names_only_the_rows_that_differ(tmp_path: Path) -> None:
 
 def test_the_options_of_an_augmenter_follow_its_name(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    different, messages = told(
+    different, messages = differing_keys(
         from_file(path, MANY % "augment: {strong: fixed}", allow_different=["augment.strong"])
     )
     assert messages == []
@@ -244,10 +244,10 @@ def test_the_options_of_an_augmenter_follow_its_name(tmp_path: Path) -> None:
     marked = {key.rpartition(".")[2] for key in different["mine"]} - {"strong"}
     assert marked <= own  # not those of the other augmenter, which this row does not have
     swept = load("augment.strong=fixed,randaugment", algos="simple")
-    assert told(swept)[1] == []
+    assert differing_keys(swept)[1] == []
     # Options alone are named as they are, and the name of the weak one permits none of the strong.
     text = MANY % "augment: {strong_options: {num_ops: 1}}"
-    _, messages = told(from_file(path, text, allow_different=["augment.weak"]))
+    _, messages = differing_keys(from_file(path, text, allow_different=["augment.weak"]))
     assert [message.partition(" ")[0] for message in messages] == ["augment.strong_options.num_ops"]
 
 
@@ -257,5 +257,5 @@ def test_the_files_in_the_docs_are_comparisons(tmp_path: Path) -> None:
     assert len(examples) == 2
     for example in examples:
         comparison = from_file(tmp_path / "c.yaml", example.split("```")[0])
-        assert told(comparison)[1] == []
+        assert differing_keys(comparison)[1] == []
         assert len(comparison.rows) == 3

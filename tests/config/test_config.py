@@ -65,9 +65,9 @@ def test_all_errors_are_reported_together_with_file_key_and_value(write: Write) 
         (second, "mixmatch.alpha", "this run uses 'fixmatch'"),
         ("--set optimizer.name=adam", "optimizer.name", "given 'adam'"),
     ]:
-        found = [line for line in lines if line.startswith(f"error: {origin}: {key}: ")]
-        assert found, (key, message)
-        assert any(rest in line for line in found), found
+        result = [line for line in lines if line.startswith(f"error: {origin}: {key}: ")]
+        assert result, (key, message)
+        assert any(rest in line for line in result), result
     assert "error: --batch-size: must be at least 1 (given '0')" in lines
     assert "/not/there" not in message  # no data was read
 
@@ -77,8 +77,8 @@ def test_an_error_names_the_layer_that_set_the_value(write: Write) -> None:
     assert f"error: {files[1]}: lr: " in refusal(
         "run", "--config", files[0], "--config", files[1], "--dry-run"
     )
-    told = refusal("run", "--config", files[1], "--lr", "x")
-    assert told == "error: --lr: must be a number (given 'x')\n"
+    message = refusal("run", "--config", files[1], "--lr", "x")
+    assert message == "error: --lr: must be a number (given 'x')\n"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_earlier_name_of_an_algorithms_option_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("lr=", "the value is missing; write --set lr=VALUE"),
         ("ema.decay= ", "the value is missing; write --set ema.decay=VALUE"),
@@ -144,10 +144,10 @@ def test_an_earlier_name_of_an_algorithms_option_is_refused(
         ("fixmatch.confidence_threshold=2", "confidence_threshold: must be at most 1 (given '2')"),
     ],
 )
-def test_an_invalid_value_is_reported_in_one_line(given: str, told: str) -> None:
+def test_an_invalid_value_is_reported_in_one_line(given: str, message: str) -> None:
     (line,) = refusal("run", "--algo", "fixmatch", "--set", given).splitlines()
     assert line.startswith(f"error: --set {given}".rstrip())
-    assert line.endswith(told)
+    assert line.endswith(message)
 
 
 @pytest.mark.parametrize("ours", sorted(set(OTHER_NAMES.values())))

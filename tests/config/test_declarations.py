@@ -51,12 +51,12 @@ def test_declared_effects_of_a_setting() -> None:
 
 
 def test_a_flag_shows_the_help_and_default_of_its_declaration() -> None:
-    told = " ".join(call("run", "--help").stdout.split())
+    output = " ".join(call("run", "--help").stdout.split())
     for key, field in fields_of(Settings):
         flag = f"--{key.replace('_', '-')}"
-        assert (re.search(rf"{flag}[ /]", told) is not None) == declaration_of(field).flag, key
-    assert "--lr X Learning rate (default: 0.002)." in told
-    assert "--on-bad-image error|skip How to handle unreadable images (default: error)." in told
+        assert (re.search(rf"{flag}[ /]", output) is not None) == declaration_of(field).flag, key
+    assert "--lr X Learning rate (default: 0.002)." in output
+    assert "--on-bad-image error|skip How to handle unreadable images (default: error)." in output
     assert OPEN_VALUES == {"dataset": "digits", "steps": 1000, "lr": 0.002}
     resumed = call("resume", "--help").stdout
     declared = {k for k, f in fields_of(Settings) if declaration_of(f).resume_help}

@@ -204,7 +204,7 @@ def test_one_of_two_simultaneous_starts_builds_the_cache(paths, root, tmp_path):
     answers = [process.communicate(timeout=60)[0].split() for process in both]
     assert [process.returncode for process in both] == [0, 0]
     # One told of each image; the other of the start at most, before it waited.
-    assert sorted(int(told) > 2 for told, _ in answers) == [False, True]
+    assert sorted(int(messages) > 2 for messages, _ in answers) == [False, True]
     assert len({total for _, total in answers}) == 1
     assert len(folders(root)) == 1
 

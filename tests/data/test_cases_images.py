@@ -41,11 +41,11 @@ def split(output: Path) -> dict[str, list[str]]:
 
 
 def test_02_side_files(cases: Path, tmp_path: Path) -> None:
-    summary, told = run(cases / "c02_side_files", tmp_path / "run")
+    summary, message = run(cases / "c02_side_files", tmp_path / "run")
     assert summary["counts"] == BASE
     assert summary["classes"] == ["a", "b", "c", "d"]
-    assert "._img" not in told
-    assert sum("notes.txt" in line for line in told.splitlines()) <= 1
+    assert "._img" not in message
+    assert sum("notes.txt" in line for line in message.splitlines()) <= 1
 
 
 def test_04_rotated_images_are_trained_upright(cases: Path, tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_05_color_modes(cases: Path, tmp_path: Path, command: Command) -> None:
 
 
 def test_06_extensions_and_odd_sizes(cases: Path, tmp_path: Path) -> None:
-    summary, told = run(cases / "c06_ext_sizes", tmp_path / "run")
+    summary, message = run(cases / "c06_ext_sizes", tmp_path / "run")
     assert summary["counts"] == {**BASE, "labeled": 24, "unlabeled": 16}
     assert {Path(key).suffix for key in split(tmp_path / "run")["labeled"]} == {
         ".JPG", ".JPEG", ".PNG", ".png", ".bmp", ".tif", ".webp", ".gif"
     }  # fmt: skip
-    (line,) = [line for line in told.splitlines() if "noext" in line]
+    (line,) = [line for line in message.splitlines() if "noext" in line]
     assert line.startswith("files not used")
 
 
@@ -92,19 +92,19 @@ def test_07_a_decompression_bomb(policy: str, cases: Path, tmp_path: Path) -> No
         )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    told = (tmp_path / "out").read_text("utf-8")
+    message = (tmp_path / "out").read_text("utf-8")
     assert usage.ru_utime + usage.ru_stime < 30  # of its own: the machine may be busy
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     assert peak < 1.5e9
-    (line,) = [line for line in told.splitlines() if "huge.png" in line]
+    (line,) = [line for line in message.splitlines() if "huge.png" in line]
     assert "60000 x 60000" in line
     if policy == "error":
         assert process.returncode == 2
         assert line.startswith("error: ")
         assert not (tmp_path / "run").exists()
     else:
-        assert process.returncode == 0, told
-        assert "unreadable images skipped: 1 of 41" in told
+        assert process.returncode == 0, message
+        assert "unreadable images skipped: 1 of 41" in message
         summary = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
         assert summary["counts"] == BASE
 
@@ -131,10 +131,10 @@ def test_12_unlabeled_images_have_no_classes(case: str, cases: Path, tmp_path: P
     summary, _ = run(cases / case, tmp_path / "run")
     assert summary["counts"] == BASE
     assert summary["classes"] == ["a", "b", "c", "d"]
-    told = refusal(
+    message = refusal(
         *RUN, "--algo", "fully_supervised", "--data", cases / case, "--output", tmp_path / "bound"
     )
-    assert "12 of 12 carry none" in told
+    assert "12 of 12 carry none" in message
 
 
 def test_13_names_under_a_plain_locale(cases: Path, tmp_path: Path, command: Command) -> None:
@@ -158,9 +158,9 @@ def test_13_names_under_a_plain_locale(cases: Path, tmp_path: Path, command: Com
 def test_14_links(cases: Path, tmp_path: Path) -> None:
     data = cases / "c14_links"
     started = time.monotonic()
-    told = refusal(*RUN, "--data", data, "--output", tmp_path / "run")
+    message = refusal(*RUN, "--data", data, "--output", tmp_path / "run")
     assert time.monotonic() - started < 10
-    assert "gone.png" in told
+    assert "gone.png" in message
     summary, shown = run(data, tmp_path / "run", "--on-bad-image", "skip")
     assert summary["counts"] == {**BASE, "labeled": 17}
     assert "gone.png" in shown
@@ -197,9 +197,9 @@ def test_16_labeled_images_in_the_pool(cases: Path, tmp_path: Path) -> None:
 def test_17_too_few_images_of_a_class(cases: Path, tmp_path: Path) -> None:
     data = cases / "c17_pool"
     arguments = (*RUN, "--data", data, "--output", tmp_path / "run")
-    told = refusal(*arguments, "--labels-per-class", 4).splitlines()
-    assert re.search(r"'c' has 1 of the 4", told[0])
-    assert re.search(r"'d' has 2 of the 4", told[1])
+    messages = refusal(*arguments, "--labels-per-class", 4).splitlines()
+    assert re.search(r"'c' has 1 of the 4", messages[0])
+    assert re.search(r"'d' has 2 of the 4", messages[1])
     assert not (tmp_path / "run").exists()
 
     _, shown = run(data, tmp_path / "one", "--labels-per-class", 1, "--val-fraction", 0.5)
@@ -250,12 +250,12 @@ def test_43_data_that_is_read_only(cases: Path, tmp_path: Path) -> None:
 def test_43_a_cache_that_cannot_be_written(
     cases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary, told = run(cases / "c00_base", tmp_path / "kept")
-    assert "SSL_TOOLKIT_CACHE" not in told
+    summary, message = run(cases / "c00_base", tmp_path / "kept")
+    assert "SSL_TOOLKIT_CACHE" not in message
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "file"))
-    other, told = run(cases / "c00_base", tmp_path / "run")
-    (warning,) = [line for line in told.splitlines() if "SSL_TOOLKIT_CACHE" in line]
+    other, message = run(cases / "c00_base", tmp_path / "run")
+    (warning,) = [line for line in message.splitlines() if "SSL_TOOLKIT_CACHE" in line]
     assert warning.startswith("warning: decoded images can't be kept in ")
     assert other["counts"] == summary["counts"]
     assert (tmp_path / "run" / "predictions.npz").read_bytes() == (
@@ -267,7 +267,7 @@ def test_43_a_cache_that_cannot_be_written(
 
 def test_43_data_that_is_missing(tmp_path: Path) -> None:
     started = time.monotonic()
-    told = refusal(*RUN, "--data", tmp_path / "nowhere", "--output", tmp_path / "run")
+    message = refusal(*RUN, "--data", tmp_path / "nowhere", "--output", tmp_path / "run")
     assert time.monotonic() - started < 10
-    assert str(tmp_path / "nowhere") in told
+    assert str(tmp_path / "nowhere") in message
     assert not (tmp_path / "run").exists()

@@ -66,10 +66,10 @@ def swap(top: Path, *, keep: bool = False) -> None:
         second = first.parent.with_name("b") / first.name
         one, two = first.read_bytes(), second.read_bytes()
         for path, content in ((first, two), (second, one)):
-            found = path.stat()
+            result = path.stat()
             path.write_bytes(content)
             if keep:
-                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+                os.utime(path, ns=(result.st_atime_ns, result.st_mtime_ns))
 
 
 def reencode(top: Path) -> None:
@@ -114,7 +114,7 @@ def again(data: Path, comparison: Path, *more: object) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "text"),
     [
         (swap, "8 of 8 labeled and 8 of 8 test images differ"),
         (lambda top: draw(top / "labeled/a/2.png", 99), "1 of 8 labeled images differ"),
@@ -124,7 +124,7 @@ def again(data: Path, comparison: Path, *more: object) -> tuple[object, ...]:
         (lambda top: (top / "test/a/0.png").rename(top / "test/a/x.png"), "1 of 8 test images"),
     ],
 )
-def test_changed_data_is_refused(change: Change, told: str, data: Path, comparison: Path) -> None:
+def test_changed_data_is_refused(change: Change, text: str, data: Path, comparison: Path) -> None:
     change(data)
     run = comparison / "runs/supervised/s0"
     new = ("run", "--algo", "supervised", "--data", data, *SMALL)
@@ -137,10 +137,10 @@ def test_changed_data_is_refused(change: Change, told: str, data: Path, comparis
     ):
         message = refusal(*given)
         assert len(message.splitlines()) == 1, message
-        assert told in message
+        assert text in message
     checked = call("check-run", run)
     assert (checked.returncode, len(checked.stderr.splitlines())) == (1, 1)
-    assert told in checked.stderr
+    assert text in checked.stderr
 
 
 def test_added_images_change_a_comparison_but_not_a_run(data: Path, comparison: Path) -> None:
@@ -169,8 +169,8 @@ def test_moved_data_is_compared_in_its_new_location_or_not_at_all(
     result = call("check-run", run)
     assert result.returncode == 0, result.stderr
     assert f"its data was not compared: --data {data} doesn't exist" in result.stdout
-    told = json.loads(call("check-run", run, "--json").stdout)
-    assert "doesn't exist" in told["data_not_compared"]
+    output = json.loads(call("check-run", run, "--json").stdout)
+    assert "doesn't exist" in output["data_not_compared"]
     assert "finished already" in call("resume", run, "--data", moved).stdout
     swap(moved)
     assert "8 of 8 labeled" in refusal("resume", run, "--data", moved)
@@ -196,24 +196,24 @@ def test_rows_of_other_data_are_in_no_report(data: Path, comparison: Path, tmp_p
     swap(data)
     new = ("run", "--algo", "fixmatch", "--data", data, *SMALL, "--output", tmp_path / "run")
     assert call(*new).returncode == 0
-    told = refusal("report", comparison / "runs/supervised/s0", tmp_path / "run",
+    message = refusal("report", comparison / "runs/supervised/s0", tmp_path / "run",
                    "--output", tmp_path / "report")  # fmt: skip
-    assert "split of seed 0 must be the same in all rows" in told
-    assert "(8 of 8 labeled and 8 of 8 test images differ)" in told
+    assert "split of seed 0 must be the same in all rows" in message
+    assert "(8 of 8 labeled and 8 of 8 test images differ)" in message
     assert not (tmp_path / "report").exists()
 
 
 # --- what the digests cover ---------------------------------------------------------------------
 
 
-def told(table: Any, other: Any) -> str:
+def described_changes(table: Any, other: Any) -> str:
     """What has changed from one table to another, of the same names, in the split of the first."""
     split = draw_split(table, seed=0, labels_per_class=1)
-    found = compare_contents(
+    result = compare_contents(
         content_of(table, split), content_of(other, split), len(split.unlabeled)
     ).description
-    assert (split_hash(table, split) == split_hash(other, split)) == (not found)
-    return found
+    assert (split_hash(table, split) == split_hash(other, split)) == (not result)
+    return result
 
 
 def test_labels_are_part_of_the_data(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_labels_are_part_of_the_data(tmp_path: Path) -> None:
     for name, text in (("x", "".join(lines)), ("y", "".join(lines).replace("5.png,b", "5.png,a"))):
         (tmp_path / f"{name}.csv").write_text("path,label,split\n" + text)
         tables.append(read_data(tmp_path / f"{name}.csv", size=8))
-    assert told(*tables) == "1 of 2 test images have another label"
+    assert described_changes(*tables) == "1 of 2 test images have another label"
 
 
 def test_images_in_arrays(tmp_path: Path) -> None:
@@ -237,12 +237,15 @@ def test_images_in_arrays(tmp_path: Path) -> None:
             pixels[changed, 0, 0] ^= 1
         return array_table("ab", [ImageArray("x/", parts, pixels, np.arange(12) % 2)])
 
-    assert told(table(None), table(9)) == "1 of 4 test images differ"
+    assert described_changes(table(None), table(9)) == "1 of 4 test images differ"
     unlabeled = draw_split(table(None), seed=0, labels_per_class=1).unlabeled
-    assert told(table(None), table(unlabeled[0])) == "some of the 6 unlabeled images differ"
+    assert (
+        described_changes(table(None), table(unlabeled[0]))
+        == "some of the 6 unlabeled images differ"
+    )
     # A data set of somebody else may know no digests.
     bare = [replace(table(changed), digest=None) for changed in (None, 9)]
-    assert told(*bare) == "1 of 4 test images differ"
+    assert described_changes(*bare) == "1 of 4 test images differ"
 
 
 def test_shards_and_streams(tmp_path: Path) -> None:
@@ -255,7 +258,7 @@ def test_shards_and_streams(tmp_path: Path) -> None:
         return tmp_path / name
 
     one, two = made("one", 20), made("two", 40)
-    assert told(read_data(one, size=8), read_data(two, size=8)) == (
+    assert described_changes(read_data(one, size=8), read_data(two, size=8)) == (
         "some of the 3 unlabeled images differ"
     )
     tables = [read_data(path, lazily=True) for path in (one, two)]

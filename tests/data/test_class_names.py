@@ -75,9 +75,9 @@ def test_a_manifest_reads_back_the_same(
     path = tmp_path / f"m.{suffix}"
     write_rows(path, MANIFEST, [[key, name, "labeled", 0.5] for key, name in names])
     bad = RowErrors("m")
-    found = list(records(path, bad, "path", []))
+    result = list(records(path, bad, "path", []))
     bad.refuse()
-    assert [(key, name, split) for _, key, name, split in found] == [
+    assert [(key, name, split) for _, key, name, split in result] == [
         (key, name, "labeled") for key, name in names
     ]
 
@@ -92,9 +92,9 @@ def test_a_table_of_predictions_reads_back_the_same(
     rows = [[key, name, -0.5, *(0.1 for _ in names)] for key, name in names]
     write_rows(tmp_path / "p.csv", columns, rows)
     with (tmp_path / "p.csv").open(encoding="utf-8", newline="") as file:
-        head, *found = csv.reader(file, strict=True)
+        head, *result = csv.reader(file, strict=True)
     assert [*map(unguarded, head)] == columns
-    assert [(unguarded(row[0]), unguarded(row[1]), row[2]) for row in found] == [
+    assert [(unguarded(row[0]), unguarded(row[1]), row[2]) for row in result] == [
         (key, name, "-0.5") for key, name in names
     ]
 
@@ -123,13 +123,13 @@ def test_splits_and_lists_of_labels_read_back_the_same(
     ]
     (tmp_path / "labels.txt").write_bytes("".join(f"{line}\n" for line in lines).encode())
     if lines:
-        _, found = choose_labeled(table, str(tmp_path / "labels.txt"), None)
-        assert [keys[row] for row in found] == lines
+        _, result = choose_labeled(table, str(tmp_path / "labels.txt"), None)
+        assert [keys[row] for row in result] == lines
     rows = [[keys[row], table.classes[table.labels[row]]] for row in chosen]
     if all(class_name(name) == name for name in table.classes):
         write_rows(tmp_path / "labels.csv", ("path", "label"), rows)
-        _, found = choose_labeled(table, str(tmp_path / "labels.csv"), None)
-        assert found.tolist() == chosen
+        _, result = choose_labeled(table, str(tmp_path / "labels.csv"), None)
+        assert result.tolist() == chosen
 
     written = yaml.dump({"classes": classes})
     assert load_config([_file(tmp_path, written)]).settings.classes == classes
@@ -228,8 +228,8 @@ def test_classes_in_another_form_are_those_of_the_data(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_look_alike(names: list[str], groups: list[str]) -> None:
-    told = look_alike(names)
-    assert [line.split(" are different classes")[0] for line in told] == groups
+    message = look_alike(names)
+    assert [line.split(" are different classes")[0] for line in message] == groups
 
 
 # ---------------------------------------------------------------- terminals and logs
@@ -321,9 +321,9 @@ def test_no_name_reaches_a_terminal_or_the_log_raw(
         ("inspect", data / HOSTILE[1]),
         ("resume", run),
     ):
-        told = on_terminal(monkeypatch, *arguments)
-        assert told
-        assert not raw(told), arguments
+        message = on_terminal(monkeypatch, *arguments)
+        assert message
+        assert not raw(message), arguments
 
 
 def test_json_keeps_every_character(data: Path) -> None:

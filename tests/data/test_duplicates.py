@@ -43,7 +43,7 @@ def split_of(table: ImageTable) -> Split:
     )
 
 
-def found(text: str) -> list[list[int]]:
+def leaks_in(text: str) -> list[list[int]]:
     table = table_of(text)
     return [group.rows.tolist() for group in find_leaks(table, table.parts).groups]
 
@@ -69,7 +69,7 @@ def found(text: str) -> list[list[int]]:
     ],
 )
 def test_leaks_are_duplicates_across_splits(text, groups):
-    assert found(text) == groups
+    assert leaks_in(text) == groups
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_dropped_images(text, dropped):
     split = split_of(table)
     leaks = find_leaks(table, split_parts(table, split))
     assert leaks.rows_to_drop.tolist() == dropped
-    kept, told = drop_leaks(table, split, leaks)
-    assert told.dropped == bool(dropped)
+    kept, message = drop_leaks(table, split, leaks)
+    assert message.dropped == bool(dropped)
     left = np.concatenate([kept.labeled, kept.unlabeled, kept.validation, kept.test])
     assert sorted(left.tolist()) == [row for row in range(len(table.keys)) if row not in dropped]
     assert kept.test.tolist() == split.test.tolist()
@@ -204,6 +204,6 @@ def test_dropping_a_whole_class_is_refused(cases, tmp_path):
     data = shutil.copytree(cases / "c00_base", tmp_path / "data")
     for path in (data / "labeled/a").iterdir():
         shutil.copy(path, data / "test/a" / f"again_{path.name}")
-    told = refusal(*RUN, "--data", data, "--drop-leaks", "--output", tmp_path / "run")
-    assert "no labeled image of a" in told
+    message = refusal(*RUN, "--data", data, "--drop-leaks", "--output", tmp_path / "run")
+    assert "no labeled image of a" in message
     assert not (tmp_path / "run").exists()

@@ -140,8 +140,8 @@ def test_a_padded_run_predicts_and_evaluates_as_it_was_tested(
         np.testing.assert_allclose(model.predict(paths), tested, atol=1e-6)
         arrays_ = [np.asarray(Image.open(path)) for path in paths]
         np.testing.assert_allclose(model.predict(arrays_), tested, atol=1e-6)
-    found, _ = predict_other_data(run, data, device="cpu")
-    np.testing.assert_allclose(found["test"][0], tested, atol=1e-6)
+    result, _ = predict_other_data(run, data, device="cpu")
+    np.testing.assert_allclose(result["test"][0], tested, atol=1e-6)
     model.fit = "crop"
     assert np.abs(model.predict(paths) - tested).max() > 1e-4
     (run / "model").rename(tmp_path / "model")
@@ -162,10 +162,10 @@ def test_the_export_and_the_card_state_the_layout(run: Path) -> None:
 
 
 def test_an_unknown_layout_is_refused_in_one_line(data: Path, tmp_path: Path) -> None:
-    told = refusal(*RUN, "--data", data, "--fit", "stretch", "--output", tmp_path / "run")
-    assert len(told.splitlines()) == 1
+    message = refusal(*RUN, "--data", data, "--fit", "stretch", "--output", tmp_path / "run")
+    assert len(message.splitlines()) == 1
     for word in ("fit", "stretch", "crop", "pad"):
-        assert word in told
+        assert word in message
 
 
 def test_the_default_size_follows_the_side_that_is_scaled(data: Path) -> None:
@@ -179,10 +179,10 @@ def test_runs_of_two_layouts_are_not_compared(run: Path, data: Path, tmp_path: P
     other = tmp_path / "other"
     result = call(*RUN, "--data", data, "--labels-per-class", "3", "--output", other)
     assert result.returncode == 0, result.stderr
-    told = refusal("report", run, other, "--output", tmp_path / "report.html")
-    assert "fit" in told
-    assert "crop" in told
-    assert "pad" in told
+    message = refusal("report", run, other, "--output", tmp_path / "report.html")
+    assert "fit" in message
+    assert "crop" in message
+    assert "pad" in message
 
 
 def test_the_snippet_of_the_card_opens_a_padded_model_in_timm(data: Path, tmp_path: Path) -> None:
@@ -199,16 +199,16 @@ def test_the_snippet_of_the_card_opens_a_padded_model_in_timm(data: Path, tmp_pa
     for path in sorted(data.glob("test/*/*"))[:2]:  # one wide, one tall
         image = Image.open(path)
         logits = names["network"](names["transform"](image)[None])
-        found = logits.softmax(-1).detach().numpy()
-        np.testing.assert_allclose(found, expected.predict([image]), atol=1e-5)
+        actual = logits.softmax(-1).detach().numpy()
+        np.testing.assert_allclose(actual, expected.predict([image]), atol=1e-5)
 
 
 def test_inspect_decodes_for_a_run_of_the_same_fit(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
-    told = call("inspect", data, "--image-size", "16", "--fit", "pad")
-    assert told.returncode == 0, told.stderr
+    message = call("inspect", data, "--image-size", "16", "--fit", "pad")
+    assert message.returncode == 0, message.stderr
     table = read_data(data, lazily=True, fit="pad")
     files = files_of(table)
     assert files is not None

@@ -80,10 +80,10 @@ def test_the_plainest_file_of_a_family_is_used(
             return names[self.name]
 
     monkeypatch.setattr(ImageFont, "truetype", Font)
-    found = glyphs.files_by_family([("fonts-x", "1.0", tmp_path)])
-    files = {family: path.name for family, (path, _, _) in found.items()}
+    result = glyphs.files_by_family([("fonts-x", "1.0", tmp_path)])
+    files = {family: path.name for family, (path, _, _) in result.items()}
     assert files == {"ocra": "a.otf", "lato": "b.ttf", "pt": "c.ttf"}
-    assert found["pt"][1:] == ("fonts-x", "1.0")
+    assert result["pt"][1:] == ("fonts-x", "1.0")
 
 
 def test_symbols_and_look_alikes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_packages_are_downloaded_once_and_a_failure_names_the_way_out(
     monkeypatch.setattr(subprocess, "run", run)
     for expected in (3, 0):
         calls.clear()
-        found = glyphs.fetch(tmp_path, ["one", "two"])
+        result = glyphs.fetch(tmp_path, ["one", "two"])
         assert len(calls) == expected
-        assert [(name, version) for name, version, _ in found] == [
+        assert [(name, version) for name, version, _ in result] == [
             ("fonts-one", "4:1.2"),
             ("fonts-two", "4:1.2"),
         ]

@@ -87,8 +87,8 @@ def parquet(path, numbers, labels, *, names=NAMES, column="label", group=3):
     )
     features = {"image": {"_type": "Image"}, column: {"_type": "ClassLabel", "names": names}}
     if names:
-        told = json.dumps({"info": {"features": features}})
-        table = table.replace_schema_metadata({"huggingface": told})
+        message = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": message})
     pq.write_table(table, path, row_group_size=group)
     return path
 

@@ -172,11 +172,11 @@ def test_in_what_is_predicted(tmp_path: Path) -> None:
 def test_names_with_two_dots_are_reported(tmp_path: Path) -> None:
     more = [("22.05.png", encoded(9)), ("22.05.cls", b"1"), ("d/2024.01.02.JPG", encoded(8))]
     path = shard(tmp_path / "x.tar", [*samples(8), *more])
-    told = call("inspect", path).stdout
-    (line,) = [line for line in told.splitlines() if line.startswith("images not used")]
+    output = call("inspect", path).stdout
+    (line,) = [line for line in output.splitlines() if line.startswith("images not used")]
     assert "images not used, 2: their names have two dots (x.tar/22.05.png, x.tar/d/2024" in line
     assert "rename them, such as 22.05.png to 22_05.png" in line
-    assert "no image's extension" not in told
+    assert "no image's extension" not in output
     assert len(read_data(path).keys) == 8
     assert read_data(path).notes == read_data(path).notes  # from the index too
 
@@ -188,11 +188,11 @@ def test_side_files_of_an_image_are_not_reported(tmp_path: Path) -> None:
 
 def test_a_shard_of_only_such_names(tmp_path: Path) -> None:
     only = [(f"img.{n}.{end}", encoded(n)) for n in range(4) for end in ("png", "cls")]
-    said = refusal("inspect", shard(tmp_path / "x.tar", only))
+    text = refusal("inspect", shard(tmp_path / "x.tar", only))
     assert (
-        "x.tar has no images that can be read: their names have two dots (x.tar/img.0.png" in said
+        "x.tar has no images that can be read: their names have two dots (x.tar/img.0.png" in text
     )
-    assert "rename them" in said
+    assert "rename them" in text
 
 
 def test_an_empty_shard(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_store_returns_the_requested_rows_in_order():
     images = np.random.default_rng(0).integers(0, 256, (600, 4, 4, 3)).astype(np.uint8)
     rows = np.random.default_rng(1).permutation(600)[:520]
     calls = []
-    store = load_images(table_of(images), rows, 4, "cpu", lambda *told: calls.append(told))
+    store = load_images(table_of(images), rows, 4, "cpu", lambda *message: calls.append(message))
     assert calls == [(256, 520), (512, 520), (520, 520)]
     assert len(store) == 520
     assert store.images.dtype == torch.uint8

@@ -206,6 +206,6 @@ def test_a_run_with_a_labels_file_can_be_evaluated_and_resumed(pool, tmp_path):
         done = call(*again)
         assert done.returncode == 0, done.stderr
     labels.write_text("a/00.png\nb/01.png\n")
-    told = refusal(*given, "--split", run / "split.json", "--output", tmp_path / "other")
-    assert "--labels names other labeled images than" in told
-    assert "4 are not in it" in told
+    messages = refusal(*given, "--split", run / "split.json", "--output", tmp_path / "other")
+    assert "--labels names other labeled images than" in messages
+    assert "4 are not in it" in messages

@@ -143,14 +143,14 @@ def test_lists_of_path_and_label(folder):
 )
 def test_labels_of_several_words_in_lists(tmp_path, line, path, label):
     bad = RowErrors("l.txt")
-    found = list(records(manifest(tmp_path, f"{line}\r\n", "l.txt"), bad, "path", []))
-    assert found == [(1, path, label, "")]
+    result = list(records(manifest(tmp_path, f"{line}\r\n", "l.txt"), bad, "path", []))
+    assert result == [(1, path, label, "")]
 
 
 @pytest.mark.parametrize("line", ["scan red fox", "my folder/scan 7", "a.xyz red fox"])
 def test_lines_of_lists_that_can_be_read_in_two_ways_are_refused(folder, line):
-    (told,) = faults(manifest(folder, f"a.png x\nb.png y\n{line}\n", "l.txt"))
-    assert f"line 3: can't find the end of the path in '{line}'; put a tab" in told
+    (message,) = faults(manifest(folder, f"a.png x\nb.png y\n{line}\n", "l.txt"))
+    assert f"line 3: can't find the end of the path in '{line}'; put a tab" in message
 
 
 def test_root_and_paths_that_stay_inside(folder):
@@ -177,22 +177,22 @@ def test_all_invalid_rows_are_reported_by_line(folder):
         "path,label,split\na.png,cat,labeled\nb.png,dog,labeled\n"
         "c.png,,test\nd.png,cat\ne.png,cat,trian\nf.png,bird,test\na.png,cat,labeled\n"
     )
-    told = faults(manifest(folder, text))
-    assert [message.split(": ")[0][-6:] for message in told] == [
+    messages = faults(manifest(folder, text))
+    assert [message.split(": ")[0][-6:] for message in messages] == [
         f"line {n}" for n in (4, 5, 6, 8, 7)
     ]
-    assert "no label" in told[0]
-    assert "2 columns" in told[1]
-    assert "'trian' is unknown" in told[2]
-    assert "is already in line 2" in told[3]
-    assert "class 'bird' has no labeled image" in told[4]
+    assert "no label" in messages[0]
+    assert "2 columns" in messages[1]
+    assert "'trian' is unknown" in messages[2]
+    assert "is already in line 2" in messages[3]
+    assert "class 'bird' has no labeled image" in messages[4]
 
 
 def test_many_bad_rows_are_counted(folder):
     text = "path,label\n" + "../x.png,a\n" * 100
-    told = faults(manifest(folder, text))
-    assert len(told) == MOST_FAULTS + 1
-    assert told[-1].endswith(f"{100 - MOST_FAULTS} more rows are invalid")
+    message = faults(manifest(folder, text))
+    assert len(message) == MOST_FAULTS + 1
+    assert message[-1].endswith(f"{100 - MOST_FAULTS} more rows are invalid")
 
 
 def test_similar_class_names_are_reported(folder):
@@ -229,9 +229,9 @@ def test_other_encodings_are_reported(folder):
 
 def test_missing_images_are_named_or_skipped(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,x\ngone.png,\n")
-    told = faults(path)
-    assert [m for m in told if "none.png: no such file" in m]
-    assert [m for m in told if "gone.png: no such file" in m]
+    message = faults(path)
+    assert [m for m in message if "none.png: no such file" in m]
+    assert [m for m in message if "gone.png: no such file" in m]
     table = read_data(path, on_bad_image="skip")
     assert table.keys == ("a.png", "b.png")
     assert "unreadable images skipped: 2 of 4" in table.notes

@@ -126,7 +126,7 @@ def test_labels_of_any_type(tmp_path: Path, labels: Any, classes: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "told"),
+    ("images", "labels", "message"),
     [
         (
             np.zeros((4, 3, 8, 8), np.float32),
@@ -150,9 +150,9 @@ def test_labels_of_any_type(tmp_path: Path, labels: Any, classes: tuple[str, ...
     ],
 )
 def test_an_error_is_one_line_without_values(
-    tmp_path: Path, images: Any, labels: Any, told: str
+    tmp_path: Path, images: Any, labels: Any, message: str
 ) -> None:
-    with pytest.raises(DataError, match=told) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read(tmp_path / "out", images, labels)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 250
@@ -202,8 +202,8 @@ def test_nothing_is_written_if_the_run_cannot_be(tmp_path: Path) -> None:
         (config | {"learning_rate": 1}, ConfigError, "learning_rate"),
         (config | {"dataset": "digits"}, ConfigError, "dataset and images= are both given"),
     ]
-    for keys, kind, told in wrong:
-        with pytest.raises(kind, match=told):
+    for keys, kind, message in wrong:
+        with pytest.raises(kind, match=message):
             train(keys, images=GRAY, labels=LABELS)
     with pytest.raises(ConfigError, match="go with images="):
         train(config, labels=LABELS)
@@ -248,7 +248,7 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "message"),
     [
         ({"labels": [1, 2]}, "holds the arrays labels; it needs images"),
         ({"images": GRAY, "features": GRAY}, "both images and features"),
@@ -261,8 +261,8 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
         ({"images": np.float32(3)}, r"images has shape \(\)"),
     ],
 )
-def test_an_invalid_file_is_reported(tmp_path: Path, arrays: dict[str, Any], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_an_invalid_file_is_reported(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_npz(saved(tmp_path, **arrays))
 
 
@@ -324,8 +324,8 @@ def test_a_run_on_features_works_like_any_other(tmp_path: Path) -> None:
 
 def test_mismatched_features_and_models_are_reported(tmp_path: Path) -> None:
     x, y = clusters()
-    told = refusal("run", "--dataset", "digits", "--backbone", "features_4")
-    assert "features_4 takes features of length 4, the data holds images" in told
+    message = refusal("run", "--dataset", "digits", "--backbone", "features_4")
+    assert "features_4 takes features of length 4, the data holds images" in message
     run = tmp_path / "run"
     config = {"algo": "knn", "output": str(run)}
     train(config, images=x, labels=y, console=Console(silent=True))

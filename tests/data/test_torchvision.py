@@ -79,12 +79,14 @@ def settings(root, **more):
 def test_files_are_verified_and_cached_before_the_first_step(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
     root = dtd(tmp_path / "sets")
-    told = []
-    table = load_table(settings(root, workers=2), lambda done, total: told.append((done, total)))
-    assert told[-1] == (6, 6)
-    told.clear()
-    again = load_table(settings(root), lambda done, total: told.append((done, total)))
-    assert told == []  # from the cache
+    messages = []
+    table = load_table(
+        settings(root, workers=2), lambda done, total: messages.append((done, total))
+    )
+    assert messages[-1] == (6, 6)
+    messages.clear()
+    again = load_table(settings(root), lambda done, total: messages.append((done, total)))
+    assert messages == []  # from the cache
     assert (again.read(np.arange(6), 4) == table.read(np.arange(6), 4)).all()
     for kind in ("banded", "dotted"):
         (root / "dtd" / "dtd" / "images" / kind / f"{kind}_val.jpg").write_bytes(b"oops")
@@ -196,9 +198,11 @@ def test_caltech101(tmp_path):
 
 @pytest.mark.parametrize("name", ["CelebA", "CocoDetection", "Kinetics", "VOCDetection"])
 def test_data_sets_not_for_classification_are_reported(name):
-    with pytest.raises(PluginError, match=f"torchvision:{name} is not for classification") as told:
+    with pytest.raises(
+        PluginError, match=f"torchvision:{name} is not for classification"
+    ) as message:
         TorchvisionSet(name)
-    assert len(told.value.messages) == 1
+    assert len(message.value.messages) == 1
 
 
 def test_a_set_without_a_test_split_is_a_pool(tmp_path):

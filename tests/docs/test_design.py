@@ -18,8 +18,8 @@ def ranks() -> dict[str, int]:
         for node in ast.parse(source).body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    found: dict[str, int] = ast.literal_eval(values["RANKS"])
-    return found
+    result: dict[str, int] = ast.literal_eval(values["RANKS"])
+    return result
 
 
 def test_the_table_has_the_ranks_of_the_imports() -> None:

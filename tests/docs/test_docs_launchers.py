@@ -24,8 +24,8 @@ def block(language: str) -> str:
 def test_every_option_of_a_launcher_is_described(name: str) -> None:
     section = PAGE.split(f"\n## {name}\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
-    told = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
-    assert told == {*registry.load("launchers", name).Config.model_fields}
+    described = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
+    assert described == {*registry.load("launchers", name).Config.model_fields}
 
 
 def test_every_built_in_launcher_has_a_section() -> None:

@@ -170,9 +170,9 @@ def test_the_blocks_on_the_kit_check_a_method(
     assert len(mark.args[1]) > 30
     exec(whole, names)
     exec(results, names)
-    told = capfd.readouterr().out.splitlines()
-    assert len(told) == len(mark.args[1])
-    assert all(re.fullmatch(r"\w+ passed \d+\.\d\d s", line) for line in told)
+    output = capfd.readouterr().out.splitlines()
+    assert len(output) == len(mark.args[1])
+    assert all(re.fullmatch(r"\w+ passed \d+\.\d\d s", line) for line in output)
     with pytest.raises(ContractError, match=r"labels_matter.*\n.*although it was expected to fail"):
         exec(expected, names)
     fields = re.findall(r"^- `(\w+)(?:\(\))?`: ", page, re.MULTILINE)

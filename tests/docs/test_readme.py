@@ -48,8 +48,8 @@ def test_the_readme_shows_the_main_commands() -> None:
     ],
 )
 def test_a_command_to_paste_is_one_line_that_sets_everything_up(marker: str, end: str) -> None:
-    found = re.findall(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.DOTALL)
-    (command,) = found[0].splitlines()
-    assert len(found) == 1
+    result = re.findall(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.DOTALL)
+    (command,) = result[0].splitlines()
+    assert len(result) == 1
     assert command.startswith("python3 -m venv .venv && .venv/bin/python -m pip install -e ")
     assert command.endswith(end)

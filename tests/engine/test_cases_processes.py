@@ -92,8 +92,8 @@ def test_22_each_image_counts_once(batch_size: int, cases: Path) -> None:
         assert probs.shape == (11, 2)
         assert torch.allclose(probs, alone, atol=1e-6)
         if classifier is constant:
-            found = scores(probs.numpy(), table.labels[rows], table.classes)
-            assert found["accuracy"] == pytest.approx(0.636364, abs=1e-6)
+            result = scores(probs.numpy(), table.labels[rows], table.classes)
+            assert result["accuracy"] == pytest.approx(0.636364, abs=1e-6)
 
 
 # --- 43: a place that can not be written to -----------------------------------------------------

@@ -44,11 +44,11 @@ def calibrated(counts: Sequence[int], sharpness: float) -> tuple[Tensor, Tensor]
 def test_the_estimate_is_nearer_to_the_pool_than_the_labels_and_the_mean() -> None:
     probs, shares = calibrated(POOL, 2.0)
     even = torch.full_like(shares, 1 / 7)
-    found = estimate_shares(probs, LABELS)
-    assert found.dtype == torch.float32
-    assert float(found.sum()) == pytest.approx(1)
-    assert distance(found, shares) < 0.8 * distance(probs.mean(dim=0), shares)
-    assert distance(found, shares) < 0.4 * distance(even, shares)
+    result = estimate_shares(probs, LABELS)
+    assert result.dtype == torch.float32
+    assert float(result.sum()) == pytest.approx(1)
+    assert distance(result, shares) < 0.8 * distance(probs.mean(dim=0), shares)
+    assert distance(result, shares) < 0.4 * distance(even, shares)
     plain = ops.follow_shares(probs, 1.0).mean(dim=0)  # the classifier is right in its doubts
     assert distance(plain, shares) < 0.05
 
@@ -57,8 +57,8 @@ def test_the_estimate_starts_at_the_shares_of_the_labels() -> None:
     counts = torch.tensor([6.0, 3.0, 1.0])
     ignorant = (counts / 10).expand(1000, 3).double()
     for exponent in (0.5, 1.0):
-        found = ops.follow_shares(ignorant, exponent, counts=counts)
-        torch.testing.assert_close(found, ignorant)
+        result = ops.follow_shares(ignorant, exponent, counts=counts)
+        torch.testing.assert_close(result, ignorant)
     equal = ops.follow_shares(ignorant, 0.5, counts=torch.full((3,), 4))
     assert torch.equal(equal, ops.follow_shares(ignorant, 0.5))
     absent = ops.follow_shares(ignorant, 0.5, counts=torch.tensor([6, 3, 0]))
@@ -279,11 +279,11 @@ def test_a_perfect_teacher_of_an_uneven_pool_raises_no_alarm(known: str, pool: T
 def test_a_collapse_into_one_class_raises_the_alarm_without_known_shares(
     known: str, pool: Tensor
 ) -> None:
-    told = collapse(evaluations(recorders(pool)[known], COLLAPSED), steps=1000)
-    assert "one class took 92% of the pseudo labels or more" in told
+    message = collapse(evaluations(recorders(pool)[known], COLLAPSED), steps=1000)
+    assert "one class took 92% of the pseudo labels or more" in message
     if pool is PERFECT:  # of an even one the labels say nothing that their design does not
         words = {"nothing": "more; ", "an estimate": "that the probe expects"}
-        assert words.get(known, "those of the pool") in told
+        assert words.get(known, "those of the pool") in message
 
 
 @pytest.mark.parametrize("share", [0.55, 0.75])

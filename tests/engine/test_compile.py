@@ -31,8 +31,10 @@ def test_without_a_compiler_the_run_continues(
     monkeypatch.setattr(torch, "compile", missing)
     ended = call(*RUN, "--compile", "--output", tmp_path / "run")
     assert ended.returncode == 0
-    (told,) = [line for line in ended.stdout.splitlines() if line.startswith("warning: --compile")]
-    assert told.endswith("continuing without it (RuntimeError: No working C++ compiler found)")
+    (output,) = [
+        line for line in ended.stdout.splitlines() if line.startswith("warning: --compile")
+    ]
+    assert output.endswith("continuing without it (RuntimeError: No working C++ compiler found)")
     assert call(*RUN, "--output", tmp_path / "plain").returncode == 0
     assert losses(tmp_path / "run") == losses(tmp_path / "plain")
 

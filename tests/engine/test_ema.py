@@ -29,12 +29,12 @@ def test_a_replaced_buffer_is_the_one_that_counts() -> None:
     for average_buffers, expected in ((False, [1.0, 3.0]), (True, [0.5, 1.75])):
         module = Tied()
         ema = EMA(module, 0.5, average_buffers)
-        found = []
+        result = []
         for value in (1.0, 3.0):
             module.seen = torch.full((1,), value)
             ema.update(module)
-            found.append(float(ema.module.seen))
-        assert found == expected
+            result.append(float(ema.module.seen))
+        assert result == expected
 
 
 def test_another_module_may_be_followed() -> None:

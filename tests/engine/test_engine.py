@@ -357,9 +357,9 @@ def test_a_warm_up_as_long_as_the_run_is_reported() -> None:
         made = prepare(configure(algo="supervised", steps=steps, lr=0.01, schedule=schedule))
         return " ".join(made.warnings)
 
-    told = warnings(10, warmup_steps=90)
-    assert "schedule.warmup_steps (90) is not below steps (10)" in told
-    assert "reaches 0.001 instead of 0.01" in told
+    messages = warnings(10, warmup_steps=90)
+    assert "schedule.warmup_steps (90) is not below steps (10)" in messages
+    assert "reaches 0.001 instead of 0.01" in messages
     assert "warmup_steps" in warnings(10, warmup_steps=10, name="cosine")
     assert warnings(10, warmup_steps=9) == warnings(10) == ""
 

@@ -64,14 +64,14 @@ ROWS = torch.tensor([7, 0, 3, 3, 9])
 def test_plain_features_are_those_of_the_backbone_in_eval_mode(
     classifier: Classifier, store: ImageTensorStore
 ) -> None:
-    found = FeatureExtractor(classifier.train(), 2).plain(store, ROWS)
+    result = FeatureExtractor(classifier.train(), 2).plain(store, ROWS)
     assert classifier.training
     with torch.no_grad():
         wanted = classifier.eval()(store.gather(ROWS)).features
-    assert torch.allclose(found, wanted, atol=1e-6)
-    assert found.requires_grad is False
-    layer = torch.nn.Linear(found.shape[1], 2)
-    layer(found).sum().backward()  # no tensor of inference mode
+    assert torch.allclose(result, wanted, atol=1e-6)
+    assert result.requires_grad is False
+    layer = torch.nn.Linear(result.shape[1], 2)
+    layer(result).sum().backward()  # no tensor of inference mode
 
 
 def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageTensorStore) -> None:
@@ -244,8 +244,8 @@ def test_an_algorithm_that_scans_sees_features(
 
 
 def test_algorithms_that_need_all_features_refuse_a_stream(folder: Path) -> None:
-    told = refusal("run", *flags(folder, algo="knn", stream_buffer=8))
-    assert "--stream-buffer: --algo knn" in told
+    message = refusal("run", *flags(folder, algo="knn", stream_buffer=8))
+    assert "--stream-buffer: --algo knn" in message
 
 
 def test_a_killed_run_resumed_has_the_same_result(folder: Path, tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ DISTANCES = {"bhc": "bhattacharyya", "l2": "l2", "entropy": "entropy"}
 
 
 def vectors(function: str) -> pytest.MarkDecorator:
-    found = [vector for vector in VECTORS if vector["fn"] == function]
-    assert found, f"no vectors for {function}"
-    return pytest.mark.parametrize("vector", found, ids=[vector["id"] for vector in found])
+    result = [vector for vector in VECTORS if vector["fn"] == function]
+    assert result, f"no vectors for {function}"
+    return pytest.mark.parametrize("vector", result, ids=[vector["id"] for vector in result])
 
 
 def tensor(values: Any) -> Tensor:
@@ -127,8 +127,8 @@ def test_pair_loss(vector: dict[str, Any], convention: str) -> None:
 
     count = len(targets)
     shares = pair_statistics(targets, inputs["tau_c"], inputs["tau_s"])
-    found = [round(float(share) * count * (count - 1)) for share in shares]
-    assert found == [expected[f"num_pairs_{name}"] for name in ("conf", "sim", "both")]
+    result = [round(float(share) * count * (count - 1)) for share in shares]
+    assert result == [expected[f"num_pairs_{name}"] for name in ("conf", "sim", "both")]
 
 
 @vectors("mixup")

@@ -25,9 +25,9 @@ def random_logits(rows: int = 6, classes: int = 5, scale: float = 3.0) -> Tensor
 
 
 def gradient(loss: Tensor, at: Tensor) -> Tensor:
-    (found,) = torch.autograd.grad(loss, at)
-    assert found.isfinite().all()
-    return found
+    (result,) = torch.autograd.grad(loss, at)
+    assert result.isfinite().all()
+    return result
 
 
 # --- zeros --------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ def test_autocast_changes_nothing(dtype: torch.dtype) -> None:
 
     expected = results()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = results()
-    for value, reference in zip(found, expected, strict=True):
+        result = results()
+    for value, reference in zip(result, expected, strict=True):
         assert value.dtype == reference.dtype
         assert torch.equal(value, reference)
 

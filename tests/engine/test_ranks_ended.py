@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 def ranks_of(parent: int) -> dict[int, int]:
     """Process numbers by rank of those that a process has started."""
-    found = {}
+    result = {}
     for entry in Path("/proc").iterdir():
         try:
             if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) != parent:
@@ -35,8 +35,8 @@ def ranks_of(parent: int) -> dict[int, int]:
             continue
         own = [v for v in variables if v.startswith(b"RANK=")]
         if own:
-            found[int(own[0][5:])] = int(entry.name)
-    return found
+            result[int(own[0][5:])] = int(entry.name)
+    return result
 
 
 def gone(processes: dict[int, int]) -> bool:
@@ -92,9 +92,9 @@ def test_a_killed_process_ends_the_others_and_the_resumed_run_has_the_same_resul
     assert kill_resume.differences(whole, run) == []
 
     # With another number of processes: it works, and the record says so.
-    told = call("resume", elsewhere, "--devices", 1)
-    assert told.returncode == 0
-    assert "devices: 1 instead of 2" in told.stdout
+    result = call("resume", elsewhere, "--devices", 1)
+    assert result.returncode == 0
+    assert "devices: 1 instead of 2" in result.stdout
     change = json.loads((elsewhere / "record.json").read_text())["changes"][0]
     assert {"key": "devices", "before": 2, "after": 1}.items() <= change.items()
     assert status_of(elsewhere) == "completed"
@@ -124,7 +124,7 @@ def test_torchrun_restarts_automatically(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--batch-size", "7"), "--batch-size 7: 2 processes share it in equal parts; use 6"),
         (("--batch-size", "2"), "at least 2 images in the part of each process; use 4"),
@@ -133,11 +133,11 @@ def test_torchrun_restarts_automatically(whole: Path, tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_processes_cannot_share_are_one_line(
-    tmp_path: Path, arguments: tuple[str, ...], told: str
+    tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     run = tmp_path / "run"
     ended = call("run", *ARGUMENTS, "--devices", 2, "--output", run, *arguments)
     assert ended.returncode == 2
     assert ended.stderr.count("error:") == len(ended.stderr.splitlines()) == 1
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert not run.exists()

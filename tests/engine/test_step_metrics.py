@@ -38,16 +38,16 @@ def test_classes_of_the_used_pseudo_labels_and_false_pairs() -> None:
     recorder = StepRecorder([2, 2, 4])
     record(recorder, 1)
     record(recorder, 2)
-    told = recorder.flush()
-    assert told["train.coverage"] == 0.75
-    assert told["train.pseudo_label_accuracy"] == pytest.approx(2 / 3)
+    values = recorder.flush()
+    assert values["train.coverage"] == 0.75
+    assert values["train.pseudo_label_accuracy"] == pytest.approx(2 / 3)
     # Used labels: two of class 0 and one of class 2, against 1/4, 1/4, 1/2.
-    assert told["train.largest_class_share"] == pytest.approx(2 / 3)
-    assert told["train.pseudo_label_shift"] == pytest.approx(2 / 3 - 1 / 4)
+    assert values["train.largest_class_share"] == pytest.approx(2 / 3)
+    assert values["train.pseudo_label_shift"] == pytest.approx(2 / 3 - 1 / 4)
     # (0, 1), (0, 2), (1, 0) and (2, 3) pass; their classes differ in all four.
-    assert told["train.pair_similarity_false"] == 1
-    assert "train.pair_none_false" not in told
-    assert not [key for key in told if not key.startswith("train.")]
+    assert values["train.pair_similarity_false"] == 1
+    assert "train.pair_none_false" not in values
+    assert not [key for key in values if not key.startswith("train.")]
     assert recorder.take_class_counts() == [4, 0, 2]
     assert recorder.take_class_counts() == [0, 0, 0]
 
@@ -57,10 +57,10 @@ def test_pairs_of_unknown_class_are_not_judged() -> None:
     record(recorder, 1, torch.tensor([0, 0, -1, 0]))  # left: (0, 1) and (1, 0), both right
     assert recorder.flush()["train.pair_similarity_false"] == 0
     record(recorder, 2, torch.tensor([-1, -1, -1, -1]))
-    told = recorder.flush()
-    assert "train.pair_similarity_false" not in told
-    assert "train.pseudo_label_accuracy" not in told
-    assert told["train.largest_class_share"] == pytest.approx(2 / 3)
+    values = recorder.flush()
+    assert "train.pair_similarity_false" not in values
+    assert "train.pseudo_label_accuracy" not in values
+    assert values["train.largest_class_share"] == pytest.approx(2 / 3)
 
 
 def test_a_state_contains_metrics_that_were_not_logged_yet() -> None:
@@ -91,12 +91,12 @@ def test_late_and_non_finite_values_are_averaged_over_the_valid_steps() -> None:
         again = StepRecorder([2, 2, 4])
         again.restore(recorder.state())  # as if it was saved after each step
         recorder = again
-    told = recorder.flush()
-    assert told == straight.flush()
-    assert told["train.loss.supervised"] == pytest.approx((2 + 2 + 4 + 4 + 4) / 5)
-    assert (told["train.loss.late"], told["train.weighted.late"]) == (10, 5)
-    assert told["train.part"] == (2 + 4) / 2
-    assert told["train.coverage"] == 0.75
+    values = recorder.flush()
+    assert values == straight.flush()
+    assert values["train.loss.supervised"] == pytest.approx((2 + 2 + 4 + 4 + 4) / 5)
+    assert (values["train.loss.late"], values["train.weighted.late"]) == (10, 5)
+    assert values["train.part"] == (2 + 4) / 2
+    assert values["train.coverage"] == 0.75
     assert recorder.flush() == {}
     recorder.add(5, torch.tensor(1.0), answer(3), HIDDEN)
     assert "train.part" not in recorder.flush()
@@ -128,8 +128,8 @@ def test_a_metric_missing_on_one_process_is_the_mean_of_the_others() -> None:
     )
     # train.loss, train.loss.supervised, train.weighted.supervised, both, one, none
     processes.other = torch.tensor([[5.0, 5, 5, 4, 7, 0], [1, 1, 1, 1, 1, 0]])
-    told = recorder.flush()
-    assert told == {
+    message = recorder.flush()
+    assert message == {
         "train.loss": 4,
         "train.loss.supervised": 4,
         "train.weighted.supervised": 4,

@@ -60,8 +60,8 @@ def assert_twins(rows: dict[str, Row], pairs: list[list[str]]) -> None:
 
 
 def facts(folder: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "EXPECT.json").read_text("utf-8"))
-    return found
+    result: dict[str, object] = json.loads((folder / "EXPECT.json").read_text("utf-8"))
+    return result
 
 
 # --- 4, 5, 6: forms of images -----------------------------------------------------------------
@@ -210,8 +210,8 @@ def test_35_resuming_with_other_data(run: Path, cases: Path, tmp_path: Path) -> 
     message = refusal("resume", stopped)
     assert all(names in message for names in BOTH), message
     moved = shutil.copytree(cases / "c00_base", tmp_path / "moved")
-    told = call("resume", stopped, "--data", moved)
-    assert told.returncode == 0, told.stderr
+    text = call("resume", stopped, "--data", moved)
+    assert text.returncode == 0, text.stderr
     assert json.loads((stopped / "summary.json").read_text("utf-8"))["status"] == "completed"
 
 
@@ -261,5 +261,5 @@ def test_46_predict_uses_the_trained_size(cases: Path, tmp_path: Path) -> None:
     assert len(rows) >= 16
     with np.load(folder / "predictions.npz") as arrays:
         recorded = arrays["test_probabilities"]
-    told = predicted(folder, *(cases / "c00_base" / "test" / f"{name}/t_0.png" for name in "a"))
-    np.testing.assert_allclose(probabilities(told["t_0.png"]), recorded[0], atol=1e-5)
+    values = predicted(folder, *(cases / "c00_base" / "test" / f"{name}/t_0.png" for name in "a"))
+    np.testing.assert_allclose(probabilities(values["t_0.png"]), recorded[0], atol=1e-5)

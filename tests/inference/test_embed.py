@@ -52,14 +52,14 @@ def test_features_in_an_npz(folder: Path, forwards: list[int]) -> None:
     assert done.returncode == 0, done.stderr
     assert "12 images, 96 features each" in done.stderr
     assert forwards == [5, 5, 2]
-    with np.load(folder / "features.npz") as found:
-        assert found["features"].shape == (12, 96)
-        assert found["features"].dtype == np.float32
-        assert found["classes"].tolist() == [*CLASSES]
-        keys, labels = found["keys"].tolist(), found["labels"]
+    with np.load(folder / "features.npz") as result:
+        assert result["features"].shape == (12, 96)
+        assert result["features"].dtype == np.float32
+        assert result["classes"].tolist() == [*CLASSES]
+        keys, labels = result["keys"].tolist(), result["labels"]
         assert [CLASSES[label] for label in labels] == [key.split("/")[0] for key in keys]
-        assert set(found["splits"].tolist()) == {"pool"}
-        features = found["features"]
+        assert set(result["splits"].tolist()) == {"pool"}
+        features = result["features"]
 
     # As by hand, from the very pixels.
     backbone = TimmBackbone.build("test_resnet", image_size=SIZE)
@@ -114,16 +114,16 @@ def test_features_in_a_parquet_file(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = parquet.read_table(folder / "features.parquet").to_pydict()
     assert set(table) == {"path", "label", "split", "embedding"}
-    found = embed(
+    result = embed(
         folder / "images",
         backbone="test_resnet",
         weights=make_weights(folder),
         image_size=SIZE,
         device="cpu",
     )
-    assert table["path"] == list(found.keys)
-    assert table["label"] == [key.split("/")[0] for key in found.keys]
-    assert np.array_equal(np.array(table["embedding"], dtype=np.float32), found.features)
+    assert table["path"] == list(result.keys)
+    assert table["label"] == [key.split("/")[0] for key in result.keys]
+    assert np.array_equal(np.array(table["embedding"], dtype=np.float32), result.features)
 
 
 def test_images_without_labels_and_unreadable_ones(folder: Path) -> None:
@@ -133,14 +133,14 @@ def test_images_without_labels_and_unreadable_ones(folder: Path) -> None:
         shutil.copy(path, flat / f"{path.parent.name}{path.name}")
     weights = make_weights(folder)
     given = {"backbone": "test_resnet", "weights": weights, "image_size": SIZE, "device": "cpu"}
-    found = embed(flat, **given)
-    assert (found.labels == -1).all()
-    assert len(found.features) == 12
+    result = embed(flat, **given)
+    assert (result.labels == -1).all()
+    assert len(result.features) == 12
     (flat / "broken.png").write_bytes(b"no image")
     broken = ("--backbone", "test_resnet", "--weights", weights, "--output", folder / "x.npz")
     assert "broken.png" in refusal("embed", flat, *broken, "--image-size", SIZE)
     skipped = embed(flat, **given, skip_bad=True)
-    assert skipped.keys == found.keys
+    assert skipped.keys == result.keys
 
 
 def test_published_weights_are_the_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_the_weights_of_a_run_give_the_features_without_stages(folder: Path) -> 
 def test_outputs_of_other_kinds_are_refused(folder: Path) -> None:
     for name in ("features.csv", "features"):
         assert ".npz" in refusal(*command(folder, "--output", folder / name))
-    found = embed(
+    result = embed(
         folder / "images",
         backbone="test_resnet",
         weights=make_weights(folder),
@@ -179,7 +179,7 @@ def test_outputs_of_other_kinds_are_refused(folder: Path) -> None:
         device="cpu",
     )
     with pytest.raises(ConfigError, match=r"must be a \.npz or \.parquet file"):
-        found.save(folder / "features.txt")
+        result.save(folder / "features.txt")
 
 
 def test_images_are_padded_on_request(folder: Path) -> None:

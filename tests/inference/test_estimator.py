@@ -77,14 +77,14 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
         paths.append(str(tmp_path / f"{place:02d}.png"))
         Image.fromarray(image).save(paths[-1])
     labels = np.where(np.arange(40) < 30, DIGITS[:40], -1)
-    found = []
+    result = []
     for images in (IMAGES[:40], paths, np.array(paths), [Image.fromarray(i) for i in IMAGES[:40]]):
         model = SemiSupervisedClassifier(**SMALL).fit(images, labels)
         assert not hasattr(model, "n_features_in_")
-        found.append(model.predict_proba(images[:5]))
+        result.append(model.predict_proba(images[:5]))
         assert np.array_equal(model.transduction_[30:], model.predict(images[30:]))
-    for other in found[1:]:
-        assert np.allclose(other, found[0], atol=1e-6)
+    for other in result[1:]:
+        assert np.allclose(other, result[0], atol=1e-6)
 
 
 def test_a_run_is_written_to_the_requested_folder(tmp_path: Path, capfd: Any) -> None:

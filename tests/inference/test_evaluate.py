@@ -40,8 +40,8 @@ def run(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluated(*arguments: object) -> dict[str, Any]:
     result = call("evaluate", *arguments, "--json")
     assert result.returncode == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    actual: dict[str, Any] = json.loads(result.stdout)
+    return actual
 
 
 # --- scores -------------------------------------------------------------------------------------
@@ -93,12 +93,12 @@ def test_many_classes_keep_the_scores_visible(number: int, lines: int) -> None:
     rows = score_rows({"test": scores(probs, labels, names)}, all_in="that file")
     classes = [name.strip() for name, _ in rows if name.startswith(" ")]
     assert len(classes) == lines
-    told = dict(rows).get("test classes")
+    message = dict(rows).get("test classes")
     if number == 20:
-        assert (classes, told) == (names, None)
+        assert (classes, message) == (names, None)
     else:  # all that is taken for class 0 comes first
         assert classes[:7] == [f"class {n}" for n in (1, 2, 4, 5, 6, 7, 8)]
-        assert told == f"the 10 least accurate of {number:,} (that file lists all)"
+        assert message == f"the 10 least accurate of {number:,} (that file lists all)"
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -106,30 +106,30 @@ def test_many_classes_keep_the_scores_visible(number: int, lines: int) -> None:
 
 def test_it_gives_the_summary_and_more(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text("utf-8"))
-    found = evaluated(run)
+    result = evaluated(run)
     with np.load(run / "predictions.npz") as arrays:
         probs, labels = arrays["test_probabilities"], arrays["test_labels"]
-    confusion = found["test"].pop("confusion")
+    confusion = result["test"].pop("confusion")
     assert confusion == confusion_matrix(probs, labels).tolist()
     assert np.sum(confusion) == 12
-    assert found == {"validation": None, "test": summary["test"]}
+    assert result == {"validation": None, "test": summary["test"]}
     assert summary["test"]["interval"] == list(
         bootstrap_interval(round(12 * summary["test"]["accuracy"]), 12)
     )
-    told = call("evaluate", run).stdout
+    output = call("evaluate", run).stdout
     lower, upper = summary["test"]["interval"]
-    assert f"95 % interval: {lower:.4f} to {upper:.4f}\n" in told
-    assert "negative log-likelihood" in told
-    assert "top-5" not in told  # of four classes it says nothing
+    assert f"95 % interval: {lower:.4f} to {upper:.4f}\n" in output
+    assert "negative log-likelihood" in output
+    assert "top-5" not in output  # of four classes it says nothing
 
 
 def test_batches_change_nothing(run: Path) -> None:
     expected = evaluated(run)["test"]
     for batch_size in (1, 5, 100):
-        found = evaluated(run, "--batch-size", batch_size)["test"]
+        result = evaluated(run, "--batch-size", batch_size)["test"]
         for key in ("ece", "nll"):
-            assert found.pop(key) == pytest.approx(expected[key], abs=1e-6)
-        assert found == {key: expected[key] for key in found}
+            assert result.pop(key) == pytest.approx(expected[key], abs=1e-6)
+        assert result == {key: expected[key] for key in result}
 
 
 def test_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
     lines = [f"pool/{line}" for line in lines]
     others = [f"extra/{name}.png,{name},train" for name in "dcba"]
     manifest.write_text("\n".join(["path,label,split", *lines, *others]) + "\n")
-    found = evaluated(run, "--data", manifest)["test"]
-    assert (found["accuracy"], found["count"]) == (own["accuracy"], 12)
-    assert found["confusion"] == own["confusion"]
+    result = evaluated(run, "--data", manifest)["test"]
+    assert (result["accuracy"], result["count"]) == (own["accuracy"], 12)
+    assert result["confusion"] == own["confusion"]
     assert "labeled accuracy: " in call("evaluate", run, "--data", pool).stdout
 
 
@@ -162,9 +162,9 @@ def test_classes_in_another_order(run: Path, tmp_path: Path, cases: Path) -> Non
     config["classes"] = [*"dcba"]  # as if it had been trained with that order
     (copy / "model" / "config.json").write_text(json.dumps(config))
     straight = np.array(evaluated(run)["test"]["confusion"])
-    found = np.array(evaluated(copy, "--data", cases / "c00_base")["test"]["confusion"])
+    result = np.array(evaluated(copy, "--data", cases / "c00_base")["test"]["confusion"])
     # The network answers in its own order: only the true classes change places.
-    np.testing.assert_array_equal(found, straight[::-1])
+    np.testing.assert_array_equal(result, straight[::-1])
 
 
 def test_the_run_is_enough_for_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_the_run_is_enough_for_other_data(run: Path, cases: Path, tmp_path: Path
     config = (moved / "config.yaml").read_text("utf-8")
     (moved / "config.yaml").write_text(config.replace(str(run.parent / "data"), "/not/there"))
     assert "/not/there" in refusal("evaluate", moved)
-    found = evaluated(moved, "--data", cases / "c00_base")
-    assert found["test"] == evaluated(run)["test"]
+    result = evaluated(moved, "--data", cases / "c00_base")
+    assert result["test"] == evaluated(run)["test"]
 
 
 def test_unreadable_images_of_other_data(run: Path, cases: Path, tmp_path: Path) -> None:
@@ -202,9 +202,9 @@ def test_the_darkness_of_a_cell_is_its_share_of_the_row(number: int) -> None:
     quarter = np.round(255 + 0.25 * (np.array([8, 48, 107]) - 255)).astype(np.uint8)
 
     def extent(color: object) -> list[int]:
-        found = (image == color).all(axis=-1)
+        result = (image == color).all(axis=-1)
         # Three at least: the edges of letters may have any color.
-        rows, columns = (np.flatnonzero(found.sum(axis=axis) >= 3) for axis in (1, 0))
+        rows, columns = (np.flatnonzero(result.sum(axis=axis) >= 3) for axis in (1, 0))
         return [int(end) for ends in (rows, columns) for end in (ends[0], ends[-1])]
 
     # Class 1 is always right: the one full cell. Of class 0 a quarter is: the cell before it.

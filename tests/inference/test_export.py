@@ -93,8 +93,8 @@ def opened_elsewhere(
         capture_output=True, text=True, check=False, cwd=place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    with np.load(place / "found.npz") as found:
-        return dict(found)
+    with np.load(place / "found.npz") as result:
+        return dict(result)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -114,10 +114,10 @@ def test_a_new_process_predicts_the_same_probabilities(
     images = np.random.default_rng(0).random((5, 3, size, size), dtype=np.float32)
     expected = model(torch.from_numpy(images)).numpy()
     assert np.ptp(expected, axis=0).max() > 1e-3, "the images differ in what they give"
-    found = opened_elsewhere(form, target, images, tmp_path, wide=model.backbone == "wrn_10_1")
-    np.testing.assert_allclose(found["five"], expected, rtol=0, atol=1e-4)
-    np.testing.assert_allclose(found["one"], expected[:1], rtol=0, atol=1e-4)
-    assert found["classes"].tolist() == CLASSES
+    result = opened_elsewhere(form, target, images, tmp_path, wide=model.backbone == "wrn_10_1")
+    np.testing.assert_allclose(result["five"], expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(result["one"], expected[:1], rtol=0, atol=1e-4)
+    assert result["classes"].tolist() == CLASSES
 
 
 def test_the_path_of_an_export(wide: Path) -> None:
@@ -136,18 +136,18 @@ def test_the_exported_metadata_describes_the_model(wide: Path, tmp_path: Path) -
     path, _ = export(wide, "torch-export", tmp_path / "model.pt2")
     extra = {"metadata.json": ""}
     torch.export.load(path, extra_files=extra)
-    said = json.loads(extra["metadata.json"])
+    stated = json.loads(extra["metadata.json"])
     config = json.loads((wide / "model" / "config.json").read_text("utf-8"))
-    assert said["classes"] == config["classes"] == CLASSES
-    assert (said["image_size"], said["backbone"]) == (8, "wrn_10_1")
-    assert (said["mean"], said["std"]) == (config["mean"], config["std"])
-    assert "(N, 3, 8, 8)" in said["input"]
-    assert "[0, 1], not normalized" in said["input"]
-    assert said["inside"] == "(images - mean) / std, the network, softmax"
-    assert "rows sum to 1" in said["output"]
+    assert stated["classes"] == config["classes"] == CLASSES
+    assert (stated["image_size"], stated["backbone"]) == (8, "wrn_10_1")
+    assert (stated["mean"], stated["std"]) == (config["mean"], config["std"])
+    assert "(N, 3, 8, 8)" in stated["input"]
+    assert "[0, 1], not normalized" in stated["input"]
+    assert stated["inside"] == "(images - mean) / std, the network, softmax"
+    assert "rows sum to 1" in stated["output"]
     assert "(image - mean) / std" in config["input"]
     assert config["output"].startswith("logits")
-    for text in (said["input"], config["input"]):
+    for text in (stated["input"], config["input"]):
         assert "shorter side scaled to 8 pixels" in text
 
 
@@ -228,9 +228,9 @@ def test_a_folder_that_cannot_be_moved_into_place(
 def test_an_unfinished_run(status: str, tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", summary={"status": status})
     before = sorted(os.listdir(run))
-    told = refusal("export", run, "--format", "timm")
-    assert f"the run is {status}" in told
-    assert f"ssl-toolkit resume {run}" in told
+    message = refusal("export", run, "--format", "timm")
+    assert f"the run is {status}" in message
+    assert f"ssl-toolkit resume {run}" in message
     assert sorted(os.listdir(run)) == before
 
 
@@ -250,9 +250,9 @@ def test_onnx_without_its_packages(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     target = tmp_path / "model.onnx"
-    told = refusal("export", wide, "--format", "onnx", "--output", target)
-    assert 'pip install "ssl-toolkit[onnx]"' in told
-    assert package in told
+    message = refusal("export", wide, "--format", "onnx", "--output", target)
+    assert 'pip install "ssl-toolkit[onnx]"' in message
+    assert package in message
     assert os.listdir(tmp_path) == []
 
 

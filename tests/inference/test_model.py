@@ -110,10 +110,10 @@ def test_a_stream_yields_reasons_in_place_of_unreadable_images(
         np.zeros((3, 4, 4), np.uint8), np.zeros((4, 4, 3), np.int64), np.zeros((0, 4), np.uint8),
         truncated, path,
     ]  # fmt: skip
-    found = list(model.stream(forms, 2, workers=workers))
-    reasons = [row if isinstance(row, str) else None for row in found]
+    result = list(model.stream(forms, 2, workers=workers))
+    reasons = [row if isinstance(row, str) else None for row in result]
     assert reasons[0] is reasons[-1] is None
-    np.testing.assert_allclose(found[0], found[-1], atol=1e-6)
+    np.testing.assert_allclose(result[0], result[-1], atol=1e-6)
     words = ("no such file", "[0, 1]", "[0, 1]", "(H, W, 3)", "int64", "(H, W, 3)", "damaged")
     for word, reason in zip(words, reasons[1:-1], strict=True):
         assert reason is not None
@@ -134,10 +134,10 @@ def test_a_stream_reads_only_a_little_ahead(model: Model, path: Path) -> None:
             drawn += 1
             yield path
 
-    found = model.stream(endless(), 2, workers=1)  # type: ignore[arg-type]
+    result = model.stream(endless(), 2, workers=1)  # type: ignore[arg-type]
     for _ in range(4):
-        next(found)
-    found.close()  # type: ignore[attr-defined]
+        next(result)
+    result.close()  # type: ignore[attr-defined]
     assert drawn < 100
 
 

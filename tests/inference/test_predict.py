@@ -52,8 +52,8 @@ def test_rows_agree_with_the_model(run: Path, model: Model, pool: Path) -> None:
     paths = sorted(pool.iterdir())
     assert [row["path"] for row in rows] == [str(path) for path in paths]
     expected = model.predict(paths)
-    told = np.array([[float(row[name]) for name in probabilities] for row in rows])
-    np.testing.assert_allclose(told, expected, atol=1e-6)
+    message = np.array([[float(row[name]) for name in probabilities] for row in rows])
+    np.testing.assert_allclose(message, expected, atol=1e-6)
     assert [row["class"] for row in rows] == ["abcd"[row.argmax()] for row in expected]
     confidences = [float(row["confidence"]) for row in rows]
     np.testing.assert_allclose(confidences, expected.max(axis=1), atol=1e-6)

@@ -77,21 +77,21 @@ def test_training_accepts_the_manifest(run: Path, model: Model, pool: Path, name
                   manifest)  # fmt: skip
     assert (result.returncode, result.stdout) == (0, "")
     assert "--root" not in result.stderr
-    found = read_data(manifest)
-    assert found.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
+    actual = read_data(manifest)
+    assert actual.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
     predictions = predict_pool(model, list_images([str(pool)]))
     for row in range(12):
-        if found.parts[row] == "labeled":
-            assert found.classes[found.labels[row]] == model.classes[predictions.first[row, 0]]
+        if actual.parts[row] == "labeled":
+            assert actual.classes[actual.labels[row]] == model.classes[predictions.first[row, 0]]
         else:
-            assert (found.parts[row], found.labels[row]) == ("unlabeled", -1)
+            assert (actual.parts[row], actual.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
         again = call(*TRAIN, "--algo", "fixmatch", "--steps", "1", "--data", manifest, "--output",
                      pool.parent / "again")  # fmt: skip
         assert again.returncode == 0, again.stderr
         counts = json.loads((pool.parent / "again" / "summary.json").read_text())["counts"]
         assert counts["labeled"] + counts["unlabeled"] == 12
-        assert counts["labeled"] == (found.parts == "labeled").sum()
+        assert counts["labeled"] == (actual.parts == "labeled").sum()
 
 
 def test_a_pool_elsewhere_needs_the_root(run: Path, pool: Path, tmp_path: Path) -> None:
@@ -146,5 +146,5 @@ def test_refused_settings(run: Path, pool: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "no images" in refusal("pseudo-label", run, tmp_path / "empty")
     assert "neither a run" in refusal("pseudo-label", tmp_path / "empty", pool)
-    told = call("pseudo-label", run, pool, "--threshold", "1")
-    assert "warning: training needs two classes; lower --threshold" in told.stderr
+    result = call("pseudo-label", run, pool, "--threshold", "1")
+    assert "warning: training needs two classes; lower --threshold" in result.stderr

@@ -136,9 +136,9 @@ def test_its_own_instance_stops_in_time_and_leaves_nothing(tmp_path: Path) -> No
         cwd=Path(ray_nodes.__file__).parent,
         check=True,
     )
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told.pop("seconds") < 10
-    assert told == {
+    message = json.loads((tmp_path / "told.json").read_text())
+    assert message.pop("seconds") < 10
+    assert message == {
         "ended": [["u0", 143]], "connected": False, "handler": True, "ignored": True
     }  # fmt: skip
     assert (tmp_path / "u0" / "saved").exists()

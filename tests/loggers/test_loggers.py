@@ -169,18 +169,18 @@ def test_mlflow_has_one_run_in_the_experiment_of_the_comparison(
     client = MlflowClient(f"sqlite:///{run.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("mine")
     assert experiment is not None
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.info.status == "FINISHED"
-    assert found.info.run_name == "supervised-s0"
-    assert found.data.tags["group"] == "mine"
-    assert found.data.params["optimizer.weight_decay"] == "0.02"
-    assert found.data.params["backbone"] == "wrn_10_1"
+    (result,) = client.search_runs([experiment.experiment_id])
+    assert result.info.status == "FINISHED"
+    assert result.info.run_name == "supervised-s0"
+    assert result.data.tags["group"] == "mine"
+    assert result.data.params["optimizer.weight_decay"] == "0.02"
+    assert result.data.params["backbone"] == "wrn_10_1"
     for name in ("train.loss", "validation.accuracy", "lr"):
-        history = client.get_metric_history(found.info.run_id, name)
+        history = client.get_metric_history(result.info.run_id, name)
         expected = [(row["step"], row[name]) for row in rows_of(run) if name in row]
         assert sorted((m.step, m.value) for m in history) == expected, name
     summary = json.loads((run / "summary.json").read_text("utf-8"))
-    assert found.data.metrics["test.accuracy"] == summary["test"]["accuracy"]
+    assert result.data.metrics["test.accuracy"] == summary["test"]["accuracy"]
     assert not (run.parent / "mlruns").exists()
     assert not Path("mlruns").exists()
 
@@ -237,9 +237,9 @@ def test_wandb_offline_resumes_under_one_id_and_leaves_no_process(tmp_path: Path
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    told = [line for line in result.stdout.splitlines() if "not logged in" in line]
-    assert len(told) == 2  # once a start
-    assert "wandb sync s0/wandb/offline-run-*" in told[0]
+    output = [line for line in result.stdout.splitlines() if "not logged in" in line]
+    assert len(output) == 2  # once a start
+    assert "wandb sync s0/wandb/offline-run-*" in output[0]
     assert processes(marker) == []
 
     run = tmp_path / "s0"
@@ -272,14 +272,14 @@ def test_wandb_offline_resumes_under_one_id_and_leaves_no_process(tmp_path: Path
 
 def processes(marker: str) -> list[str]:
     """Command lines of living processes that have the marker in their environment."""
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if marker.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text("utf-8"))
+                result.append((folder / "cmdline").read_text("utf-8"))
         except OSError:
             continue
-    return [line for line in found if line]
+    return [line for line in result if line]
 
 
 def wandb_log(path: Path) -> Iterator[Any]:
@@ -325,8 +325,8 @@ def test_a_missing_package_is_reported_before_any_file_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     output = tmp_path / "run"
-    told = refusal("run", "--loggers", name, "--output", output, "--steps", "1")
-    assert told == (
+    message = refusal("run", "--loggers", name, "--output", output, "--steps", "1")
+    assert message == (
         f"error: logger '{name}' needs the package {package}, which is not installed: "
         f"pip install 'ssl-toolkit[{name}]'\n"
     )
@@ -334,8 +334,8 @@ def test_a_missing_package_is_reported_before_any_file_is_written(
 
 
 def test_an_unknown_logger_is_reported_with_a_close_match(tmp_path: Path) -> None:
-    told = refusal("run", "--loggers", "tensorbord,wandb", "--output", tmp_path / "run")
-    assert "unknown logger 'tensorbord', did you mean 'tensorboard'?" in told
+    message = refusal("run", "--loggers", "tensorbord,wandb", "--output", tmp_path / "run")
+    assert "unknown logger 'tensorbord', did you mean 'tensorboard'?" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -355,10 +355,10 @@ def test_a_logger_of_a_third_party_gets_every_row_and_the_summary(
     run = tmp_path / "mine"
     train({**CONFIG, "loggers": "notes,notes", "group": "g", "seed": 3, "output": run})
     (logger,) = notes
-    told = logger.run
-    assert (told.folder, told.name, told.algorithm) == (run, "mine", "supervised")
-    assert (told.seed, told.step, told.group) == (3, 0, "g")
-    assert told.config["optimizer"]["name"] == "adamw"
+    message = logger.run
+    assert (message.folder, message.name, message.algorithm) == (run, "mine", "supervised")
+    assert (message.seed, message.step, message.group) == (3, 0, "g")
+    assert message.config["optimizer"]["name"] == "adamw"
     assert logger.rows == rows_of(run)
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     del summary["format"]

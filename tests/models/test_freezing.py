@@ -110,9 +110,9 @@ def test_unknown_parts_are_refused_with_the_existing_ones() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("freezing")
-    make_images(found / "images", 12)
-    return found
+    result = tmp_path_factory.mktemp("freezing")
+    make_images(result / "images", 12)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,6 @@ def test_the_recipe_of_the_paper_is_unchanged(folder: Path) -> None:
 
 
 def test_an_error_is_reported_before_training(folder: Path) -> None:
-    told = refusal("run", *flags(folder, algo="simple"), "--set", "model.freeze=layer9")
-    assert told.count("\n") == 1
-    assert "model.freeze: no part 'layer9'" in told
+    message = refusal("run", *flags(folder, algo="simple"), "--set", "model.freeze=layer9")
+    assert message.count("\n") == 1
+    assert "model.freeze: no part 'layer9'" in message

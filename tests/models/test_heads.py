@@ -92,8 +92,8 @@ def test_the_pooled_transform_by_hand(features: Tensor) -> None:
     )
     y -= y.mean(0)
     wanted = y / np.linalg.norm(y, axis=1, keepdims=True)
-    found = pooled_transform(features, SIZES)(features)
-    assert np.abs(found.numpy() - wanted).max() < 1e-5
+    result = pooled_transform(features, SIZES)(features)
+    assert np.abs(result.numpy() - wanted).max() < 1e-5
 
 
 def test_a_feature_that_is_constant_in_training_does_not_dominate_the_others(
@@ -168,8 +168,8 @@ def test_every_way_to_a_model_gives_the_probabilities_of_the_run(run: Path) -> N
     for form, opened in (("torch-export", _torch_export), ("onnx", _onnx)):
         done = call("export", run, "--format", form, "--overwrite")
         assert done.returncode == 0, done.stderr
-        found = opened(run / "export", pixels)
-        assert np.abs(found - predicted).max() < 1e-4, form
+        result = opened(run / "export", pixels)
+        assert np.abs(result - predicted).max() < 1e-4, form
     tested = stored["test_probabilities"]
     distance = np.abs(predicted[:, None] - tested[None]).max(axis=2).min(axis=0)
     assert distance.max() < 1e-5

@@ -122,9 +122,9 @@ def test_other_settings_are_refused_before_any_run(finished: Path) -> None:
 def test_forged_results_are_refused_before_any_run(finished: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(finished, tmp_path / "copy"))
     summary = copy / "runs/simple/s0/summary.json"
-    told = read(summary)
-    told["test"]["accuracy"] = 0.99
-    summary.write_text(json.dumps(told))
+    values = read(summary)
+    values["test"]["accuracy"] = 0.99
+    summary.write_text(json.dumps(values))
     before = stamps(copy)
     more = ("--algos", "simple,supervised,fixmatch", *TWO[2:])
     for given in (("compare", *more, "--output", copy), ("report", copy)):
@@ -133,7 +133,7 @@ def test_forged_results_are_refused_before_any_run(finished: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (("--lr", "0.01"), "lr is 0.002 there, 0.01 here"),
         (("--threads", 7), "threads is "),
@@ -144,12 +144,12 @@ def test_forged_results_are_refused_before_any_run(finished: Path, tmp_path: Pat
         (("--batch-size", "1"), "--batch-size 1"),
     ],
 )
-def test_a_dry_run_refuses_what_the_run_would(finished: Path, more: Any, told: str) -> None:
+def test_a_dry_run_refuses_what_the_run_would(finished: Path, more: Any, message: str) -> None:
     before = stamps(finished)
     run = refusal("compare", *TWO, "--output", finished, *more)
     result = call("compare", *TWO, "--output", finished, *more, "--dry-run")
     assert (result.returncode, result.stderr) == (2, run)
-    assert told in run
+    assert message in run
     assert stamps(finished) == before
 
 
@@ -272,12 +272,12 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
 
 def running(folder: Path) -> list[str]:
     """Processes whose command line names a folder."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
         if str(folder) in line and int(process.name) != os.getpid():
-            found.append(line)
-    return found
+            result.append(line)
+    return result

@@ -111,8 +111,8 @@ def test_failures_and_stops_are_as_in_processes(tmp_path: Path) -> None:
     (own,), (other,) = (row.runs for row in outcome.comparison.rows)
     assert (own.status, other.status) == ("failed", "completed")
     assert "a fault of its own" in own.reason
-    told = (folder / "logs/known_here-s0.txt").read_text(encoding="utf-8")
-    assert "ZeroDivisionError in step of algorithm 'known_here'" in told
+    message = (folder / "logs/known_here-s0.txt").read_text(encoding="utf-8")
+    assert "ZeroDivisionError in step of algorithm 'known_here'" in message
 
     FAULTS.append("SIGINT")
     more = comparison(folder, seeds=[0, 1])

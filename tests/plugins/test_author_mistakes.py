@@ -206,7 +206,7 @@ WRONG["backward inside"] = (backward_inside, "called backward(), which is left t
 def test_an_invalid_return_value_of_a_step_is_reported_in_one_line(
     mistake: str, tmp_path: Path
 ) -> None:
-    step, told = WRONG[mistake]
+    step, text = WRONG[mistake]
     register(step)
     output = tmp_path / "run"
     with pytest.raises(TrainingError) as caught:
@@ -214,7 +214,7 @@ def test_an_invalid_return_value_of_a_step_is_reported_in_one_line(
     (message,) = caught.value.messages
     place = rf"{HERE}:{step.__code__.co_firstlineno}"
     expected = (
-        rf"step of algorithm 'mistaken' \({place}\) {re.escape(told)}.*; "
+        rf"step of algorithm 'mistaken' \({place}\) {re.escape(text)}.*; "
         r"see ssl_toolkit\.testing\.check_algorithm\(Mistaken\)"
     )
     assert re.fullmatch(expected, message)
@@ -299,8 +299,10 @@ def test_a_comparison_that_measures_a_step_reports_it_too(tmp_path: Path) -> Non
     rows = ("--algos", "mistaken,supervised", "--seeds", 0, "--budget", "minutes=0.01")
     done = call("compare", *rows, "--output", tmp_path / "both")
     assert done.returncode == 1
-    told = done.stderr.splitlines()[-1]
-    assert re.match(rf"error: IndexError in other_view of algorithm 'mistaken' \({HERE}:\d+", told)
+    message = done.stderr.splitlines()[-1]
+    assert re.match(
+        rf"error: IndexError in other_view of algorithm 'mistaken' \({HERE}:\d+", message
+    )
 
 
 def right(self: Any, batch: Batch, ctx: Context) -> StepOutput:
@@ -365,9 +367,9 @@ BEFORE: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("mistake", BEFORE)
 def test_mistakes_beside_the_step(mistake: str, tmp_path: Path) -> None:
-    members, kind, told = BEFORE[mistake]
+    members, kind, message = BEFORE[mistake]
     register(right, **members)
-    with pytest.raises(kind, match=f"^{told}") as caught:
+    with pytest.raises(kind, match=f"^{message}") as caught:
         train(tmp_path / "run")
     assert len(str(caught.value).splitlines()) == 1
     assert (tmp_path / "run").exists() == (kind is TrainingError)

@@ -22,8 +22,8 @@ PUBLIC = ("ssl_toolkit", "ssl_toolkit.ops")
 
 
 def project(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
-    return found["project"]  # type: ignore[no-any-return]
+    result: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+    return result["project"]  # type: ignore[no-any-return]
 
 
 def sources(folder: Path) -> list[Path]:

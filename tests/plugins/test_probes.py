@@ -79,8 +79,8 @@ def test_linear_probe_equals_scikit_learn(classes: int) -> None:
     assert folds == 5
     assert accuracy is not None
     model = LogisticRegression(C=strength, max_iter=10000, tol=1e-10).fit(x, y)
-    found = probabilities(fitted("linear_probe", features, classes))
-    assert np.abs(found - model.predict_proba(unit(QUERIES))).max() < 1e-6
+    result = probabilities(fitted("linear_probe", features, classes))
+    assert np.abs(result - model.predict_proba(unit(QUERIES))).max() < 1e-6
 
 
 def test_the_strength_is_the_one_with_the_least_held_out_loss() -> None:
@@ -121,8 +121,8 @@ def test_propagation_and_spreading_equal_scikit_learn(name: str, estimator) -> N
         warnings.simplefilter("ignore")
         estimator.fit(unit(pool, pool), labels)
     options = {"k": 7, **({"alpha": 0.3} if name == "label_spreading" else {})}
-    found = probabilities(fitted(name, features, **options))
-    assert np.abs(found - estimator.predict_proba(unit(QUERIES, pool))).max() < 1e-6
+    result = probabilities(fitted(name, features, **options))
+    assert np.abs(result - estimator.predict_proba(unit(QUERIES, pool))).max() < 1e-6
 
 
 def test_soft_labels_that_are_one_hot_are_labels() -> None:
@@ -171,9 +171,9 @@ def test_spread_labels_against_a_dense_graph() -> None:
     pool = torch.cat([features.labeled[0], features.unlabeled[0]])
     x = torch.from_numpy(unit(pool, pool))
     one_hot = F.one_hot(features.labels, C).double()
-    found = spread_labels(x, one_hot, 4, 0.65, 3.0)
+    result = spread_labels(x, one_hot, 4, 0.65, 3.0)
     wanted = dense_spread(x.numpy(), one_hot.numpy(), 4, 0.65, 3.0)
-    assert np.abs(found.numpy() - wanted).max() < 1e-6
+    assert np.abs(result.numpy() - wanted).max() < 1e-6
 
 
 def test_shares_follow_the_documented_formula() -> None:
@@ -181,11 +181,11 @@ def test_shares_follow_the_documented_formula() -> None:
     probs = probs.repeat(25, 1)
     weights = np.ones(2)
     for _ in range(20):
-        found = probs.numpy() * weights
-        found = found / found.sum(axis=1, keepdims=True)
-        shares = (found.sum(axis=0) + 5) / (100 + 10)
+        result = probs.numpy() * weights
+        result = result / result.sum(axis=1, keepdims=True)
+        shares = (result.sum(axis=0) + 5) / (100 + 10)
         weights = (2 * shares) ** 0.5
-    assert np.abs(follow_shares(probs, 0.5).numpy() - found).max() < 1e-12
+    assert np.abs(follow_shares(probs, 0.5).numpy() - result).max() < 1e-12
     assert torch.equal(follow_shares(probs, 0.0), probs)
     assert follow_shares(probs, 1.0)[:, 0].mean() > follow_shares(probs, 0.5)[:, 0].mean()
 
@@ -271,24 +271,24 @@ def test_awkward_features_give_probabilities(name: str, edge) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         head = fitted(name, edge())
-    found = probabilities(head)
-    assert np.isfinite(found).all()
-    assert np.abs(found.sum(axis=1) - 1).max() < 1e-6
+    result = probabilities(head)
+    assert np.isfinite(result).all()
+    assert np.abs(result.sum(axis=1) - 1).max() < 1e-6
     with torch.no_grad():
         assert torch.isfinite(head(torch.zeros(2, D))).all()
     if edge is _class_without_label:
-        assert (found.argmax(axis=1) != 1).all()
+        assert (result.argmax(axis=1) != 1).all()
     if edge is _single_class:
-        assert (found.argmax(axis=1) == 1).all()
+        assert (result.argmax(axis=1) == 1).all()
 
 
 def test_two_classes() -> None:
     features = given(classes=2)
     for name in NAMES:
         queries, labels = blobs(40, 3, 2)
-        found = probabilities(fitted(name, features, 2), queries)
-        assert found.shape == (40, 2)
-        assert (found.argmax(axis=1) == labels.numpy()).mean() > 0.7, name
+        result = probabilities(fitted(name, features, 2), queries)
+        assert result.shape == (40, 2)
+        assert (result.argmax(axis=1) == labels.numpy()).mean() > 0.7, name
 
 
 def test_a_probe_of_one_label_a_class_has_the_default_strength() -> None:

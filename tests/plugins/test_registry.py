@@ -130,10 +130,10 @@ def test_a_broken_plugin_does_not_affect_others(install: Install) -> None:
     install("wrong-pkg", "wrong", "1 / 0", group="augmenters")
     assert call("run", "--algo", "fixmatch", "--dry-run").returncode == 0
     assert call("show", "simple").returncode == 0
-    told = call("doctor")
-    assert told.returncode == 0
-    assert "2 broken" in told.stdout
-    assert "wrong-pkg: ZeroDivisionError" in told.stdout
+    result = call("doctor")
+    assert result.returncode == 0
+    assert "2 broken" in result.stdout
+    assert "wrong-pkg: ZeroDivisionError" in result.stdout
 
 
 def test_listing_imports_no_plugin(install: Install) -> None:
@@ -161,7 +161,7 @@ def test_damaged_metadata_is_skipped(damage: str, install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "message"),
     [
         ("[ssl_toolkit.algorithm]", "'ssl_toolkit.algorithm', did you mean 'ssl_toolkit.algor"),
         ("[ssl-toolkit.augmenters]", "'ssl-toolkit.augmenters', did you mean 'ssl_toolkit.augm"),
@@ -171,20 +171,20 @@ def test_damaged_metadata_is_skipped(damage: str, install: Install) -> None:
     ],
 )
 def test_an_unknown_group_of_entry_points_is_reported(
-    group: str, told: str, install: Install
+    group: str, message: str, install: Install
 ) -> None:
     folder = install("stray-pkg", "stray")
     points = folder / "stray_pkg-1.0.dist-info" / "entry_points.txt"
     points.write_text(f"{group}\nstray = stray_pkg:Algo\n")
     warned = call("list").stderr
-    found = [line for line in call("doctor").stdout.splitlines() if line.startswith("unread:")]
-    if told:
+    result = [line for line in call("doctor").stdout.splitlines() if line.startswith("unread:")]
+    if message:
         assert warned.startswith("warning: stray-pkg declares entry points in the unknown group ")
-        assert told in warned
-        (line,) = found
-        assert told in line
+        assert message in warned
+        (line,) = result
+        assert message in line
     else:
-        assert (warned, found) == ("", [])
+        assert (warned, result) == ("", [])
 
 
 def test_a_third_party_plugin_works_and_is_recorded_by_its_distribution(install: Install) -> None:
@@ -241,8 +241,8 @@ def test_a_name_that_differs_only_in_spelling_is_the_only_suggestion() -> None:
     known = ["fixmatch", "mixmatch", "fix_match_2", "Fix-Match"]
     assert registry.did_you_mean("FixMatch", known[:3]) == ", did you mean 'fixmatch'?"
     assert registry.near_names("FIX_MATCH", known) == ["Fix-Match", "fixmatch"]
-    told = registry.did_you_mean("match", ["matcha", "matchb", "matchc", "other"])
-    assert told == ", did you mean 'matchc', 'matchb' or 'matcha'?"
+    message = registry.did_you_mean("match", ["matcha", "matchb", "matchc", "other"])
+    assert message == ", did you mean 'matchc', 'matchb' or 'matcha'?"
 
 
 def test_a_name_without_a_close_match_lists_the_known_ones() -> None:

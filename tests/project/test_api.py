@@ -76,15 +76,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_a_plugin_for_another_api_is_reported(case: str, install: Callable[[str], None]) -> None:
-    version, told, way_out = OTHERS[case]
+    version, text, way_out = OTHERS[case]
     install(SOURCE.format(version=version))
     for command in (("run", "--algo", "other", "--dry-run"), ("check", "other")):
         message = refusal(*command)
         assert len(message.splitlines()) == 1
-        for part in ("algorithm 'other'", "other-api-pkg 3.2", told, way_out):
+        for part in ("algorithm 'other'", "other-api-pkg 3.2", text, way_out):
             assert part in message, command
     for command in (("show", "other"), ("list", "algorithms", "--verbose")):
-        lines = [line for line in call(*command, "--json").stdout.splitlines() if told in line]
+        lines = [line for line in call(*command, "--json").stdout.splitlines() if text in line]
         assert len(lines) == 1, command
         assert way_out in lines[0]
     assert json.loads(call("show", "other", "--json").stdout)[0]["state"] == "broken"
@@ -135,9 +135,9 @@ def test_a_deprecated_class_warns_where_it_is_made() -> None:
     class Pair:
         pass
 
-    with pytest.warns(DeprecationWarning, match=r"Pair is deprecated .* gone in 1\.10") as told:
+    with pytest.warns(DeprecationWarning, match=r"Pair is deprecated .* gone in 1\.10") as message:
         Pair()
-    assert told[0].filename == __file__
+    assert message[0].filename == __file__
 
 
 def test_names_that_are_not_deprecated_do_not_warn() -> None:
@@ -172,8 +172,8 @@ def test_names_deprecated_a_version_ago_are_removed() -> None:
     assert overdue("0.0")
     assert not overdue(ssl_toolkit.__version__)
     for path in sorted((HERE.parents[1] / "ssl_toolkit").rglob("*.py")):
-        found = deprecations(path.read_text("utf-8"))
-        assert [since for since in found if overdue(since)] == [], path
+        result = deprecations(path.read_text("utf-8"))
+        assert [since for since in result if overdue(since)] == [], path
 
 
 # --- the public surface -------------------------------------------------------------------------

@@ -251,8 +251,8 @@ def test_an_unknown_public_name() -> None:
 
 
 def public_functions(module: ModuleType) -> set[str]:
-    found = vars(module).items()
-    return {n for n, f in found if inspect.isfunction(f) and f.__module__ == module.__name__}
+    result = vars(module).items()
+    return {n for n, f in result if inspect.isfunction(f) and f.__module__ == module.__name__}
 
 
 # --- plugins ------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ def test_the_core_names_no_plugin() -> None:
         if where in ("models/timm_registration.py", "models/wide_resnet.py"):
             continue  # the wide ResNets themselves
         allowed = {"fixmatch"} if where == "augment/randaugment.py" else set()  # its table
-        found = {text for text in texts(path) if text in named or text.startswith("wrn_")}
-        assert found <= allowed, where
+        result = {text for text in texts(path) if text in named or text.startswith("wrn_")}
+        assert result <= allowed, where
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
@@ -364,10 +364,10 @@ def classes(*packages: str) -> Iterator[type]:
     everything = ["ssl_toolkit", *(f"ssl_toolkit_{folder.name}" for folder in PLUGINS)]
     for package in packages or everything:
         path = importlib.import_module(package).__path__
-        for found in pkgutil.walk_packages(path, f"{package}."):
-            if found.name.endswith("__main__"):
+        for result in pkgutil.walk_packages(path, f"{package}."):
+            if result.name.endswith("__main__"):
                 continue
-            module = importlib.import_module(found.name)
+            module = importlib.import_module(result.name)
             for value in vars(module).values():
                 if inspect.isclass(value) and value.__module__ == module.__name__:
                     yield value

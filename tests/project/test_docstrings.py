@@ -151,8 +151,8 @@ def public() -> Iterator[tuple[str, Callable[..., object], str]]:
                 yield name, value, ""
             elif inspect.isclass(value):
                 text = inspect.getdoc(value) or ""
-                for member, found in vars(value).items():
-                    function = getattr(found, "__func__", found)
+                for member, result in vars(value).items():
+                    function = getattr(result, "__func__", result)
                     if inspect.isfunction(function) and (
                         member[0] != "_"
                         or (member == "__init__" and "__dataclass_fields__" not in vars(value))
@@ -173,8 +173,8 @@ def test_arguments_of_public_functions_are_explained() -> None:
         if "arguments as for `" in text.lower():
             continue
         parameters = list(inspect.signature(function).parameters)
-        told = [p for p in parameters if re.search(rf"\b{re.escape(p)}\b", text)]
-        missing = [p for p in parameters if p not in told and p not in ("self", "cls")]
+        message = [p for p in parameters if re.search(rf"\b{re.escape(p)}\b", text)]
+        missing = [p for p in parameters if p not in message and p not in ("self", "cls")]
         if missing:
             wrong.append(f"{name}: {', '.join(missing)}")
     assert wrong == []

@@ -127,8 +127,8 @@ def test_the_installed_wheel_works_without_the_repository(installation: Installa
 def readme_files() -> dict[str, str]:
     """The files of the example in README: each a code block after its marker."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    found = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return dict(found)
+    result = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return dict(result)
 
 
 def test_a_third_party_plugin_is_installed_trained_and_removed(
@@ -174,10 +174,10 @@ def test_a_new_project_is_listed_checked_and_uninstalled(installation: Installat
         installation.toolkit("list", "algorithms").stdout,
         re.MULTILINE,
     )
-    told = json.loads(installation.toolkit("check", "checked_method", "--json").stdout)
-    assert told["kind"] == "algorithm"
-    assert {rule["status"] for rule in told["rules"]} == {"passed"}
-    assert len(told["rules"]) > 20
+    output = json.loads(installation.toolkit("check", "checked_method", "--json").stdout)
+    assert output["kind"] == "algorithm"
+    assert {rule["status"] for rule in output["rules"]} == {"passed"}
+    assert len(output["rules"]) > 20
     installation.pip("uninstall", "--yes", "checked-method")
     shutil.rmtree(project)
     assert "checked_method" not in installation.toolkit("list", "algorithms").stdout

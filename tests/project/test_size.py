@@ -40,8 +40,8 @@ def test_a_part_is_below_its_limit(part: str) -> None:
 
 
 def test_the_training_code_is_below_6400_lines() -> None:
-    found = sizes()
-    assert sum(found[part]["code"] for part in TRAINING) < 6400
+    result = sizes()
+    assert sum(result[part]["code"] for part in TRAINING) < 6400
 
 
 def test_files_are_short() -> None:

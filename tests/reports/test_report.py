@@ -61,8 +61,8 @@ def with_member(compared: Comparison, row: int, seed: int, **changes: object) ->
     scores = own.scores
     if not member.completed:
         scores = {
-            name: spread({s: v for s, v in found.values.items() if s != seed})
-            for name, found in scores.items()
+            name: spread({s: v for s, v in result.values.items() if s != seed})
+            for name, result in scores.items()
         }
     rows[row] = replace(own, runs=members, scores=scores)
     return replace(compared, rows=tuple(rows))
@@ -93,8 +93,8 @@ def test_results_are_reported_with_spread_difference_and_p_value(tmp_path: Path)
     compared = comparison(tmp_path)
     first, second = (row.scores["test.accuracy"] for row in compared.rows)
     text = written(compared, tmp_path).text
-    for found in (first, second):
-        assert f"{found.mean:.4f} ± {found.deviation:.4f}" in text
+    for result in (first, second):
+        assert f"{result.mean:.4f} ± {result.deviation:.4f}" in text
     better = max(compared.rows, key=lambda row: row.scores["test.accuracy"].mean).name
     assert f"{better} has the highest mean test accuracy" in text
     difference = compared.rows[1].difference

@@ -147,10 +147,10 @@ def test_text_and_lines_stand_out_in_either_scheme(show: Show, scheme: str) -> N
     page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
     ground = page.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
-    found = page.execute_script(CONTRAST)
-    assert {"P", "TD", "TH", "svg text", "line", "dot"} <= found.keys()
+    result = page.execute_script(CONTRAST)
+    assert {"P", "TD", "TH", "svg text", "line", "dot"} <= result.keys()
     graphics = {"line", "dot"}
-    low = {k: v for k, v in found.items() if v < (3 if k in graphics else 4.5)}
+    low = {k: v for k, v in result.items() if v < (3 if k in graphics else 4.5)}
     assert low == {}
 
 

@@ -130,8 +130,8 @@ def test_no_table_has_an_interval_outside_of_its_range(tmp_path: Path) -> None:
     texts = [result.stdout, (tmp_path / "made" / "comparison.md").read_text("utf-8")]
     texts.append((tmp_path / "made" / "report.html").read_text("utf-8"))
     for text in texts:
-        told = re.findall(r"([+-]?[0-9.]+) to ([+-]?[0-9.]+)(?=\.|,|<| \|)", text)
-        assert len(told) >= 2
-        for ends in told:
+        message = re.findall(r"([+-]?[0-9.]+) to ([+-]?[0-9.]+)(?=\.|,|<| \|)", text)
+        assert len(message) >= 2
+        for ends in message:
             assert all(-1 <= float(end) <= 1 for end in ends), ends
         assert "logit scale" in text

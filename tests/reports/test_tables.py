@@ -26,7 +26,7 @@ RED = "[red]=a|b"
 @pytest.fixture
 def made(tmp_path: Path) -> Comparison:
     """A baseline, a row with a failed run and another learning rate, and an oracle."""
-    found = []
+    result = []
     for row, algo, first, lr in (
         ("plain", "supervised", 0.80, 0.002),
         (RED, "fixmatch", 0.90, 0.5),
@@ -37,12 +37,12 @@ def made(tmp_path: Path) -> Comparison:
                 tmp_path / f"{algo}{seed}", algo=algo, seed=seed, config={"lr": lr},
                 accuracy=first + (0.01 * seed if row == "plain" else 0.001 * seed**2),
             )  # fmt: skip
-            found.append((row, seed, path))
-    damaged = found[5][2] / "summary.json"
+            result.append((row, seed, path))
+    damaged = result[5][2] / "summary.json"
     summary = json.loads(damaged.read_text(encoding="utf-8"))
     summary |= {"status": "failed", "reason": "=loss was `nan`"}
     damaged.write_text(json.dumps(summary), encoding="utf-8")
-    return gather(found, name="toy <b>", baseline="plain", allow=["lr"])
+    return gather(result, name="toy <b>", baseline="plain", allow=["lr"])
 
 
 def shown(comparison: Comparison, *, terminal: bool) -> str:
@@ -161,8 +161,8 @@ def test_terminal_markdown_and_html_have_the_same_columns_and_numbers(
 
 
 def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
-    found = [(row.name, 0, row.runs[0].folder) for row in made.rows]
-    single = gather(found, name="one", baseline="plain", allow=["lr"])
+    result = [(row.name, 0, row.runs[0].folder) for row in made.rows]
+    single = gather(result, name="one", baseline="plain", allow=["lr"])
     page = markdown_page(single)
     assert "±" not in page
     assert "interval" not in page

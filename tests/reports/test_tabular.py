@@ -131,6 +131,6 @@ def test_every_table_of_ours_is_guarded(here: Path) -> None:
     Path("=in").mkdir()
     shutil.copy("mine.png", "=in/=1.png")
     for arguments in (("predict", "run", "=in"), ("pseudo-label", "run", ".", "--uncertain", "9")):
-        told = call(*arguments).stdout
-        assert not [line for line in told.splitlines() if line[0] in "=+-@"]
-        assert "'=in/=1.png" in told or "./=in/=1.png" in told
+        output = call(*arguments).stdout
+        assert not [line for line in output.splitlines() if line[0] in "=+-@"]
+        assert "'=in/=1.png" in output or "./=in/=1.png" in output

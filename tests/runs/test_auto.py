@@ -64,19 +64,19 @@ def test_the_preferred_one_is_kept_unless_another_leads_significantly() -> None:
 
 
 def test_candidates_come_by_rank_and_are_no_upper_bounds() -> None:
-    found = candidates(pretrained=True)
-    names = [candidate.algorithm for candidate in found]
+    result = candidates(pretrained=True)
+    names = [candidate.algorithm for candidate in result]
     assert names[0] == "graph_probe"
     assert {"linear_probe", "label_spreading"} <= set(names)
     for tuned in (False, True):  # what is fitted at once comes before what trains the backbone
         ranks = [
             registry.load("algorithms", candidate.algorithm).auto_rank
-            for candidate in found
+            for candidate in result
             if candidate.tuned is tuned
         ]
         assert ranks == sorted(ranks, reverse=True)
         assert min(ranks) > 0
-    assert [c.tuned for c in found] == sorted(c.tuned for c in found)
+    assert [c.tuned for c in result] == sorted(c.tuned for c in result)
     assert "fully_supervised" not in names
     scratch = [candidate.algorithm for candidate in candidates(pretrained=False)]
     assert scratch
@@ -92,14 +92,14 @@ def test_candidates_come_by_rank_and_are_no_upper_bounds() -> None:
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every experiment that the choice prepares."""
-    found = []
+    result = []
 
     def kept(*arguments: Any, **more: Any) -> Any:
-        found.append(prepare(*arguments, **more))
-        return found[-1]
+        result.append(prepare(*arguments, **more))
+        return result[-1]
 
     monkeypatch.setattr(auto, "prepare", kept)
-    return found
+    return result
 
 
 def test_a_fold_predicts_the_same_as_a_run_without_the_labels(folder: Path) -> None:
@@ -138,8 +138,8 @@ def test_from_random_weights_the_default_is_selected_immediately(
 
 
 def test_options_of_auto_are_refused(folder: Path) -> None:
-    told = refusal("run", *flags(folder, algo="auto"), "--set", "auto.k=3")
-    assert "auto.k" in told
+    message = refusal("run", *flags(folder, algo="auto"), "--set", "auto.k=3")
+    assert "auto.k" in message
 
 
 # --- runs ---------------------------------------------------------------------------------------

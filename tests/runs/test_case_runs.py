@@ -64,12 +64,12 @@ def base(cases: Path, tmp_path: Path) -> Path:
 
 def test_30_supervised_needs_no_unlabeled_images(base: Path, tmp_path: Path) -> None:
     arguments = (*RUN, "--algo", "supervised", "--data", base, "--output")
-    told = call(*arguments, tmp_path / "with")
-    assert told.returncode == 0
-    assert "supervised does not use the 12 unlabeled images" in told.stdout
+    message = call(*arguments, tmp_path / "with")
+    assert message.returncode == 0
+    assert "supervised does not use the 12 unlabeled images" in message.stdout
     shutil.rmtree(base / "unlabeled")
-    told = call(*arguments, tmp_path / "without")
-    assert told.returncode == 0, told.stderr
+    message = call(*arguments, tmp_path / "without")
+    assert message.returncode == 0, message.stderr
     summary = json.loads((tmp_path / "without" / "summary.json").read_text("utf-8"))
     assert summary["counts"]["unlabeled"] == 0
 
@@ -214,11 +214,11 @@ def test_41_a_terminal_with_few_capabilities(
         stderr=writer,
     ) as process:
         os.close(writer)
-        said = b""
+        stated = b""
         while chunk := read_some(reader):
-            said += chunk
+            stated += chunk
     os.close(reader)
-    text = said.decode()
+    text = stated.decode()
     assert process.returncode == 0, text
     if env.get("TERM") == "dumb":
         assert "\x1b" not in text

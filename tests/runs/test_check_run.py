@@ -32,9 +32,9 @@ def test_a_complete_run(whole: Path) -> None:
     result = call("check-run", whole)
     assert (result.returncode, result.stderr) == (0, "")
     assert "completed, whole (13 files checked, and its data)" in result.stdout
-    found = json.loads(call("check-run", whole, "--json").stdout)
-    assert (found["status"], found["faults"]) == ("completed", [])
-    assert "checkpoints/best.pt" in found["checked"]
+    actual = json.loads(call("check-run", whole, "--json").stdout)
+    assert (actual["status"], actual["faults"]) == ("completed", [])
+    assert "checkpoints/best.pt" in actual["checked"]
     assert hashes(whole) == before
 
 
@@ -68,7 +68,7 @@ def double_row(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (remove("config.yaml"), "config.yaml: missing"),
         (remove("log.txt"), "log.txt: missing"),
@@ -91,24 +91,24 @@ def double_row(run: Path) -> None:
         (other_predictions, "its test scores are not those of summary.json"),
     ],
 )  # fmt: skip
-def test_damage_is_reported(damage: Damage, told: str, run: Path) -> None:
+def test_damage_is_reported(damage: Damage, message: str, run: Path) -> None:
     damage(run)
     result = call("check-run", run)
     assert result.returncode == 1, result.stdout
-    assert told in result.stderr
+    assert message in result.stderr
     assert all(line.startswith("error: ") for line in result.stderr.splitlines())
-    found = json.loads(call("check-run", run, "--json").stdout)
-    assert any(told in fault for fault in found["faults"])
+    actual = json.loads(call("check-run", run, "--json").stdout)
+    assert any(message in fault for fault in actual["faults"])
 
 
 def forge(run: Path) -> None:
-    told = json.loads((run / "summary.json").read_text())
-    told["test"]["accuracy"] = 0.99
-    (run / "summary.json").write_text(json.dumps(told))
+    values = json.loads((run / "summary.json").read_text())
+    values["test"]["accuracy"] = 0.99
+    (run / "summary.json").write_text(json.dumps(values))
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "text"),
     [
         (change("config.yaml", "lr: 0.002", "lr: 0.003"), "record.json: fingerprint is"),
         (change("config.yaml", "batch_size: 8", "batch_size: null"), "record.json: fingerprint is"),
@@ -119,26 +119,26 @@ def forge(run: Path) -> None:
     ],
 )
 def test_a_run_that_contradicts_itself_is_in_no_report(
-    damage: Damage, told: str, run: Path, tmp_path: Path
+    damage: Damage, text: str, run: Path, tmp_path: Path
 ) -> None:
     damage(run)
     message = refusal("report", run)
     assert len(message.splitlines()) == 1
     assert "contradicts itself" in message
-    assert told in message
+    assert text in message
     assert str(run) in message
     assert not (run / "report.html").exists()
     checked = call("check-run", run)
     assert checked.returncode == 1
-    assert told in checked.stderr
+    assert text in checked.stderr
 
 
 def test_scores_may_differ_in_their_last_digits(run: Path) -> None:
-    told = json.loads((run / "summary.json").read_text())
+    values = json.loads((run / "summary.json").read_text())
     for name in ("nll", "ece"):  # sums, which another processor cuts otherwise
-        told["test"][name] *= 1 + 1e-12
-    told["test"]["interval"][0] += 0.01  # drawn, by whatever numpy was there
-    (run / "summary.json").write_text(json.dumps(told))
+        values["test"][name] *= 1 + 1e-12
+    values["test"]["interval"][0] += 0.01  # drawn, by whatever numpy was there
+    (run / "summary.json").write_text(json.dumps(values))
     assert call("report", run).returncode == 0
     assert call("check-run", run).returncode == 0
 

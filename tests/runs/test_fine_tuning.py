@@ -97,8 +97,8 @@ def test_the_defaults_of_a_frozen_backbone() -> None:
 
 def test_options_of_an_algorithm_for_pretrained_weights() -> None:
     def options(**keys: Any) -> tuple[float, int]:
-        found: Any = configured(algo="fixmatch", **keys).algorithm
-        return found.confidence_threshold, found.unlabeled_ratio
+        result: Any = configured(algo="fixmatch", **keys).algorithm
+        return result.confidence_threshold, result.unlabeled_ratio
 
     assert options() == options(model={"freeze": "bn"}) == (0.8, 1)
     assert options(fixmatch={"confidence_threshold": 0.9}) == (0.9, 1)
@@ -140,9 +140,9 @@ def test_the_head_of_a_run_starts_calibrated(data: Path) -> None:
 
 def test_small_images_get_a_small_size() -> None:
     sides = (16, 32, 50, 70, 112, 500)
-    found = {t: [size_for("resnet50", side, trained=t) for side in sides] for t in (False, True)}
-    assert found[False] == [128, 128, 128, 160, 224, 224]
-    assert found[True] == [64, 64, 128, 160, 224, 224]
+    result = {t: [size_for("resnet50", side, trained=t) for side in sides] for t in (False, True)}
+    assert result[False] == [128, 128, 128, 160, 224, 224]
+    assert result[True] == [64, 64, 128, 160, 224, 224]
     # A position table is for one size.
     assert size_for("vit_tiny_patch16_224", 32, trained=True) == 224
     assert size_for("wrn_28_2", 32, trained=True) is None
@@ -186,8 +186,8 @@ def test_a_bounded_graph_computes_only_the_features_it_uses(data: Path) -> None:
 
 
 def trial(name: str, hits: list[int], tested: list[int], overrides: dict[str, Any]) -> Trial:
-    found = Candidate(name, name, overrides)
-    return Trial(found, np.array(tested, dtype=bool), np.array(hits, dtype=bool), 1.0)
+    result = Candidate(name, name, overrides)
+    return Trial(result, np.array(tested, dtype=bool), np.array(hits, dtype=bool), 1.0)
 
 
 def fixed(monkeypatch: pytest.MonkeyPatch, right: int) -> list[str]:
@@ -224,13 +224,13 @@ def test_fine_tuning_is_chosen_where_frozen_features_fail(
     config = yaml.read(out / "config.yaml")
     assert (config["algo"], config["model"]["freeze"]) == ("supervised", "bn")
     assert (config["steps"], float(config["lr"])) == ("2", 5e-3)
-    found = json.loads((out / "record.json").read_text())["auto"]
-    assert found["name"] == "supervised (fine-tuned)"
-    assert found["overrides"] == {"model": {"freeze": "bn"}, "supervised": {"strong": True}}
+    result = json.loads((out / "record.json").read_text())["auto"]
+    assert result["name"] == "supervised (fine-tuned)"
+    assert result["overrides"] == {"model": {"freeze": "bn"}, "supervised": {"strong": True}}
     assert config["supervised"]["strong"] == "true"
     again = call(*typed, "--continue")
     assert again.returncode == 0, again.stderr
-    assert json.loads((out / "record.json").read_text())["auto"] == found
+    assert json.loads((out / "record.json").read_text())["auto"] == result
 
 
 @pytest.mark.usefixtures("weights")
@@ -268,7 +268,7 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
 
     monkeypatch.setattr(auto_trials, "_without_fold", watched)
     _, choice = auto.choose(own(data, algo="auto"))
-    tuned = [found for found in choice.trials if found.candidate.tuned]
+    tuned = [result for result in choice.trials if result.candidate.tuned]
     assert seen[0] == "supervised"
     assert [t.candidate.algorithm for t in tuned] == ["supervised", "fixmatch", "simple"]
     assert all(t.tested.sum() >= 3 for t in tuned)  # a fold of two
@@ -347,11 +347,11 @@ def test_more_folds_are_tried_while_the_lead_is_undecided(
     def tested(shift: int) -> int:
         answers = iter(torch.eye(3)[(labels[held_out] + shift) % 3] for _, held_out in folds)
         monkeypatch.setattr(auto_trials, "predict", lambda *given: next(answers))
-        found = auto_trials.tuned_trial(
+        result = auto_trials.tuned_trial(
             tuned, candidate, experiment, folds, best, limit=float("inf")
         )
-        assert found is not None
-        return int(found.tested.sum())
+        assert result is not None
+        return int(result.tested.sum())
 
     assert tested(shift=0) == 6  # 3 of 3 are chance in one case of eight, 6 of 6 in one of 64
     assert tested(shift=1) == 3  # no better on the first fold

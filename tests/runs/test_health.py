@@ -55,11 +55,11 @@ def within(first: int, last: int, **values: float) -> Change:
 
 
 def only(rows: list[dict[str, float]], *words: str) -> str:
-    found = alarms(rows, steps=STEPS)
-    assert len(found) == 1, found
+    result = alarms(rows, steps=STEPS)
+    assert len(result) == 1, result
     for word in words:
-        assert word in found[0], found[0]
-    return found[0]
+        assert word in result[0], result[0]
+    return result[0]
 
 
 def test_a_healthy_run_has_no_alarm() -> None:
@@ -195,15 +195,15 @@ def test_alarms_of_the_first_rows_are_unchanged() -> None:
             | ({"validation.accuracy": 0.1} if step >= 700 else {})
         )
     )
-    told: list[str] = []
+    message: list[str] = []
     for count in range(1, len(rows) + 1):
-        found = alarms(rows[:count], steps=STEPS)
-        assert found[: len(told)] == told
-        told = found
-    assert len(told) == 3
-    assert "passed the threshold" in told[0]
-    assert "'pair'" in told[1]
-    assert "fell from" in told[2]
+        result = alarms(rows[:count], steps=STEPS)
+        assert result[: len(message)] == message
+        message = result
+    assert len(message) == 3
+    assert "passed the threshold" in message[0]
+    assert "'pair'" in message[1]
+    assert "fell from" in message[2]
 
 
 def test_each_alarm_is_printed_once_and_not_again_after_resume(
@@ -211,18 +211,18 @@ def test_each_alarm_is_printed_once_and_not_again_after_resume(
 ) -> None:
     rows = run(within(400, 900, coverage=0.0))
 
-    def told(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    def messages(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
         with TrainingProgress(Console(quiet=True), STEPS, before) as course:
             for row in after:
                 course.row(row | {"seconds": 1.0})
         return capsys.readouterr().out.splitlines()
 
-    (line,) = told([], rows)
+    (line,) = messages([], rows)
     assert line.startswith("warning: from step 400 to 600 at most 0.00%")
     middle = next(i for i, row in enumerate(rows) if row["step"] == 500) + 1
-    assert told(rows[:middle], rows[middle:]) == [line]
+    assert messages(rows[:middle], rows[middle:]) == [line]
     later = next(i for i, row in enumerate(rows) if row["step"] == 700) + 1
-    assert told(rows[:later], rows[later:]) == []
+    assert messages(rows[:later], rows[later:]) == []
 
 
 def test_a_warning_of_a_run_is_in_its_summary(tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ def test_every_algorithm_is_killed() -> None:
 @pytest.mark.parametrize("algo", SUITE)
 def test_a_killed_run_resumes_to_the_same_result(algo: str, images: Path, tmp_path: Path) -> None:
     count, reads_files = SUITE[algo]
-    found = kill_resume.kill_and_compare(
+    result = kill_resume.kill_and_compare(
         algo, images if reads_files else None, count, random.Random(f"suite {algo}"), tmp_path
     )
-    assert found.count == count
-    assert found.differences == []
+    assert result.count == count
+    assert result.differences == []
 
 
 @pytest.mark.slow
@@ -47,10 +47,10 @@ def test_a_run_killed_repeatedly(
 ) -> None:
     # 20 in all: two of each, and four of the two that keep the most state.
     count = 1 if algo in ("supervised", "fully_supervised") else 2
-    found = kill_resume.kill_and_compare(
+    result = kill_resume.kill_and_compare(
         algo, images if reads_files else None, count, random.Random(f"slow {algo}"), tmp_path
     )
-    assert found.differences == []
+    assert result.differences == []
 
 
 def test_a_difference_is_detected(images: Path, tmp_path: Path) -> None:
@@ -60,6 +60,6 @@ def test_a_difference_is_detected(images: Path, tmp_path: Path) -> None:
         arguments = [*kill_resume.arguments_of("supervised", None, run), "--seed", str(seed)]
         log, cache = tmp_path / "log.txt", tmp_path / "cache"
         kill_resume.finished(kill_resume.start(arguments, log, cache), log)
-    told = " ".join(kill_resume.differences(*runs))
+    message = " ".join(kill_resume.differences(*runs))
     for name in ("metrics.jsonl", "predictions.npz", "last.pt: .model", "best.pt: .weights"):
-        assert name in told
+        assert name in message

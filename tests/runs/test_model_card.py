@@ -78,34 +78,34 @@ def test_the_front_matter(digits: Path, own: Path) -> None:
 def test_the_numbers_are_those_of_the_summary(digits: Path) -> None:
     card = card_of(digits)
     summary = json.loads((digits / "summary.json").read_text("utf-8"))
-    found = {row[0]: row[1:] for row in rows(card)}
+    result = {row[0]: row[1:] for row in rows(card)}
     for part in ("test", "validation"):
         scores = summary[part]
         low, high = scores["interval"]
-        assert found[part] == [
+        assert result[part] == [
             str(scores["count"]),
             f"{scores['accuracy']:.4f}",
             f"{low:.4f} to {high:.4f}",
             *(f"{scores[key]:.4f}" for key in ("balanced_accuracy", "macro_f1", "ece", "nll")),
         ]
     for name, own in summary["test"]["per_class"].items():
-        _, _, test, accuracy = found[name]
+        _, _, test, accuracy = result[name]
         assert (test, accuracy) == (str(own["count"]), f"{own['accuracy']:.4f}")
-    labeled = sum(int(found[name][0]) for name in summary["classes"])
+    labeled = sum(int(result[name][0]) for name in summary["classes"])
     assert labeled == summary["counts"]["labeled"] == 40
     for part, count in summary["counts"].items():
         assert f"{count} {part}" in card
-    assert found["seed"] == ["3"]
-    assert found["fingerprint of what comparisons hold equal"] == [summary["fingerprint"]]
-    assert found["time"] == [f"{summary['seconds']:.1f} s"]
-    assert f"ssl-toolkit {ssl_toolkit.__version__}" in found["versions"][0]
-    assert f"of step {summary['best_step']}, the best on validation" in found["weights"][0]
+    assert result["seed"] == ["3"]
+    assert result["fingerprint of what comparisons hold equal"] == [summary["fingerprint"]]
+    assert result["time"] == [f"{summary['seconds']:.1f} s"]
+    assert f"ssl-toolkit {ssl_toolkit.__version__}" in result["versions"][0]
+    assert f"of step {summary['best_step']}, the best on validation" in result["weights"][0]
 
 
 def test_options_that_are_not_the_default(digits: Path, own: Path) -> None:
     what = "its options that are not the default"
-    found = {row[0]: row[1:] for row in rows(card_of(digits))}
-    assert sorted(found[what][0].split(", ")) == [
+    result = {row[0]: row[1:] for row in rows(card_of(digits))}
+    assert sorted(result[what][0].split(", ")) == [
         "confidence_threshold 0.8",
         "unlabeled_ratio 2",
     ]

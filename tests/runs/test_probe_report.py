@@ -71,13 +71,13 @@ def test_the_sentence_follows_the_interval() -> None:
     none = np.empty((0, 2)), np.empty(0, dtype=np.int64)
     probe = result([], labels.tolist())
 
-    def told(ours: np.ndarray, probe: ProbeResult = probe) -> str:
+    def message(ours: np.ndarray, probe: ProbeResult = probe) -> str:
         return verdict(compare_with_probe(probe, {"validation": none, "test": (ours, labels)}))
 
-    assert told(wrong).startswith("training hurt: the linear probe is better")
-    assert told(right).startswith("whether training paid can't be decided")
+    assert message(wrong).startswith("training hurt: the linear probe is better")
+    assert message(right).startswith("whether training paid can't be decided")
     worse = result([], (1 - labels).tolist())
-    text = told(right, worse)
+    text = message(right, worse)
     assert text.startswith("training paid: +100.0 points over the linear probe's 0.0 % on 100 test")
     assert "95 % interval" in text
     row = compare_with_probe(worse, {"validation": none, "test": (right, labels)})

@@ -135,17 +135,17 @@ def test_an_edited_configuration_is_refused_with_its_keys(stopped: Path) -> None
     change(stopped / "config.yaml", "\nlr: 0.002\n", "\nlr: 0.01\n")
     change(stopped / "config.yaml", "confidence_threshold: 0.95", "confidence_threshold: 0.5")
     before = hashes(stopped)
-    told = refusal("resume", stopped)
-    assert len(told.splitlines()) == 1
-    assert "lr is 0.01, was 0.002" in told
-    assert "fixmatch.confidence_threshold is 0.5, was 0.95" in told
-    assert "config.yaml" in told
+    message = refusal("resume", stopped)
+    assert len(message.splitlines()) == 1
+    assert "lr is 0.01, was 0.002" in message
+    assert "fixmatch.confidence_threshold is 0.5, was 0.95" in message
+    assert "config.yaml" in message
     assert hashes(stopped) == before
     assert "was 0.002" in refusal("resume", stopped, "--steps", "9")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("\nbatch_size: 8\n", "\nbatch_size: null\n", "batch_size: must not be null"),
         ("\nlr: 0.002\n", "\nlr: null\n", "lr: must not be null"),
@@ -154,11 +154,11 @@ def test_an_edited_configuration_is_refused_with_its_keys(stopped: Path) -> None
     ],
 )
 def test_a_key_that_is_set_to_null_is_a_change(
-    old: str, new: str, told: str, stopped: Path
+    old: str, new: str, message: str, stopped: Path
 ) -> None:
     change(stopped / "config.yaml", old, new)
-    assert told in refusal("resume", stopped)
-    assert told in refusal("resume", stopped, "--steps", "9")
+    assert message in refusal("resume", stopped)
+    assert message in refusal("resume", stopped, "--steps", "9")
 
 
 def test_an_omitted_setting_is_another_configuration(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_without_a_complete_checkpoint_nothing_restarts_silently(stopped: Path) 
     for name in ("last.pt", "last-1.pt"):
         (stopped / "checkpoints" / name).write_bytes(b"nothing")
     before = hashes(stopped)
-    told = refusal("resume", stopped)
-    assert str(stopped / "checkpoints" / "last.pt") in told
-    assert str(stopped / "checkpoints" / "last-1.pt") in told
-    assert "--overwrite" in told
+    message = refusal("resume", stopped)
+    assert str(stopped / "checkpoints" / "last.pt") in message
+    assert str(stopped / "checkpoints" / "last-1.pt") in message
+    assert "--overwrite" in message
     shutil.rmtree(stopped / "checkpoints")
     assert "checkpoints are gone" in refusal("resume", stopped)
     assert {k: v for k, v in before.items() if "/" not in k or "model" in k} == hashes(stopped)
@@ -203,8 +203,8 @@ def test_a_run_killed_before_its_first_checkpoint_restarts(
     shutil.rmtree(stopped / "checkpoints")
     for name in ("metrics.jsonl", "metrics.csv"):
         (stopped / name).unlink(missing_ok=True)
-    told = summary(stopped) | {"status": "running", "steps": 0}
-    (stopped / "summary.json").write_text(json.dumps(told))
+    message = summary(stopped) | {"status": "running", "steps": 0}
+    (stopped / "summary.json").write_text(json.dumps(message))
     result = call("resume", without_limit(stopped))
     assert result.returncode == 0
     assert "after step 0 of 4" in result.stdout
@@ -231,8 +231,8 @@ def test_a_folder_in_use_is_kept(stopped: Path) -> None:
 
     before = hashes(stopped)
     with hold(stopped):
-        told = refusal("resume", stopped)
-        assert f"in use by process {os.getpid()} on host" in told
+        message = refusal("resume", stopped)
+        assert f"in use by process {os.getpid()} on host" in message
         assert "in use" in refusal(*DIGITS, *ALGO, "--overwrite", "--output", stopped)
     assert hashes(stopped) == before
 
@@ -262,8 +262,8 @@ def test_a_disk_that_is_full_at_the_start_leaves_no_folder(tmp_path: Path) -> No
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:
-        told = refusal(*DIGITS, *ALGO, "--output", tmp_path / "run")
+        message = refusal(*DIGITS, *ALGO, "--output", tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "File too large" in told
+    assert "File too large" in message
     assert not (tmp_path / "run").exists()

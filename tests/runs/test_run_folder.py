@@ -150,12 +150,12 @@ def test_evaluate_gives_the_scores_of_the_summary(run: Path) -> None:
     before = hashes(run)
     result = call("evaluate", run, "--json")
     assert result.returncode == 0, result.stderr
-    found = strict_json(result.stdout)
+    actual = strict_json(result.stdout)
     for part in ("validation", "test"):
-        assert np.sum(found[part].pop("confusion")) == found[part]["count"]
-    assert found == {k: summary(run)[k] for k in ("validation", "test")}
-    told = call("evaluate", run).stdout
-    assert f"test accuracy: {summary(run)['test']['accuracy']:.4f} of 359 images" in told
+        assert np.sum(actual[part].pop("confusion")) == actual[part]["count"]
+    assert actual == {k: summary(run)[k] for k in ("validation", "test")}
+    output = call("evaluate", run).stdout
+    assert f"test accuracy: {summary(run)['test']['accuracy']:.4f} of 359 images" in output
     assert hashes(run) == before
 
 

@@ -59,12 +59,16 @@ def signals_in_step(monkeypatch: pytest.MonkeyPatch, step: int, number: int) -> 
 
 def test_a_time_limit_gives_the_test_result_so_far(limited: tuple[Path, str]) -> None:
     run, printed = limited
-    told = summary(run)
-    assert (told["status"], told["steps"], told["reason"]) == ("interrupted", 1, "the time limit")
-    found = predictions(run)
-    right = found["test_probabilities"].argmax(axis=1) == found["test_labels"]
-    assert told["test"]["accuracy"] == pytest.approx(right.mean())
-    assert f"test accuracy: {told['test']['accuracy']:.4f}" in printed
+    values = summary(run)
+    assert (values["status"], values["steps"], values["reason"]) == (
+        "interrupted",
+        1,
+        "the time limit",
+    )
+    result = predictions(run)
+    right = result["test_probabilities"].argmax(axis=1) == result["test_labels"]
+    assert values["test"]["accuracy"] == pytest.approx(right.mean())
+    assert f"test accuracy: {values['test']['accuracy']:.4f}" in printed
     assert f"ssl-toolkit resume {run}" in printed.splitlines()[-1]
     checked = call("check-run", run)
     assert checked.returncode == 0, checked.stdout
@@ -117,9 +121,9 @@ def test_a_step_longer_than_the_grace_period_is_kept_and_tested(
     signals_in_step(monkeypatch, 3, number)
     ended = call(*LONG, "--output", tmp_path / "run")
     assert ended.returncode == status, ended.stderr
-    told = summary(tmp_path / "run")
-    assert (told["status"], told["steps"]) == ("interrupted", 3)
-    assert told["test"]["count"] > 0
+    values = summary(tmp_path / "run")
+    assert (values["status"], values["steps"]) == ("interrupted", 3)
+    assert values["test"]["count"] > 0
     assert (tmp_path / "run" / "predictions.npz").exists()
     assert ("press Ctrl-C again" in ended.stdout) == (number == signal.SIGINT)
     assert call("check-run", tmp_path / "run").returncode == 0
@@ -132,8 +136,8 @@ def test_a_long_test_is_skipped_after_sigterm(
     monkeypatch.setattr(execute, "prediction_seconds", lambda experiment: 1.0)
     ended = call(*LONG, "--output", tmp_path / "run")
     assert ended.returncode == 143
-    told = summary(tmp_path / "run")
-    assert (told["steps"], told["validation"], told["test"]) == (2, None, None)
+    values = summary(tmp_path / "run")
+    assert (values["steps"], values["validation"], values["test"]) == (2, None, None)
     assert "not tested" in ended.stdout
     assert not (tmp_path / "run" / "predictions.npz").exists()
 
@@ -151,9 +155,9 @@ def test_a_second_signal_skips_the_test(
     monkeypatch.setattr(execute, "predict_parts", interrupted)
     ended = call(*LONG, *(() if first else LIMIT), "--output", tmp_path / "run")
     assert ended.returncode == 130
-    told = summary(tmp_path / "run")
-    assert (told["status"], told["reason"], told["test"]) == ("interrupted", "SIGINT", None)
-    assert told["steps"] == (2 if first else 1)
+    values = summary(tmp_path / "run")
+    assert (values["status"], values["reason"], values["test"]) == ("interrupted", "SIGINT", None)
+    assert values["steps"] == (2 if first else 1)
 
 
 def test_the_grace_period_follows_the_longest_step() -> None:
@@ -178,10 +182,10 @@ def test_the_grace_period_follows_the_longest_step() -> None:
 
 def test_the_estimate_is_printed_once_after_three_steps(tmp_path: Path) -> None:
     printed = call(*RUN, "--steps", "7", "--eval-every", "7", "--output", tmp_path / "run").stdout
-    told = [line for line in printed.splitlines() if "a step, about" in line]
-    assert len(told) == 1
-    assert told[0].startswith("step 3/7: ")
-    assert told[0].endswith(" left")
+    output = [line for line in printed.splitlines() if "a step, about" in line]
+    assert len(output) == 1
+    assert output[0].startswith("step 3/7: ")
+    assert output[0].endswith(" left")
     assert "warning" not in printed
     # A resumed run is estimated too; the last step leaves nothing to estimate.
     more = call("resume", tmp_path / "run", "--steps", "10").stdout

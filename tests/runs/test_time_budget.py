@@ -190,22 +190,22 @@ def test_speeds_are_measured_on_noise_and_leave_nothing(
     keys = {"pretrained": False, "backbone": "timm:test_resnet", "image_size": 32, "batch_size": 4}
     config = resolve_config(configured(data, model={"freeze": freeze}, **keys))[0]
     table, split, _ = split_of(load_table(config.settings, lazily=True), config.settings)
-    found = measure_speeds(config, table, split, ready=False)
-    assert found.costs is not None
-    assert found.costs.step > 0
-    assert found.on_features == (freeze == "backbone")
-    assert (found.plain > 0) == (found.view > 0) == (freeze == "backbone")
-    assert found.read > 0
+    result = measure_speeds(config, table, split, ready=False)
+    assert result.costs is not None
+    assert result.costs.step > 0
+    assert result.on_features == (freeze == "backbone")
+    assert (result.plain > 0) == (result.view > 0) == (freeze == "backbone")
+    assert result.read > 0
     assert not list(feature_root().glob("*.npy"))
     assert not list((tmp_path / "cache").rglob("*.partial"))
     again = measure_speeds(config, table, split, ready=True)
     assert (again.read, again.plain, again.view) == (0, 0, 0)
     # Twice the side is four times the work, but for steps on features.
-    scaled = found.scaled(4)
+    scaled = result.scaled(4)
     assert scaled.costs is not None
-    factor = 1 if found.on_features else 4
-    assert scaled.costs.step == pytest.approx(factor * found.costs.step)
-    assert scaled.plain == pytest.approx(4 * found.plain)
+    factor = 1 if result.on_features else 4
+    assert scaled.costs.step == pytest.approx(factor * result.costs.step)
+    assert scaled.plain == pytest.approx(4 * result.plain)
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -277,8 +277,8 @@ def test_a_comparison_names_its_own_budget() -> None:
     with pytest.raises(ConfigError, match="use --budget minutes=5") as error:
         load_comparison([], {"algos": "supervised,fixmatch", "minutes": "5"})
     assert len(error.value.messages) == 1
-    told = refusal("compare", "--algos", "supervised,fixmatch", "--minutes", "5")
-    assert len(told.splitlines()) == 1
+    message = refusal("compare", "--algos", "supervised,fixmatch", "--minutes", "5")
+    assert len(message.splitlines()) == 1
 
 
 def test_the_budget_of_a_comparison_measures_steps_on_features(

@@ -60,8 +60,10 @@ def test_weights_that_would_run_code(zipped: bool, mark: Path, tmp_path: Path) -
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(ModelError, match=r"weights\.pt was not loaded.*(posix|nt)\.system"):
         read_weights(path)
-    told = refusal(*DIGITS, "--algo", "supervised", "--weights", path, "--output", tmp_path / "run")
-    assert str(path) in told
+    message = refusal(
+        *DIGITS, "--algo", "supervised", "--weights", path, "--output", tmp_path / "run"
+    )
+    assert str(path) in message
     assert not mark.exists()
     assert not (tmp_path / "run").exists()
 
@@ -130,8 +132,8 @@ def test_a_split_that_names_files_outside(run: Path, tmp_path: Path) -> None:
     content["unlabeled"] += ["../../../etc/passwd", "/etc/hostname"]
     split = tmp_path / "split.json"
     split.write_text(json.dumps(content))
-    told = refusal(*DIGITS, "--algo", "simple", "--split", split, "--output", tmp_path / "new")
-    assert "doesn't have: ../../../etc/passwd, /etc/hostname" in told
+    messages = refusal(*DIGITS, "--algo", "simple", "--split", split, "--output", tmp_path / "new")
+    assert "doesn't have: ../../../etc/passwd, /etc/hostname" in messages
 
 
 @pytest.mark.parametrize("deep", ['{"a":' * 5000, "[" * 100_000])

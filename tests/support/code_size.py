@@ -23,12 +23,12 @@ LAYOUT = {
 @cache
 def sizes() -> dict[str, Counter[str]]:
     """For each part of the core, and ``plugins``: files, lines, code, docstrings, statements."""
-    found: dict[str, Counter[str]] = {}
+    result: dict[str, Counter[str]] = {}
     for path in sorted([*CORE.rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]):
         parts = path.relative_to(CORE if path.is_relative_to(CORE) else ROOT).parts
         part = parts[0] if len(parts) > 1 else "single files"
-        found.setdefault(part, Counter()).update(size_of(path.read_text("utf-8")))
-    return found
+        result.setdefault(part, Counter()).update(size_of(path.read_text("utf-8")))
+    return result
 
 
 def size_of(source: str) -> Counter[str]:

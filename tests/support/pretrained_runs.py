@@ -63,11 +63,11 @@ def keys(folder: Path, backbone: str = "test_resnet", **changes: Any) -> dict[st
 def flags(folder: Path, backbone: str = "test_resnet", **changes: Any) -> list[str]:
     """`keys` as options of the command line."""
     given = keys(folder, backbone, **changes)
-    found = []
+    result = []
     for key, value in given.items():
         flag = f"--{key.replace('_', '-')}"
-        found += [flag] if value is True else [flag, str(value)]
-    return found
+        result += [flag] if value is True else [flag, str(value)]
+    return result
 
 
 def config(folder: Path, backbone: str = "test_resnet", **changes: Any) -> RunConfig:

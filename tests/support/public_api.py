@@ -39,8 +39,8 @@ def _members(path: str, owner: type) -> Iterator[str]:
     )
     for name, annotation in annotations.items():
         if not name.startswith("_"):
-            told = getattr(annotation, "__forward_arg__", annotation)
-            yield f"{path}.{name}: {told}{_default(owner, name, fields)}"
+            message = getattr(annotation, "__forward_arg__", annotation)
+            yield f"{path}.{name}: {message}{_default(owner, name, fields)}"
     for name, member in vars(owner).items():
         if name == "__init__" and not fields and inspect.isfunction(member):
             yield f"{path}{_signature(member)}"

@@ -53,8 +53,8 @@ def carry_out_shared(jobs: Sequence[dict[str, Any]], ranks: int, scratch: Path) 
     ]
     try:
         for process in processes:
-            told, _ = process.communicate(timeout=240)
-            assert process.returncode == 0, told
+            message, _ = process.communicate(timeout=240)
+            assert process.returncode == 0, message
     finally:
         for process in processes:
             process.kill()

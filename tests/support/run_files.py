@@ -33,14 +33,14 @@ def metrics(run: Path, *, timings: bool = False) -> list[dict[str, Any]]:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = strict_json((run / "summary.json").read_text("utf-8"))
-    return found
+    result: dict[str, Any] = strict_json((run / "summary.json").read_text("utf-8"))
+    return result
 
 
 def weights(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
     state = torch.load(run / "checkpoints" / f"{which}.pt", weights_only=True)
-    found: dict[str, torch.Tensor] = state["model"] if which == "last" else state["weights"]
-    return found
+    result: dict[str, torch.Tensor] = state["model"] if which == "last" else state["weights"]
+    return result
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -60,13 +60,13 @@ def _lines() -> Iterator[str]:
 
 
 def _property(schema: dict[str, Any], section: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = schema["properties"]
+    result: dict[str, Any] = schema["properties"]
     if section:
-        holder = found[section]
+        holder = result[section]
         branches = [holder, *holder.get("anyOf", []), *holder.get("oneOf", [])]
         reference = next(branch["$ref"] for branch in branches if "$ref" in branch)
-        found = schema["$defs"][reference.rpartition("/")[2]]["properties"]
-    own: dict[str, Any] = found[name]
+        result = schema["$defs"][reference.rpartition("/")[2]]["properties"]
+    own: dict[str, Any] = result[name]
     return own
 
 

@@ -62,16 +62,16 @@ _OPENING = re.compile(r'(?<=""")(?:What|Whether)\b')
 
 def findings(name: str, text: str) -> list[str]:
     """Return each unwanted word of a text, with its line and what to write in its place."""
-    found = []
+    result = []
     for number, line in enumerate(text.splitlines(), 1):
         for instead, pattern in _BOUNDED.items():
             for match in pattern.finditer(line):
                 alias = name in ALIASES and "labelled" in match[0].lower()
                 if not alias:
-                    found.append(f"{name}:{number}: {match[0]!r} (write: {instead})")
+                    result.append(f"{name}:{number}: {match[0]!r} (write: {instead})")
         if name.endswith(".py") and (match := _OPENING.search(line)):
-            found.append(f"{name}:{number}: {match[0]!r} opens it (write: Return, True if)")
-    return found
+            result.append(f"{name}:{number}: {match[0]!r} opens it (write: Return, True if)")
+    return result
 
 
 def _help_of(command: click.Command) -> Iterator[str]:
@@ -98,7 +98,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def unclean() -> dict[str, list[str]]:
     """Return the findings of each text that has some."""
-    return {name: found for name, text in texts() if (found := findings(name, text))}
+    return {name: result for name, text in texts() if (result := findings(name, text))}
 
 
 if __name__ == "__main__":

@@ -139,8 +139,8 @@ class Returning(Method):
 def test_a_step_that_returns_a_wrong_type_is_reported_as_in_a_run() -> None:
     subject = find_subject(Returning)
     for name in ("losses_are_named", "labels_matter", "same_seed_same_losses"):
-        told = run_rule(RULES[name], subject).found
-        assert told == "returned a dict instead of a StepOutput"
+        message = run_rule(RULES[name], subject).found
+        assert message == "returned a dict instead of a StepOutput"
 
 
 def test_a_correct_plugin_breaks_no_rule() -> None:

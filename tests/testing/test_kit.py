@@ -254,12 +254,12 @@ def test_check_reports_broken_rules() -> None:
     assert f"{len(rules('logger')) - 1} of {len(rules('logger'))} rules kept" in output
     done = call("check", "contract_logger", "--json")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert (told["kind"], told["name"]) == ("logger", "contract_logger")
-    broken = {r["rule"]: r for r in told["rules"] if r["status"] == "broken"}
+    printed = json.loads(done.stdout)
+    assert (printed["kind"], printed["name"]) == ("logger", "contract_logger")
+    broken = {r["rule"]: r for r in printed["rules"] if r["status"] == "broken"}
     assert broken.keys() == {"packages_are_modules"}
     assert broken["packages_are_modules"]["why"]
-    assert len(told["rules"]) == len(rules("logger"))
+    assert len(printed["rules"]) == len(rules("logger"))
 
 
 def test_check_refuses_unknown_names() -> None:
