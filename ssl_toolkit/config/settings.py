@@ -194,7 +194,7 @@ class Settings(Options):
         flag=True,
     )
     compile: bool = setting(
-        False, help="compile the forward passes; takes minutes, pays off in long runs", flag=True,
+        False, help="compile the forward passes; the first step then takes minutes", flag=True,
     )
     workers: int = setting(
         0, help="number of threads that read images", ge=0, le=256, metavar="N",
