@@ -93,6 +93,7 @@ def test_the_wheel_contains_code_types_data_and_configurations(wheel: Path) -> N
         assert b"Apache License" in archive.read(license)
     for package in PACKAGES:
         assert {f"{package}/__init__.py", f"{package}/py.typed"} <= names
+    assert "ssl_toolkit/__init__.pyi" in names
     assert "ssl_toolkit_digits/digits.npz" in names
     scaffold = REPOSITORY / "ssl_toolkit" / "scaffold"
     templates = [*scaffold.glob("templates/*.j2"), *scaffold.glob("licenses/*.txt")]
