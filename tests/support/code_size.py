@@ -24,7 +24,9 @@ LAYOUT = {
 def sizes() -> dict[str, Counter[str]]:
     """For each part of the core, and ``plugins``: files, lines, code, docstrings, statements."""
     result: dict[str, Counter[str]] = {}
-    for path in sorted([*CORE.rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]):
+    for path in sorted(
+        [*CORE.rglob("*.py"), *CORE.glob("*.pyi"), *(ROOT / "plugins").rglob("*.py")]
+    ):
         parts = path.relative_to(CORE if path.is_relative_to(CORE) else ROOT).parts
         part = parts[0] if len(parts) > 1 else "single files"
         result.setdefault(part, Counter()).update(size_of(path.read_text("utf-8")))
