@@ -164,7 +164,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "PNG, gray, 2 and 4 bits": lambda: (png_gray(4), GRAY),
     "PNG, gray, 8 bits": lambda: (saved(image(GRAY), "PNG"), GRAY),
     "PNG, gray, 16 bits": lambda: (saved(Image.fromarray(WIDE), "PNG"), GRAY),
-    "PNG, gray with a clear level": lambda: (
+    "PNG, gray with a transparent level": lambda: (
         saved(Image.fromarray(WIDE), "PNG", transparency=0), [[255, 85], [170, 255]]
     ),
     "PNG, gray and alpha": lambda: (
@@ -176,12 +176,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "PNG, RGB and alpha, 8 bits": lambda: (saved(clear(), "PNG"), CLEAR),
     "PNG, RGB and alpha, 16 bits": lambda: (png_rgb16(6, RGBA16), RGB),
     "PNG, palette": lambda: (saved(palette(), "PNG"), RGB),
-    "PNG, palette with clear colors": lambda: (
+    "PNG, palette with transparent colors": lambda: (
         saved(palette(), "PNG", transparency=b"\0\xff\xff\xff"), CLEAR
     ),
     "PNG, animated": lambda: (frames("PNG"), RGB),
     "GIF": lambda: (saved(palette(), "GIF"), RGB),
-    "GIF with a clear color": lambda: (saved(palette(), "GIF", transparency=0), CLEAR),
+    "GIF with a transparent color": lambda: (saved(palette(), "GIF", transparency=0), CLEAR),
     "GIF, animated": lambda: (frames("GIF"), RGB),
     "WebP, lossy": lambda: big("WEBP", quality=95),
     "WebP, lossless": lambda: (saved(image(RGB), "WEBP", lossless=True), RGB),
@@ -192,7 +192,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "BMP, RGB": lambda: (saved(image(RGB), "BMP"), RGB),
     "BMP, RGB and alpha": lambda: (saved(clear(), "BMP"), RGB),
     "PPM and PGM, 8 bits": lambda: (saved(image(RGB), "PPM"), RGB),
-    "PPM and PGM, another white": lambda: (b"P5 2 2 15\n" + bytes([0, 5, 10, 15]), GRAY),
+    "PPM and PGM, another maximum value": lambda: (b"P5 2 2 15\n" + bytes([0, 5, 10, 15]), GRAY),
     "PPM and PGM, 16 bits": lambda: (b"P5 2 2 4095\n" + struct.pack(">4H", 0, 1365, 2730, 4095),
                                      GRAY),
     "PFM, floats": lambda: (saved(Image.fromarray(array(GRAY, np.float32)), "PPM"),
