@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import format_fault, write_json
+from ssl_toolkit.files import check_format, write_json
 from ssl_toolkit.text import display_path
 
 
@@ -41,8 +41,7 @@ class Document(Part):
             raise
         except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{display_path(path)}: damaged or not readable: {error}") from error
-        if fault := format_fault(tree.pop("format", None), cls.FORMAT):
-            raise ModelError(f"{display_path(path)}: {fault}")
+        check_format(path, tree.pop("format", None), cls.FORMAT)
         try:
             return cls.model_validate_json(json.dumps(tree), strict=True)
         except ValidationError as error:

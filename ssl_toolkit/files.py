@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.text import display_path
 
 _LEAST_PACKED, _MOST_PACKED = 256 * 2**20, 50
@@ -71,20 +71,32 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def format_fault(found: object, known: int) -> str:
-    """Return why a file of this format number can't be read, in part of a line; "" if it can.
+def check_format(
+    path: Path, found: object, known: int, error: type[UserError] = ModelError
+) -> None:
+    """Refuse a file with an unknown format number.
 
     Args:
-        found: the number in the file, or text of it; None for none.
+        path: the file.
+        found: its format number, or text of it; None for none.
         known: the number that this version writes.
+        error: the class to raise.
+
+    Raises:
+        UserError: names the file, its format and, for a file of a run, the version that wrote it.
     """
     if str(found) == str(known):
-        return ""
+        return
+    name = display_path(path)
     if found is None:
-        return f"has no format number; expected format {known}, as this version writes it"
-    return (
-        f"unknown format {found!r}: this version of ssl-toolkit reads format {known}; use the "
-        "version that wrote the file, or create it again"
+        raise error(f"{name}: has no format number; this version of ssl-toolkit reads {known}")
+    writer = "the version that wrote the file"
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        record = json.loads(path.with_name("record.json").read_text(encoding="utf-8"))
+        writer = f"ssl-toolkit {record['versions']['ssl-toolkit']}, which wrote the file"
+    raise error(
+        f"{name}: unknown format {found!r}: this version of ssl-toolkit reads format {known}; use "
+        f"{writer}, or create it again"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.files import format_fault, write_text
+from ssl_toolkit.files import check_format, write_text
 
 FORMAT = 1
 """The number of the layout of configuration files, optional in those that people write."""
@@ -92,8 +92,7 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a configuration is a map of keys, not a {type(tree).__name__}")
-    if fault := format_fault(tree.pop("format", FORMAT), FORMAT):
-        raise ConfigError(f"{path}: {fault}")
+    check_format(path, tree.pop("format", FORMAT), FORMAT, ConfigError)
     return tree
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ssl_toolkit.files import at_home
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.metrics_log import metric_rows
 from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.runs.summary import RunSummary, Scores
 from ssl_toolkit.text import display_path
@@ -195,23 +196,18 @@ class _Checking:
         self._equal("record.json: split", record.split, own, "split.json")
 
     def _metrics(self) -> None:
-        before, whole = 0, True
-        lines = self._folder.metrics.read_text(encoding="utf-8").split("\n")
-        for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
-            try:
-                step = _strict(line)["step"]
-            except (ValueError, TypeError, LookupError):
-                # A kill may cut the last row of a run that is not finished; resume drops it.
-                if self._done or number < len(lines):
-                    self._fault(f"metrics.jsonl, line {number}: no row of strict JSON")
-                whole = False
-                break
-            if not isinstance(step, int) or step <= before:
+        text = self._folder.metrics.read_text(encoding="utf-8")
+        steps = [0, *(row["step"] for row in metric_rows(self._folder.metrics))]
+        for number, (before, step) in enumerate(pairwise(steps), 1):
+            if step <= before:
                 self._fault(f"metrics.jsonl, line {number}: step {step} after step {before}")
-            before = step
-        if self._done and whole:
-            steps = self._summary.steps
-            self._equal("metrics.jsonl: its last step", before, steps, "summary.json")
+        # A kill may cut the last row of an unfinished run, before its newline; resume drops it.
+        expected = len(text.splitlines()) if self._done else text.count("\n")
+        if len(steps) <= expected:
+            self._fault(f"metrics.jsonl, line {len(steps)}: damaged: not a row of metrics")
+        elif self._done:
+            done = self._summary.steps
+            self._equal("metrics.jsonl: its last step", steps[-1], done, "summary.json")
 
     def _checkpoints(self) -> None:
         for path in kept_checkpoints(self._folder.last):
@@ -280,10 +276,3 @@ def _alike(found: Any, reported: Any) -> bool:
     if isinstance(found, int | float) and isinstance(reported, int | float):
         return math.isclose(found, reported, rel_tol=1e-6, abs_tol=1e-6)
     return bool(found == reported)
-
-
-def _strict(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)

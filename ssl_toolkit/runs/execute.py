@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 
 import torch
 
@@ -27,7 +28,7 @@ from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.loggers.dispatch import Log
 from ssl_toolkit.models.export import export_model
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.metrics_log import metric_rows, write_table
+from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
 from ssl_toolkit.runs.pace import Pace, roughly
 from ssl_toolkit.runs.predictions import (
@@ -188,7 +189,7 @@ def _train(
 
     with interrupts.patient(), course:
         trainer.announce = lambda probe: console.say(_probe_line(experiment, probe), important=True)
-        trainer.observers += [folder.append_metrics, course.row, log.row]
+        trainer.observers += [partial(append_row, folder.metrics), course.row, log.row]
         trainer.save = lambda: _save(experiment, folder, interrupts)
         trainer.stepped = stepped
         trainer.stop = lambda: (

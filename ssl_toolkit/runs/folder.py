@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import Layer, ResolvedConfig, RunConfig, filled, validate
 from ssl_toolkit.config.roles import FREE_ON_RESUME
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
-from ssl_toolkit.files import append_line, write_text
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import RunSummary
 from ssl_toolkit.text import display_path, summarize
@@ -145,27 +143,6 @@ class RunFolder:
                 )
             update["data"] = str(data)
         return replace(config, settings=config.settings.model_copy(update=update))
-
-    def append_metrics(self, row: dict[str, Any]) -> None:
-        """Append one row of metrics; strict JSON."""
-        append_line(self.metrics, json.dumps(row, allow_nan=False))
-
-    def cut_back(self, step: int) -> None:
-        """Drop the rows of metrics after a step, so that a resumed run writes them anew.
-
-        A row that was cut short by a kill is dropped as well.
-        """
-        kept = []
-        if self.metrics.exists():
-            for line in self.metrics.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    break
-                if row["step"] > step:
-                    break
-                kept.append(line + "\n")
-        write_text(self.metrics, "".join(kept))
 
 
 def check_classes(

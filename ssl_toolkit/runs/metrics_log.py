@@ -3,39 +3,81 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ssl_toolkit.files import write_atomically
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ssl_toolkit.files import append_line, check_format, write_atomically, write_text
 from ssl_toolkit.tabular import row_writer
 
+FORMAT = 1
+"""The format number in each row of ``metrics.jsonl``."""
+
 _TAIL = 1 << 16
-"""Bytes at the end of a log that hold its last row."""
+"""Bytes at the end of a log that contain its last row."""
+
+
+class MetricsRow(BaseModel):
+    """The schema of a row: its step, and finite numbers by the name of their metric."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, int | float]
+    step: int
+
+
+def append_row(path: Path, row: Mapping[str, float]) -> None:
+    """Append a row of metrics.
+
+    Raises:
+        ValueError: a number is not finite.
+        OSError: as `append_line`.
+    """
+    append_line(path, _dump(row))
 
 
 def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of ``metrics.jsonl``, up to one that a kill cut short; none without the file."""
+    """Yield the rows of ``metrics.jsonl``, without their format number.
+
+    Reading ends at the first row that is damaged, such as one cut short by a kill. A missing file
+    has no rows.
+
+    Raises:
+        ModelError: a row has an unknown format.
+    """
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            row = _row(line)
-            if not row:
+            row = _parse(path, line)
+            if row is None:
                 return
             yield row
 
 
 def last_step(path: Path) -> int:
-    """The step of the last whole row, 0 without one; reads the end of the file only."""
+    """Return the step of the last complete row, 0 without one; read only the end of the file.
+
+    Raises:
+        ModelError: as `metric_rows`.
+    """
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return 0
-    return next((int(row["step"]) for row in map(_row, reversed(lines)) if row), 0)
+    rows = (_parse(path, line) for line in reversed(lines))
+    return next((int(row["step"]) for row in rows if row is not None), 0)
+
+
+def truncate_metrics(path: Path, step: int) -> None:
+    """Drop the rows after a step, which a resumed run writes again, and a damaged last row."""
+    rows = itertools.takewhile(lambda row: row["step"] <= step, metric_rows(path))
+    write_text(path, "".join(_dump(row) + "\n" for row in rows))
 
 
 def write_table(metrics: Path, table: Path) -> None:
@@ -45,7 +87,7 @@ def write_table(metrics: Path, table: Path) -> None:
     where a row lacks the name.
 
     Args:
-        metrics: ``metrics.jsonl``; read twice, never held in memory.
+        metrics: ``metrics.jsonl``; read twice, never entirely in memory.
         table: ``metrics.csv``.
 
     Raises:
@@ -63,10 +105,16 @@ def write_table(metrics: Path, table: Path) -> None:
     write_atomically(table, write)
 
 
-def _row(line: str) -> dict[str, Any]:
-    """A line of the log; empty if it isn't whole."""
+def _dump(row: Mapping[str, float]) -> str:
+    return json.dumps({"format": FORMAT, **row}, allow_nan=False)
+
+
+def _parse(path: Path, line: str) -> dict[str, Any] | None:
+    """Return a row without its format number; None if it is damaged."""
     try:
         row = json.loads(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else {}
+        MetricsRow.model_validate(row)
+    except (ValueError, ValidationError):
+        return None
+    check_format(path, row.pop("format", None), FORMAT)
+    return dict(row)

@@ -18,12 +18,24 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.metrics import confusion_matrix, scores
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import checked_archive, format_fault, write_atomically
+from ssl_toolkit.files import check_format, checked_archive, write_atomically
 from ssl_toolkit.runs.summary import Results, Scores
 from ssl_toolkit.text import display_path
 
 FORMAT = 1
-"""The number of the layout of ``predictions.npz``."""
+"""The format number of ``predictions.npz``, its array ``format``."""
+
+SCHEMA = {
+    "classes": ("U", 1),
+    "validation_probabilities": ("f", 2),
+    "validation_labels": ("i", 1),
+    "test_probabilities": ("f", 2),
+    "test_labels": ("i", 1),
+    "mistakes": ("i", 1),
+    "mistakes_keys": ("U", 1),
+    "mistakes_images": ("u", 4),
+}
+"""Kind of dtype and number of dimensions by array; those of the mistakes are optional."""
 
 Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 """By part of the data: (N, C) probabilities and (N,) labels."""
@@ -148,6 +160,14 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise ModelError(f"{display_path(path)}: not found") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ModelError(f"{display_path(path)}: damaged: {error}") from error
-    if fault := format_fault(int(arrays.pop("format", 0)), FORMAT):
-        raise ModelError(f"{display_path(path)}: {fault}")
+    number = arrays.pop("format", None)
+    check_format(path, None if number is None else number.tolist(), FORMAT)
+    for name, (kind, dimensions) in SCHEMA.items():
+        array = arrays.get(name)
+        if array is None and not name.startswith("mistakes"):
+            raise ModelError(f"{display_path(path)}: damaged: array {name} not found")
+        if array is not None and (array.dtype.kind, array.ndim) != (kind, dimensions):
+            raise ModelError(
+                f"{display_path(path)}: damaged: {name} is {array.dtype} {array.shape}"
+            )
     return arrays

@@ -25,6 +25,7 @@ from ssl_toolkit.locking import hold
 from ssl_toolkit.runs.data_check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder, check_classes
+from ssl_toolkit.runs.metrics_log import truncate_metrics
 from ssl_toolkit.runs.record import Change
 from ssl_toolkit.runs.spawn import launch
 from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
@@ -148,7 +149,7 @@ def _go_on(
         _take_up(experiment.trainer, state, used)
     if used != folder.last and state is not None:
         os.replace(used, folder.last)  # else the damaged one would become the one before
-    folder.cut_back(experiment.trainer.step)
+    truncate_metrics(folder.metrics, experiment.trainer.step)
     console.log_to(folder.log)
     if warning:
         console.warn(warning)

@@ -28,6 +28,7 @@ from ssl_toolkit import (
     resume,
     train,
 )
+from ssl_toolkit.runs.metrics_log import last_step, metric_rows
 from ssl_toolkit.runs.predictions import read_arrays
 
 FUNCTIONS = (
@@ -176,6 +177,13 @@ def test_an_unknown_format_ends_in_one_line(run: RunResult, tmp_path: Path) -> N
     config.write_text(text.replace("format: 1", "format: 7"))
     with pytest.raises(ConfigError, match=r"config.yaml: unknown format '7'.*version"):
         train(config)
+    record = run.folder / "record.json"
+    (tmp_path / "record.json").write_text(record.read_text())
+    log = tmp_path / "metrics.jsonl"
+    log.write_text((run.folder / "metrics.jsonl").read_text().replace('"format": 1', '"format": 8'))
+    for read in (lambda: next(metric_rows(log)), lambda: last_step(log)):
+        with pytest.raises(ModelError, match=f"unknown format 8: .* {ssl_toolkit.__version__},"):
+            read()
     with np.load(run.folder / "predictions.npz") as result:
         arrays = dict(result)
     assert arrays["format"] == 1

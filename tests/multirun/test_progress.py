@@ -36,7 +36,7 @@ def make(folder: Path, names: str, console: Console, ended: str = "") -> RunStat
 def write_step(folder: Path, step: int) -> None:
     folder.mkdir(exist_ok=True)
     with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(f'{{"step": {step}}}\n')
+        file.write(f'{{"format": 1, "step": {step}}}\n')
 
 
 def test_states_follow_the_files_of_the_runs(tmp_path: Path) -> None:

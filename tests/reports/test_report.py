@@ -15,8 +15,8 @@ from report_folders import comparison, run_folder, spread
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison
 from ssl_toolkit.reports.html import write_report
 from ssl_toolkit.reports.html.charts import Axis, Line, line_chart
-from ssl_toolkit.reports.html.series import Curve, join, read_metrics, thin
-from ssl_toolkit.runs.metrics_log import last_step
+from ssl_toolkit.reports.html.series import Curve, join, thin
+from ssl_toolkit.runs.metrics_log import last_step, metric_rows
 
 SECTIONS = ("results", "curves", "health", "classes", "mistakes", "configuration")
 HOSTILE = ("<script>alert(1)</script>", '"onmouseover=alert(2) x="', "'&\u202e\udc80")
@@ -258,7 +258,7 @@ def test_alarms_are_reported_with_their_runs(tmp_path: Path) -> None:
     compared = comparison(tmp_path, seeds=2)
     folder = compared.rows[0].runs[1].folder
     rows = [
-        f'{{"step": {10 * k}, "validation.accuracy": {0.9 if k < 5 else 0.3}}}'
+        f'{{"format": 1, "step": {10 * k}, "validation.accuracy": {0.9 if k < 5 else 0.3}}}'
         for k in range(1, 11)
     ]
     (folder / "metrics.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -299,7 +299,7 @@ def test_damaged_files_are_skipped(tmp_path: Path) -> None:
     folder = compared.rows[0].runs[0].folder
     (folder / "predictions.npz").write_bytes(b"PK\x03\x04 cut")
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 410, "train.lo')
+        file.write('{"format": 1, "step": 410, "train.lo')
     text = written(compared, tmp_path).text
     assert "Without predictions that can be read: simple." in text
     assert "Validation accuracy" in text
@@ -307,17 +307,20 @@ def test_damaged_files_are_skipped(tmp_path: Path) -> None:
 
 def test_a_log_is_read_up_to_the_truncated_line(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
-    log.write_bytes(b'{"step": 1, "a": 0.5, "b": null, "c": NaN}\n{"step": 2}\n{"step": 3, "a"\xe2')
-    assert list(read_metrics(log)) == [{"step": 1, "a": 0.5}, {"step": 2}]
+    log.write_bytes(
+        b'{"format": 1, "step": 1, "a": 0.5}\n{"format": 1, "step": 2}\n'
+        b'{"format": 1, "step": 3, "a"\xe2'
+    )
+    assert list(metric_rows(log)) == [{"step": 1, "a": 0.5}, {"step": 2}]
     assert last_step(log) == 2
-    assert list(read_metrics(tmp_path / "absent")) == []
+    assert list(metric_rows(tmp_path / "absent")) == []
     assert last_step(tmp_path / "absent") == 0
 
 
 def test_the_last_step_is_read_from_the_end_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
-    rows = "".join(f'{{"step": {n}, "train.loss": 0.5}}\n' for n in range(1, 4000))
-    log.write_text(rows + '{"step": 4000, "tr', encoding="utf-8")
+    rows = "".join(f'{{"format": 1, "step": {n}, "train.loss": 0.5}}\n' for n in range(1, 4000))
+    log.write_text(rows + '{"format": 1, "step": 4000, "tr', encoding="utf-8")
     assert log.stat().st_size > 1 << 16
     assert last_step(log) == 3999
 

@@ -120,13 +120,13 @@ def test_files_that_no_command_reads_can_be_replaced(here: Path) -> None:
 
 
 def test_every_table_of_ours_is_guarded(here: Path) -> None:
-    lines = ['{"step": 1, "=sum": -0.5, "note": "=1+1"}', '{"step": 2, "@x": null}']
+    lines = ['{"format": 1, "step": 1, "=sum": -0.5}', '{"format": 1, "step": 2, "@x": 1}']
     Path("metrics.jsonl").write_text("\n".join(lines))
     write_table(Path("metrics.jsonl"), Path("metrics.csv"))
     head, first, second = Path("metrics.csv").read_text().splitlines()
-    assert head == "step,'=sum,note,'@x"
-    assert first == "1,-0.5,'=1+1,"
-    assert second == "2,,,"
+    assert head == "step,'=sum,'@x"
+    assert first == "1,-0.5,"
+    assert second == "2,,1"
     assert unguarded("'=sum") == "=sum"
     Path("=in").mkdir()
     shutil.copy("mine.png", "=in/=1.png")

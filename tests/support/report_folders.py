@@ -59,13 +59,17 @@ def predictions(
     arrays: dict[str, Any] = {
         "format": 1,
         "classes": np.array(classes),
+        "validation_probabilities": np.empty((0, len(classes)), np.float32),
+        "validation_labels": np.empty(0, np.int64),
         "test_probabilities": probabilities.astype(np.float32),
         "test_labels": labels,
     }
     if images:
         arrays |= {
             "mistakes": worst,
-            "mistakes_keys": np.array([f"test/{classes[labels[k]]}/{k}.png" for k in worst]),
+            "mistakes_keys": np.array(
+                [f"test/{classes[labels[k]]}/{k}.png" for k in worst], dtype=np.str_
+            ),
             "mistakes_images": draw.integers(0, 256, (len(worst), side, side, 3), np.uint8),
         }
     np.savez_compressed(path, **arrays)
@@ -84,7 +88,8 @@ def run_folder(
 ) -> RunSummary:
     """Write a finished run, as new versions do or (`old`) as the first ones did; its summary."""
     folder.mkdir(parents=True)
-    lines = (json.dumps(row) for row in metrics(0.1 * seed, logged, evaluated, old=old))
+    rows = metrics(0.1 * seed, logged, evaluated, old=old)
+    lines = (json.dumps({"format": 1, **row}) for row in rows)
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     test = predictions(
         folder / "predictions.npz", classes, seed, images=0 if old else 24, side=side

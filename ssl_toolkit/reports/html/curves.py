@@ -21,12 +21,12 @@ from ssl_toolkit.reports.html.series import (
     Values,
     grid_end,
     join,
-    read_metrics,
     shown_members,
     thin,
 )
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.health import alarms
+from ssl_toolkit.runs.metrics_log import metric_rows
 
 _STEPS_IN_TABLE = 20
 
@@ -88,7 +88,7 @@ def read_logs(comparison: Comparison) -> Logs:
     for row in comparison.rows:
         thinned = []
         for member in shown_members(row):
-            rows = list(read_metrics(RunFolder(member.folder).metrics))
+            rows = list(metric_rows(RunFolder(member.folder).metrics))
             for text in alarms(rows, steps=_steps(member, rows)) if rows else ():
                 raised.setdefault((text, row.name), []).append(member.seed)
             thinned.append(thin(rows, end))

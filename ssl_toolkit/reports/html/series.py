@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Variant
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.metrics_log import last_step, metric_rows
+from ssl_toolkit.runs.metrics_log import last_step
 
 POINTS = 200
 """Most points of a curve."""
@@ -44,16 +43,6 @@ class Thinned:
     sums: NDArray[np.float64]
     counts: NDArray[np.int64]
     steps: NDArray[np.int64]
-
-
-def read_metrics(path: Path) -> Iterator[Values]:
-    """The rows of ``metrics.jsonl`` as `metric_rows`, without values that are no finite numbers."""
-    for row in metric_rows(path):
-        yield {
-            name: value
-            for name, value in row.items()
-            if type(value) in (int, float) and math.isfinite(value)
-        }
 
 
 def shown_members(row: Variant) -> tuple[ComparedRun, ...]:
