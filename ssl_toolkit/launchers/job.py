@@ -123,7 +123,7 @@ class JobProcess:
         if not (folder / LOCK).exists():
             return True
         try:
-            hold(folder).release()
+            hold(folder).close()
         except ModelError:
             return False
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,7 +12,7 @@ from typing import Self
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import check_writable
-from ssl_toolkit.locking import LOCK, Lock, hold
+from ssl_toolkit.locking import LOCK, hold
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
@@ -29,7 +30,7 @@ class Output:
     """
 
     def __init__(self, settings: Settings, *, overwrite: bool, restart: bool = False) -> None:
-        self._lock: Lock | None = None
+        self._lock: ExitStack | None = None
         path = Path("runs" if settings.output is None else settings.output)
         if settings.output is not None and os.path.lexists(path):
             if not path.is_dir():
@@ -59,7 +60,7 @@ class Output:
         trace: TracebackType | None,
     ) -> None:
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
 
     def make(self, settings: Settings) -> RunFolder:
         """Make the folder, or empty it; a default name gets a number when it is taken.

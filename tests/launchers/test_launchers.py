@@ -148,7 +148,7 @@ def test_a_restarted_run_waits_for_its_predecessor(tmp_path: Path) -> None:
     def release() -> None:
         time.sleep(1.5)
         released.append(time.time())
-        lock.release()
+        lock.close()
 
     with meanwhile(release):
         assert JobProcess.of(job).run() == (0, "")

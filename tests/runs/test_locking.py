@@ -46,7 +46,7 @@ def test_a_folder_in_use_is_refused_with_process_and_host(tmp_path: Path) -> Non
         for part in (str(tmp_path), f"process {os.getpid()}", f"host {socket.gethostname()}"):
             assert part in str(refused.value)
     assert list(tmp_path.iterdir()) == []
-    hold(tmp_path).release()
+    hold(tmp_path).close()
 
 
 def test_another_process_holds_the_lock_too(tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_without_system_locks_the_file_decides(tmp_path: Path) -> None:
     lock = hold(tmp_path)
     with pytest.raises(ModelError, match=f"process {os.getpid()}"):
         hold(tmp_path)
-    lock.release()
+    lock.close()
     write_lock(tmp_path, dead_process(), "elsewhere")
     with pytest.raises(ModelError, match=r"on host elsewhere.*delete .*\.lock"):
         hold(tmp_path)
     (tmp_path / ".lock").write_text("")  # cut by a full disk: it says nothing
-    hold(tmp_path).release()
+    hold(tmp_path).close()
 
 
 def test_only_one_of_many_gets_it(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_only_one_of_many_gets_it(tmp_path: Path) -> None:
                 most = max(most, inside)
             with counting:
                 inside -= 1
-            lock.release()
+            lock.close()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
