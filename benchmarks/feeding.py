@@ -30,7 +30,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
 from ssl_toolkit.data.feed import image_store
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 
 IMAGES, BATCH = 250, 50
 
@@ -84,7 +84,7 @@ def main() -> None:
         ratios = []
         for number in range(5):
             os.environ["SSL_TOOLKIT_CACHE"] = str(Path(place, f"cache{number}"))
-            build = spent(lambda: read_folder(data, size=size, workers=arguments.workers))
+            build = spent(lambda: read_data(data, size=size, workers=arguments.workers))
             epoch = spent(lambda: [files[row] for row in range(arguments.images)])
             ratios.append([one / other for one, other in zip(epoch, build, strict=True)])
         wall, cpu = (statistics.median(column) for column in zip(*ratios, strict=True))
@@ -93,7 +93,7 @@ def main() -> None:
             f"by CPU time (medians of 5 rounds, {arguments.workers} workers)"
         )
         start = time.perf_counter()
-        table = read_folder(data, size=size)
+        table = read_data(data, size=size)
         seconds = time.perf_counter() - start
         print(f"opening it: {seconds:.2f} s, {arguments.images / seconds:,.0f} images a second")
 

@@ -17,8 +17,8 @@ from PIL import Image
 
 from ssl_toolkit import ToolkitError
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.format import DecodedImage, examine_images
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.cache.decoded_images import DecodedImage, decode_images
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
 from ssl_toolkit.inference.model import load_model
 from ssl_toolkit.models.factory import build_classifier
@@ -78,7 +78,7 @@ IMAGES = _images()
 def look(folder: Path, content: bytes) -> str:
     path = folder / "image.png"
     path.write_bytes(content)
-    (answer,) = examine_images([path], 8)
+    (answer,) = decode_images([path], 8)
     if isinstance(answer, DecodedImage):
         assert answer.pixels.shape == (8, 8, 3)
         return "read"
@@ -151,7 +151,7 @@ def read_shard(folder: Path, drawn: tuple[bool, bytes]) -> str:
     # Two files of one length within one tick of the clock are one file to the index of shards.
     ticks = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
     os.utime(path, ns=(ticks, ticks))
-    table = read_data(path, on_bad_image="skip")
+    table = read_data(path, size=8, skip_bad=True)
     _check_keys(table.keys)
     pixels = table.read(np.arange(len(table.keys)), 8)
     assert pixels.shape == (len(table.keys), 8, 8, 3)

@@ -71,7 +71,7 @@ def memory() -> dict[str, float]:
 
 
 def build(manifest: Path) -> None:
-    from ssl_toolkit.data.readers.detect import read_data
+    from ssl_toolkit.data.load import read_data
 
     told = []
 

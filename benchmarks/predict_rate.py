@@ -21,7 +21,7 @@ from PIL import Image
 
 from ssl_toolkit import load_model, train
 from ssl_toolkit.data.feed.image_store import load_images
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.tabular import write_rows
 
@@ -59,7 +59,7 @@ def main() -> None:
         }).folder  # fmt: skip
         model = load_model(run, given.device)
         paths = sorted((data / "test").rglob("*.png"))
-        table = read_folder(data, size=given.size)
+        table = read_data(data, size=given.size)
         rows = np.flatnonzero(table.parts == "test")
         store = load_images(table, rows, given.size, model.device)
         evaluated = load_model(run, given.device).classifier.to(memory_format=torch.channels_last)

@@ -99,11 +99,10 @@ def _place(path: Path) -> str:
 
 
 def _caches() -> str:
-    from ssl_toolkit.data.cache.build import VARIABLE, cache_root
-    from ssl_toolkit.data.cache.in_use import UNUSED_DAYS
+    from ssl_toolkit.data.cache.decoded_images import UNUSED_DAYS, VARIABLE, cache_folder
 
     try:
-        root = cache_root()
+        root = cache_folder("images")
         sizes = [
             file.stat().st_size
             for folder, _, names in os.walk(root)

@@ -2,71 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import default_plugins
-from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import files_of, verify
+from ssl_toolkit.config.settings import Fit, Settings
+from ssl_toolkit.data.cache.decoded_images import Progress
+from ssl_toolkit.data.cache.image_files import files_of, open_files, verify
 from ssl_toolkit.data.class_names import class_name, name_fault
-from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.readers.fit import lay_out
+from ssl_toolkit.data.readers.arrays import FittedRead
+from ssl_toolkit.data.readers.file_table import TableBuilder, entries
+from ssl_toolkit.data.readers.folders import LAYOUTS, read_folder
+from ssl_toolkit.data.readers.hugging_face import is_metadata, read_image_folder, read_parquet
+from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
+from ssl_toolkit.data.readers.npz import read_npz
+from ssl_toolkit.data.readers.rows import SUFFIXES
+from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.sets.torchvision import PREFIX, TorchvisionSet
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows
 from ssl_toolkit.errors import ConfigError, DataError
-from ssl_toolkit.interfaces import Dataset, ImageTable
-from ssl_toolkit.text import summarize
+from ssl_toolkit.interfaces import Dataset, ImageTable, Part
+from ssl_toolkit.text import display_path, display_text, summarize
+
+_FOLDERS_OF_FILES = frozenset((*PARTS, "data"))  # that may hold shards and parquet files
 
 
 def load_table(
-    settings: Settings,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    lazily: bool = False,
+    settings: Settings, progress: Progress | None = None, *, lazily: bool = False
 ) -> ImageTable:
-    """The images that the settings name, before a split is drawn.
+    """Return the images that the settings name, before a split is drawn.
 
     Args:
-        settings: with ``image_size``, images that are files are decoded into the cache; with
+        settings: With ``image_size``, image files are decoded into the cache; with
             ``stream_buffer`` none is opened.
-        progress: called while images are decoded.
-        lazily: open no image that is a file; unreadable ones stay in the table.
+        progress: Called while images are decoded.
+        lazily: Open no image file; unreadable ones stay in the table.
 
     Raises:
-        DataError: they can't be found or read, or ``classes`` are not those of the data.
-        ConfigError: ``stream_buffer`` is given and they can't be streamed.
+        DataError: Images are not found or unreadable, or ``classes`` are not those of the data.
+        ConfigError: ``stream_buffer`` is set and they can't be streamed.
     """
+    root = None if settings.root is None else Path(settings.root)
     streamed = settings.stream_buffer is not None
+    size = None if streamed or lazily else settings.image_size
+    skip = settings.on_bad_image == "skip"
     if settings.data is not None:
         table = read_data(
-            Path(settings.data),
-            root=None if settings.root is None else Path(settings.root),
-            on_bad_image=settings.on_bad_image,
-            workers=settings.workers,
-            size=settings.image_size,
-            progress=progress,
-            lazily=streamed or lazily,
-            fit=settings.fit,
-        )
+            Path(settings.data), root=root, size=size, fit=settings.fit,
+            workers=settings.workers, skip_bad=skip, progress=progress,
+        )  # fmt: skip
     else:
-        dataset = named_dataset(settings.dataset)
-        root = None if settings.root is None else Path(settings.root)
-        table = lay_out(
-            _named(dataset.load(root, download=settings.download)), settings.fit, settings.workers
-        )
-        if settings.image_size is not None and not streamed and not lazily:
-            table = verify(
-                table,
-                settings.image_size,
-                refuse=settings.on_bad_image == "error",
-                progress=progress,
-            )
+        table = _named(named_dataset(settings.dataset).load(root, download=settings.download))
+        table = lay_out(table, settings.fit, settings.workers)
+        if size is not None:
+            table = verify(table, size, skip_bad=skip, progress=progress)
     files = files_of(table)
     if streamed and (files is None or files.in_parquet):
         raise ConfigError(
@@ -74,6 +69,130 @@ def load_table(
             "shards nor files of their own; leave it out"
         )
     return table if settings.classes is None else _reorder(table, settings.classes)
+
+
+def read_data(
+    path: Path,
+    *,
+    root: Path | None = None,
+    size: int | None = None,
+    fit: Fit = "crop",
+    workers: int = 0,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> ImageTable:
+    """Return the images of a folder or file of any layout; see `folders.LAYOUTS`.
+
+    A file is recognized by its extension. A folder without class folders that holds ``.tar`` or
+    ``.parquet`` files, beside each other or in folders named as splits or ``data``, is read as
+    these; one with a ``metadata.csv`` or ``metadata.jsonl`` that has labels as Hugging Face's image
+    folder; any other by `folders.read_folder`.
+
+    Args:
+        path: Path to the folder or file.
+        root: What the paths of a manifest are relative to; None for its folder.
+        size: Side in pixels at which images are decoded into the cache; None opens none, and
+            unreadable ones stay in the table.
+        fit: See `fit_image`.
+        workers: Threads that decode.
+        skip_bad: Drop unreadable images, each with a note, instead of refusing them.
+        progress: Called while images are decoded.
+
+    Raises:
+        DataError: The path doesn't exist, its layout is unknown, or its content is wrong.
+    """
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return lay_out(read_npz(path), fit)
+    rows = TableBuilder()
+    table = lay_out(rows.table(_add_images(path, root, rows)), fit, workers)
+    if size is not None:
+        table = verify(table, size, skip_bad=skip_bad, progress=progress)
+    counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
+    listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
+    summary = f"{len(table.classes)} classes ({summarize(table.classes)}); images: {listed}"
+    return replace(table, notes=(summary, *table.notes))
+
+
+def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, ...]:
+    """Add the images of a path of any layout but arrays; return the classes."""
+    suffix = top.suffix.lower()
+    if top.is_dir():
+        if root is not None:
+            rows.notes.append(f"--root is not used: {display_path(top)} is a folder")
+        shards, tables, metadata = _packed_files(top)
+        if shards and tables:
+            raise DataError(
+                f"{display_path(top)} has both .tar and .parquet files "
+                f"({summarize([*shards, *tables])}); keep one kind"
+            )
+        if shards:
+            return read_shards(list(shards.values()), top, rows)
+        if tables:
+            return read_parquet(list(tables.values()), top, rows)
+        if metadata:
+            return read_image_folder(list(metadata.values()), top, rows)
+        return read_folder(top, rows)
+    if not top.exists():
+        raise DataError(
+            f"--data {display_path(top)} doesn't exist; give a folder that holds {LAYOUTS}"
+        )
+    if suffix in SUFFIXES:
+        return read_manifest(top, root, rows)
+    if is_compressed(top):
+        raise compressed([top])
+    if suffix == ".tar":
+        return read_shards([top], top, rows)
+    if suffix == ".parquet":
+        return read_parquet([top], top, rows)
+    raise DataError(
+        f"--data {display_path(top)} is a file of no known kind ({', '.join(SUFFIXES)}, .npz, "
+        f".tar or .parquet are); a folder holds {LAYOUTS}"
+    )
+
+
+def _packed_files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]]:
+    """Return shards, parquet files and metadata by key; beside class folders only the latter."""
+    items = entries(top)
+    folders = [item for item in items if item.is_dir()]
+    files = {display_text(item.name): item for item in items if not item.is_dir()}
+    has_classes = False
+    for folder in folders:
+        if folder.name.lower() not in _FOLDERS_OF_FILES:
+            has_classes = True
+            continue
+        for item in entries(folder):
+            has_classes = has_classes or item.is_dir()
+            files[f"{display_text(folder.name)}/{display_text(item.name)}"] = item
+    metadata = {key: file for key, file in files.items() if is_metadata(file)}
+    if has_classes:
+        return {}, {}, metadata
+    if packed := [file for file in files.values() if is_compressed(file)]:
+        raise compressed(packed)
+    shards, tables = (
+        {key: file for key, file in files.items() if file.suffix.lower() == suffix}
+        for suffix in (".tar", ".parquet")
+    )
+    return shards, tables, metadata
+
+
+def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
+    """Return the table with its images made square in this way; see `fit_image`.
+
+    Args:
+        table: Images of a data set.
+        fit: How.
+        workers: Threads that decode image files; 0 decodes in the calling one.
+
+    Raises:
+        DataError: The data set's own ``read`` makes them square, and `fit` isn't what it does.
+    """
+    if table.files is not None:
+        return open_files(table, workers, fit)
+    if isinstance(table.read, FittedRead):
+        return replace(table, read=replace(table.read, fit=fit))
+    if fit != "crop" and table.features is None:
+        raise DataError(f"--fit {fit}: the data set makes its images square itself; leave it out")
+    return table
 
 
 def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Rows | None]:

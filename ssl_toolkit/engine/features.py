@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.cache.decoded_images import cache_folder
 from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.feed.sampling import derive_seed
 from ssl_toolkit.files import write_atomically
@@ -211,7 +211,7 @@ def _digest_of_pixels(store: ImageTensorStore, rows: Tensor) -> bytes:
 def _place(name: bytes) -> Path | None:
     """Where the features of this name are kept; None where there is no folder for them."""
     try:
-        return feature_root() / f"{hashlib.sha256(name).hexdigest()[:32]}.npy"
+        return cache_folder("features") / f"{hashlib.sha256(name).hexdigest()[:32]}.npy"
     except OSError:
         return None
 

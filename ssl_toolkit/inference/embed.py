@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.cache.decoded_images import Progress
+from ssl_toolkit.data.cache.image_files import verify
 from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.readers.file_tree import entries, real_path, walk
-from ssl_toolkit.data.readers.table_builder import TableBuilder
+from ssl_toolkit.data.load import lay_out, read_data
+from ssl_toolkit.data.readers.file_table import TableBuilder, entries, real_path, walk
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.errors import ConfigError
@@ -112,16 +112,16 @@ def embed(
         raise ConfigError(f"{display_path(Path(data))} holds features already")
     chosen = choose_device(device)
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
-    rows = TableBuilder(workers, size, progress, fit=fit)
     if _is_flat(Path(data)):
+        rows = TableBuilder()
         rows.add(walk(Path(data), "", root=real_path(Path(data))), -1, "unlabeled")
-        rows.drop_unreadable(refuse=not skip_bad)
-        table = rows.table(())
+        table = lay_out(rows.table(()), fit, workers)
+        table = verify(table, size, skip_bad=skip_bad, progress=progress)
     else:
         table = read_data(
             Path(data),
             root=None if root is None else Path(root),
-            on_bad_image="skip" if skip_bad else "error",
+            skip_bad=skip_bad,
             workers=workers,
             size=size,
             fit=fit,

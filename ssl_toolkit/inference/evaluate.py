@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.cache.decoded_images import Progress
 from ssl_toolkit.data.feed.image_store import ImageTensorStore, load_images
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.compatibility import check_input
 from ssl_toolkit.engine.experiment import prepare
@@ -174,7 +174,7 @@ def predict_other_data(
     table = read_data(
         data,
         root=root,
-        on_bad_image="skip" if skip_bad else "error",
+        skip_bad=skip_bad,
         size=model.image_size,
         fit=model.fit,
         progress=progress,

@@ -55,6 +55,6 @@ def check_beside(path: Path | None, data: Path, root: Path | None = None) -> Non
             f"{display_path(path)}: nothing is written into the data; choose another place"
         )
     if data.is_file() and path.exists():
-        from ssl_toolkit.data.readers.detect import read_data
+        from ssl_toolkit.data.load import read_data
 
-        check_target(path, inputs=read_data(data, root=root, lazily=True).files or ())
+        check_target(path, inputs=read_data(data, root=root).files or ())

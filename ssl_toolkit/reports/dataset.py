@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.cache.decoded_images import Progress
 from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
@@ -189,7 +189,8 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
 
 def _add_file_facts(facts: DatasetFacts, files: ImageFiles, size: int) -> None:
     """Add sizes before scaling, modes, extensions and faults."""
-    shapes, modes = files.open(size).facts()
+    files.open(size)
+    shapes, modes = files.shapes_and_modes(size)
     facts["widths"] = _range(shapes[:, 0])
     facts["heights"] = _range(shapes[:, 1])
     facts["modes"] = dict(Counter(modes))

@@ -52,7 +52,7 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
         if settings.stream_buffer is not None:
             held = [stored.split.labeled, stored.split.validation, stored.split.test]
             files.cache_only(np.concatenate(held))
-        files.open_known(settings.image_size)
+        files.open_existing(settings.image_size)
     stored.check(table)
 
 

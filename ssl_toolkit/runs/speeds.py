@@ -165,7 +165,7 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
 def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     """For an image: reading it, from the cache of decoded ones where that is there."""
     if (files := files_of(table)) is not None:
-        files.open_known(size)
+        files.open_existing(size)
     few = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
     with contextlib.suppress(UserError):  # reported when all are read
         return seconds(lambda: table.read(few, size), torch.device("cpu")) / len(few)

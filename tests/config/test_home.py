@@ -14,7 +14,7 @@ from ssl_toolkit import load_model, train
 from ssl_toolkit.commands import _at_home
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.build import VARIABLE, cache_root
+from ssl_toolkit.data.cache.decoded_images import VARIABLE, cache_folder
 from ssl_toolkit.data.sets.local_files import ROOT_VARIABLE, default_root
 from ssl_toolkit.runs.train import resume
 
@@ -83,7 +83,7 @@ def test_a_comparison_and_the_environment(home: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv(ROOT_VARIABLE, "~/sets")
     monkeypatch.setenv(VARIABLE, "~/cache")
     assert default_root() == home / "sets"
-    assert cache_root() == home / "cache" / "images"
+    assert cache_folder("images") == home / "cache" / "images"
 
 
 def test_a_folder_of_that_name_can_still_be_selected(home: Path) -> None:

@@ -14,13 +14,13 @@ from in_process import call
 from PIL import Image
 
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.cache import format
-from ssl_toolkit.data.cache.build import open_cache
-from ssl_toolkit.data.cache.image_files import RelativePaths
+from ssl_toolkit.data.cache import decoded_images, image_files
+from ssl_toolkit.data.cache.decoded_images import open_cache
+from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.feed import image_store
 from ssl_toolkit.data.feed.image_store import ImageTensorStore, channel_statistics, load_images
 from ssl_toolkit.data.images.files import read_images
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.errors import DataError
 
 
@@ -59,7 +59,7 @@ def test_first_use_decodes_and_the_next_does_not(paths, root):
     assert decoded == 6
     expected = read_images([Path(path) for path in paths], 8).transpose(0, 3, 1, 2)
     assert (cache.pixels == expected).all()
-    assert not cache.in_memory
+    assert cache.maps
     assert cache.shapes.tolist() == [[30, 20]] * 6
     assert cache.modes.tolist() == [b"RGB"] * 6
     again, decoded = opened(paths)
@@ -67,13 +67,15 @@ def test_first_use_decodes_and_the_next_does_not(paths, root):
     assert (again.pixels == expected).all()
     assert (again.digests == cache.digests).all()
     assert len(folders(root)) == 1
-    assert (again.take(np.array([4, 0, 4])) == expected[[4, 0, 4]]).all()
+    files = ImageFiles(paths)
+    files.open(8)
+    assert (files.take(np.array([4, 0, 4]), 8) == expected[[4, 0, 4]]).all()
 
 
 def test_threads_and_blocks_give_the_same(paths, monkeypatch):
     one, _ = opened(paths)
-    monkeypatch.setattr(format, "_BLOCK_BYTES", 3 * 9 * 9 * 2)
-    assert format.block_length(9) == 2
+    monkeypatch.setattr(decoded_images, "_BLOCK_BYTES", 3 * 9 * 9 * 2)
+    assert decoded_images.block_length(9) == 2
     cache, decoded = opened(paths, 9, workers=3)
     assert decoded == 6
     assert (cache.digests == one.digests).all()
@@ -83,7 +85,7 @@ def test_threads_and_blocks_give_the_same(paths, monkeypatch):
 def test_another_size_is_another_cache(paths, root):
     opened(paths, 8)
     cache, decoded = opened(paths, 9)
-    assert (cache.size, decoded) == (9, 6)
+    assert (cache.pixels.shape[-1], decoded) == (9, 6)
     assert len(folders(root)) == 2
     assert opened(paths, 8)[1] == 0
 
@@ -148,8 +150,8 @@ def test_a_damaged_cache_is_rebuilt(paths, root, kind):
 
 
 def test_a_large_cache_is_checked_by_samples(paths, root, monkeypatch):
-    monkeypatch.setattr(format, "_BLOCK_BYTES", 3 * 8 * 8)
-    monkeypatch.setattr(format, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
+    monkeypatch.setattr(decoded_images, "_BLOCK_BYTES", 3 * 8 * 8)
+    monkeypatch.setattr(decoded_images, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
     opened(paths)
     pixels = folders(root)[0] / "pixels"
     content = bytearray(pixels.read_bytes())
@@ -164,9 +166,9 @@ def test_a_large_cache_is_checked_by_samples(paths, root, monkeypatch):
 BUILD = """
 import sys, time
 from pathlib import Path
-from ssl_toolkit.data.cache import format
-from ssl_toolkit.data.cache.build import open_cache
-format._BLOCK_BYTES = 1
+from ssl_toolkit.data.cache import decoded_images, image_files
+from ssl_toolkit.data.cache.decoded_images import open_cache
+decoded_images._BLOCK_BYTES = 1
 told = []
 def progress(done, total):
     told.append(done)
@@ -174,7 +176,7 @@ def progress(done, total):
         Path(sys.argv[1]).touch()
         time.sleep(float(sys.argv[2]))
 cache, warning = open_cache(sys.argv[3:], 8, progress=progress)
-assert warning == "" and not cache.in_memory
+assert warning == "" and cache.maps
 print(len(told), cache.pixels.astype(int).sum())
 """
 
@@ -223,7 +225,7 @@ def test_without_locks_the_first_process_wins(paths, root, monkeypatch):
     cache, warning = open_cache(paths, 8, progress=progress)
     assert warning == ""
     assert seen == [6]
-    assert not cache.in_memory
+    assert cache.maps
     assert len(folders(root)) == 1
     assert list(root.glob(".*.partial")) == []
 
@@ -247,9 +249,9 @@ def test_images_stay_in_memory_if_the_cache_cannot_be_written(paths, root, kind,
 
         monkeypatch.setattr(os, "fsync", full)
     cache, warning = open_cache(paths, 8)
-    assert cache.in_memory
+    assert not cache.maps
     expected = read_images([Path(path) for path in paths], 8).transpose(0, 3, 1, 2)
-    assert (cache.take(np.arange(6)) == expected).all()
+    assert (cache.pixels == expected).all()
     assert "SSL_TOOLKIT_CACHE=DIR" in warning
     assert str(root.parent) in warning
     assert "\n" not in warning
@@ -260,15 +262,15 @@ def test_a_full_disk_in_the_middle(paths, root):
     code = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
-        "from ssl_toolkit.data.cache.build import open_cache\n"
+        "from ssl_toolkit.data.cache.decoded_images import open_cache\n"
         "cache, warning = open_cache(sys.argv[1:], 32)\n"
-        "assert cache.in_memory and cache.pixels.any()\n"
+        "assert not cache.maps and cache.pixels.any()\n"
         "print(warning)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
     )
-    assert f"can't be kept in {root} (File too large)" in done.stdout
+    assert f"can't be cached in {root} (File too large)" in done.stdout
 
 
 def test_transient_errors_are_retried(paths, monkeypatch):
@@ -299,15 +301,15 @@ def folder(paths, tmp_path):
 
 
 def test_a_folder_is_decoded_once(folder, monkeypatch):
-    table = read_folder(folder, size=8)
-    expected = read_folder(folder).read(np.arange(6), 8)
+    table = read_data(folder, size=8)
+    expected = read_data(folder).read(np.arange(6), 8)
 
     def decode(*arguments):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("ssl_toolkit.data.cache.format.examine_images", lambda bad, size: [])
+    monkeypatch.setattr("ssl_toolkit.data.cache.decoded_images.decode_images", lambda bad, size: [])
     monkeypatch.setattr("ssl_toolkit.data.cache.image_files.read_images", decode)
-    again = read_folder(folder, size=8)
+    again = read_data(folder, size=8)
     assert (table.read(np.array([5, 0]), 8) == expected[[5, 0]]).all()
     assert (again.read(np.arange(6), 8) == expected).all()
     assert again.digest(3) == table.digest(3)
@@ -320,13 +322,13 @@ def test_unreadable_images_are_reported_from_the_cache_too(folder, root):
     bad.write_bytes(bad.read_bytes()[:100])
     for _ in range(2):
         with pytest.raises(DataError) as caught:
-            read_folder(folder, size=8)
+            read_data(folder, size=8)
         assert len(caught.value.messages) == 2
         assert str(bad) in caught.value.messages[0]
         assert "damaged" in caught.value.messages[0]
-    table = read_folder(folder, size=8, on_bad_image="skip")
+    table = read_data(folder, size=8, skip_bad=True)
     assert table.keys == tuple(f"train/{key}.png" for key in ("a/0", "a/4", "b/1", "b/3", "b/5"))
-    plain = read_folder(folder, on_bad_image="skip")
+    plain = read_data(folder, size=8, skip_bad=True)
     assert plain.notes == table.notes
     assert (table.read(np.arange(5), 8) == plain.read(np.arange(5), 8)).all()
     assert [table.digest(row) for row in range(5)] == [plain.digest(row) for row in range(5)]
@@ -340,8 +342,8 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
         root.parent.write_text("")
     elif kept == "file":
         monkeypatch.setattr(image_store, "_COPIED_BYTES", 0)
-        monkeypatch.setattr(format, "_HELD_BYTES", 200)
-    table = read_folder(folder, size=8, on_bad_image="skip")
+        monkeypatch.setattr(image_files, "_MAPPED_BYTES", 200)
+    table = read_data(folder, size=8, skip_bad=True)
     rows = np.array([3, 1, 4])
     made = load_images(table, rows, 8)
     assert isinstance(made.images, torch.Tensor) == (kept == "copy")
@@ -357,17 +359,17 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
 
 
 def test_a_table_without_a_size_gets_its_cache_in_the_store(folder, root):
-    table = read_folder(folder)
+    table = read_data(folder)
     assert not root.exists()
     load_images(table, np.arange(6), 8)
     assert len(folders(root)) == 1
     (folder / "train/a/2.png").write_bytes(b"")
-    table = read_folder(folder, on_bad_image="skip")
+    table = read_data(folder, size=8, skip_bad=True)
     assert len(load_images(table, np.arange(5), 8)) == 5
-    gone = read_folder(folder, on_bad_image="skip")
+    gone = read_data(folder)
     (folder / "train/b/1.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"1\.png: empty file"):
-        load_images(gone, np.arange(5), 8)
+        load_images(gone, np.arange(6), 8)
 
 
 def test_meta_is_plain(paths, root):
@@ -378,7 +380,7 @@ def test_meta_is_plain(paths, root):
 
 def test_names_below_a_folder_are_kept_once(tmp_path):
     keys = ["a/1.png", str(tmp_path / "2.png")]
-    names = RelativePaths(keys, "/data")
+    names = ImageFiles(keys, "/data")
     assert list(names) == names[:] == ["/data/a/1.png", keys[1]]
     assert names[0] == "/data/a/1.png"
     assert names._names is keys
@@ -419,12 +421,13 @@ def test_caches_that_were_not_used_for_long_are_removed(paths, root):
     opened(paths, 9)
     opened(paths, 10)
     old, young, used = sorted(folders(root), key=lambda one: (one / "pixels").stat().st_size)
-    aged(old / "meta.json", 91)
-    aged(young / "meta.json", 89)
-    aged(used / "meta.json", 91)
+    aged(old, 91)
+    aged(young, 89)
+    aged(used, 91)
     leftover = root / ".abc.x.partial"
     leftover.mkdir()
     aged(leftover, 91)
+    aged(root / f".{old.name}.lock", 91)
     index = root.parent / "shards" / "0.json"
     index.parent.mkdir()
     index.write_text("x")
@@ -441,16 +444,14 @@ def test_caches_that_were_not_used_for_long_are_removed(paths, root):
     assert opened(paths, 8)[1] == 6  # and made again
 
 
-def test_a_cache_in_use_is_kept_whatever_its_age(paths, root):
-    held, _ = opened(paths, 8)
+def test_a_cache_that_is_removed_in_use_stays_readable(paths, root):
+    used, _ = opened(paths, 8)
+    expected = used.pixels.copy()
     (folder,) = folders(root)
-    aged(folder / "meta.json", 400)
+    aged(folder, 91)
     opened(paths, 9)
-    assert folder.exists()
-    del held
-    aged(folder / "meta.json", 400)
-    opened(paths, 10)
     assert not folder.exists()
+    assert (used.pixels == expected).all()
 
 
 def test_doctor_reports_the_size_of_the_caches(paths, root):

@@ -18,7 +18,7 @@ import pytest
 import torch
 from in_process import Command, call, refusal
 
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 
 RUN = (
     "run", "--algo", "fixmatch", "--backbone", "test_resnet", "--image-size", "32", "--steps", "2",
@@ -56,7 +56,7 @@ def test_04_rotated_images_are_trained_upright(cases: Path, tmp_path: Path) -> N
         for turn in range(1, 9):
             name = pattern.format(turn)
             shutil.copy(cases / "c04_exif" / "predict" / name, folder / f"{turn}{name[-4:]}")
-    table = read_folder(tmp_path / "data", size=32)  # what a run of 32 px trains on
+    table = read_data(tmp_path / "data", size=32)  # what a run of 32 px trains on
     images = table.read(np.arange(16), 32)
     assert (images[:8] == images[8:]).all()
     assert len({image.tobytes() for image in images}) == 8
@@ -256,7 +256,7 @@ def test_43_a_cache_that_cannot_be_written(
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "file"))
     other, message = run(cases / "c00_base", tmp_path / "run")
     (warning,) = [line for line in message.splitlines() if "SSL_TOOLKIT_CACHE" in line]
-    assert warning.startswith("warning: decoded images can't be kept in ")
+    assert warning.startswith("warning: decoded images can't be cached in ")
     assert other["counts"] == summary["counts"]
     assert (tmp_path / "run" / "predictions.npz").read_bytes() == (
         tmp_path / "kept" / "predictions.npz"

@@ -18,8 +18,8 @@ from webdataset_shards import samples, shard
 
 from ssl_toolkit.data.cache import image_files
 from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.splits.contents import compare_contents, content_of
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.split_file import (
@@ -261,7 +261,7 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     assert described_changes(read_data(one, size=8), read_data(two, size=8)) == (
         "some of the 3 unlabeled images differ"
     )
-    tables = [read_data(path, lazily=True) for path in (one, two)]
+    tables = [read_data(path) for path in (one, two)]
     split = draw_split(tables[0], seed=0)
     for table in tables:
         files_of(table).cache_only(np.concatenate([split.labeled, split.test]))
@@ -272,7 +272,7 @@ def test_shards_and_streams(tmp_path: Path) -> None:
     assert compare_contents(streamed[0], read, 3).description == ""
     assert streamed[0].unlabeled != read.unlabeled
     shard(two / "unlabeled.tar", [(f"{n}.png", b"longer" * 40) for n in range(3)])
-    tables[1] = read_data(two, lazily=True)
+    tables[1] = read_data(two)
     files_of(tables[1]).cache_only(split.labeled)
     changed = compare_contents(streamed[0], content_of(tables[1], split), 3)
     assert changed.description == "some of the 3 unlabeled images differ"
@@ -289,8 +289,8 @@ def test_no_file_is_read_for_what_the_cache_knows(
         raise AssertionError(path)
 
     monkeypatch.setattr(image_files, "open_content", refuse)
-    lazily = read_data(folder, lazily=True)
-    files_of(lazily).open_known(8)
+    lazily = read_data(folder)
+    files_of(lazily).open_existing(8)
     for table in (read_data(folder, size=8), lazily):
         assert compare_contents(first, content_of(table, split), 6).description == ""
 

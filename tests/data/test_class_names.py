@@ -29,7 +29,7 @@ from ssl_toolkit.data.class_names import (
     name_fault,
     unguarded,
 )
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import Listing
 from ssl_toolkit.data.readers.rows import RowErrors, records
 from ssl_toolkit.data.splits.draw import draw_split

@@ -7,7 +7,7 @@ import pytest
 from in_process import call, refusal
 
 from ssl_toolkit.data.cache.image_files import files_of
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import (
     drop_leaks,
@@ -142,11 +142,12 @@ def test_without_digests_changes_are_unknown():
 
 
 def test_digests_with_equal_prefixes_are_not_equal(cases):
-    table = read_folder(cases / "c00_base", size=8)
-    cache = files_of(table).open(8)
-    cache.digests = cache.digests.copy()
-    cache.digests[:3, :8] = 7
-    cache.digests[2:4] = 5
+    table = read_data(cases / "c00_base", size=8)
+    caches = files_of(table)._caches
+    digests = caches[8].digests.copy()
+    digests[:3, :8] = 7
+    digests[2:4] = 5
+    caches[8] = replace(caches[8], digests=digests)
     assert [group.tolist() for group in same_images(table, np.arange(40))] == [[2, 3]]
     assert same_images(table, np.array([0, 1, 2])) == []
 

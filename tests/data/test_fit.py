@@ -13,14 +13,13 @@ from PIL import Image
 from webdataset_shards import shard
 
 from ssl_toolkit import DataError, load_model
-from ssl_toolkit.data.cache.build import open_cache
+from ssl_toolkit.data.cache.decoded_images import open_cache
 from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.feed.streaming import StreamedImages
 from ssl_toolkit.data.images.files import fit_image, read_images
 from ssl_toolkit.data.images.inputs import to_float01, to_pixels
+from ssl_toolkit.data.load import lay_out, read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.readers.fit import lay_out
 from ssl_toolkit.inference.evaluate import predict_other_data
 
 RUN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -108,7 +107,7 @@ def test_streamed_images_of_files_and_shards_are_padded(data: Path, tmp_path: Pa
     members = [(f"{n}.png", path.read_bytes()) for n, path in enumerate(paths)]
     members += [(f"{n}.cls", b"%d" % (n % 2)) for n in range(len(paths))]
     for source in (shard(tmp_path / "a.tar", members), data):
-        table = read_data(source, lazily=True, fit="pad")
+        table = read_data(source, fit="pad")
         rows = np.arange(6)
         streamed = StreamedImages(files_of(table), rows, table.labels, 16, buffer=4, refuse=True)
         if source != data:
@@ -170,7 +169,7 @@ def test_an_unknown_layout_is_refused_in_one_line(data: Path, tmp_path: Path) ->
 
 def test_the_default_size_follows_the_side_that_is_scaled(data: Path) -> None:
     for fit, side in (("crop", 20), ("pad", 40)):
-        files = files_of(read_data(data, lazily=True, fit=fit))
+        files = files_of(read_data(data, fit=fit))
         assert files is not None
         assert files.sides(4) == [side] * 4
 
@@ -209,8 +208,8 @@ def test_inspect_decodes_for_a_run_of_the_same_fit(
     monkeypatch.setenv("SSL_TOOLKIT_CACHE", str(tmp_path / "cache"))
     message = call("inspect", data, "--image-size", "16", "--fit", "pad")
     assert message.returncode == 0, message.stderr
-    table = read_data(data, lazily=True, fit="pad")
+    table = read_data(data, fit="pad")
     files = files_of(table)
     assert files is not None
-    files.open_known(16)
-    assert files._caches[16, "pad"].has(np.arange(4)).all()
+    files.open_existing(16)
+    assert files.has(np.arange(4), 16)

@@ -17,7 +17,7 @@ from ssl_toolkit import (
     testing,
 )
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.build import cache_root
+from ssl_toolkit.data.cache.decoded_images import cache_folder
 from ssl_toolkit.data.cache.image_files import files_of, open_files
 from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.data.load import load_table
@@ -68,7 +68,7 @@ def settings(**keys: object):
 def test_files_are_cached_and_hashed(folder):
     shutil.copy(folder / "00.png", folder / "39.png")
     table = load_table(settings(fit="pad").settings)
-    assert len([*cache_root().glob("[!.]*")]) == 1
+    assert len([*cache_folder("images").glob("[!.]*")]) == 1
     paths = [folder / key for key in table.keys]
     rows = np.arange(COUNT)
     assert (table.read(rows, 8) == read_images(paths, 8, fit="pad")).all()
@@ -94,7 +94,7 @@ def test_unreadable_files_are_reported_or_dropped(folder):
     assert (table.read(rows, 8) == expected).all()
     digests = files.digests(rows)
     assert [bytes(digest).hex() for digest in digests] == [table.digest(row) for row in rows]
-    assert len([*cache_root().glob("[!.]*")]) == 1  # of all files, as at the next start
+    assert len([*cache_folder("images").glob("[!.]*")]) == 1  # of all files, as at the next start
 
 
 def test_files_can_be_streamed(folder):

@@ -6,8 +6,8 @@ from in_process import call, refusal
 from ssl_toolkit_benchmarks import STL10
 from tiny_images import put
 
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.labels_file import choose_labeled
 from ssl_toolkit.errors import DataError

@@ -12,8 +12,7 @@ from ssl_toolkit_benchmarks.domainnet import DomainNetReal
 from ssl_toolkit_benchmarks.mini_imagenet import MiniImageNet
 from tiny_images import put
 
-from ssl_toolkit.data.readers.detect import read_data
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.inference.pseudo_label import MANIFEST, PoolPredictions, manifest_rows, root_of
@@ -23,11 +22,11 @@ from ssl_toolkit.tabular import write_rows
 def test_links_of_case_14(cases):
     start = time.monotonic()
     with pytest.raises(DataError) as caught:
-        read_folder(cases / "c14_links")
+        read_data(cases / "c14_links", size=8)
     assert len(caught.value.messages) == 2
     assert "gone.png: broken link" in caught.value.messages[0]
     assert "--on-bad-image skip" in caught.value.messages[1]
-    table = read_folder(cases / "c14_links", on_bad_image="skip")
+    table = read_data(cases / "c14_links", size=8, skip_bad=True)
     assert time.monotonic() - start < 10
     assert counts(table) == {"labeled": 17, "unlabeled": 12, "test": 12}
     assert noted(table, "gone.png") == "skipped unlabeled/gone.png: broken link"
@@ -52,7 +51,7 @@ def test_linked_folders(tmp_path):
     (pool / "up").symlink_to(tmp_path)
     (root / "test" / "b").symlink_to("../labeled/b")
     (root / "labeled" / "loop").symlink_to(".")
-    table = read_folder(root)
+    table = read_data(root)
     assert table.classes == ("a", "b")
     assert [key for key in table.keys if key.startswith("unlabeled")] == [
         "unlabeled/a_more/deep/2.png",
@@ -72,10 +71,10 @@ def test_a_split_can_be_a_link_but_not_to_another_split(tmp_path):
         image(root / name)
     image(tmp_path / "pool" / "1.png")
     (root / "unlabeled").symlink_to(tmp_path / "pool")
-    assert counts(read_folder(root)) == {"labeled": 2, "unlabeled": 1}
+    assert counts(read_data(root)) == {"labeled": 2, "unlabeled": 1}
     (root / "test").symlink_to("labeled")
     with pytest.raises(DataError, match="lead to the same images"):
-        read_folder(root)
+        read_data(root)
 
 
 def test_a_test_split_elsewhere_stays_out_of_the_pool(tmp_path):
@@ -85,7 +84,7 @@ def test_a_test_split_elsewhere_stays_out_of_the_pool(tmp_path):
     (root / "test").symlink_to(tmp_path / "tests")
     (root / "unlabeled").mkdir()
     (root / "unlabeled" / "more").symlink_to(tmp_path / "tests" / "a")
-    table = read_folder(root)
+    table = read_data(root)
     assert counts(table) == {"labeled": 2, "test": 1}
     assert "unlabeled/more" in noted(table, "links not followed")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tiny_images import put, rows_of
 
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers.file_table import TableBuilder
 from ssl_toolkit.data.readers.manifests import part_of, read_manifest
 from ssl_toolkit.data.readers.rows import MOST_FAULTS, RowErrors, records
-from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.errors import DataError
 
 SPLIT = {
@@ -229,17 +229,17 @@ def test_other_encodings_are_reported(folder):
 
 def test_missing_images_are_named_or_skipped(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,x\ngone.png,\n")
-    message = faults(path)
+    message = faults(path, size=8)
     assert [m for m in message if "none.png: no such file" in m]
     assert [m for m in message if "gone.png: no such file" in m]
-    table = read_data(path, on_bad_image="skip")
+    table = read_data(path, size=8, skip_bad=True)
     assert table.keys == ("a.png", "b.png")
     assert "unreadable images skipped: 2 of 4" in table.notes
 
 
 def test_a_class_whose_images_are_all_skipped_is_reported(folder):
     path = manifest(folder, "path,label\na.png,x\nb.png,y\nnone.png,z\n")
-    assert "class 'z' has no readable image" in faults(path, on_bad_image="skip")[0]
+    assert "class 'z' has no readable image" in faults(path, size=8, skip_bad=True)[0]
 
 
 def test_labels_of_unlabeled_images_beyond_the_classes_are_noted(folder):
@@ -253,8 +253,8 @@ def test_file_names_are_utf8_whatever_the_locale(folder):
     put(folder / "schön.png")
     path = manifest(folder, "path,label\nschön.png,x\nb.png,y\n")
     code = (
-        "import sys; from ssl_toolkit.data.readers.detect import read_data;"
-        "print(ascii(tuple(read_data(sys.argv[1]).keys)))"
+        "import sys; from pathlib import Path; from ssl_toolkit.data.load import read_data;"
+        "print(ascii(tuple(read_data(Path(sys.argv[1])).keys)))"
     )
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset
 from ssl_toolkit import ConfigError, DataError, ModelError, load_model, train
 from ssl_toolkit.config import yaml
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.in_memory import write_data
 from ssl_toolkit.data.readers.npz import read_npz
 from ssl_toolkit.interfaces import ImageTable

@@ -26,7 +26,7 @@ from tiny_images import encoded
 
 from ssl_toolkit.data.images import archives
 from ssl_toolkit.data.images.decoding import Room, Unreadable
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.rows import LINE_LENGTH
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import checked_archive
@@ -43,8 +43,8 @@ LIMIT = 1.5e9
 LOOK = """
 import json, resource, sys
 from pathlib import Path
-import ssl_toolkit.engine.experiment, ssl_toolkit.data.readers.detect
-from ssl_toolkit.data.cache.format import examine_images
+import ssl_toolkit.engine.experiment, ssl_toolkit.data.load
+from ssl_toolkit.data.cache.decoded_images import decode_images
 from ssl_toolkit.errors import DataError
 
 def peak():  # Linux counts the memory of the process that started this one into ru_maxrss
@@ -55,11 +55,11 @@ def peak():  # Linux counts the memory of the process that started this one into
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 folder = Path(sys.argv[1])
-for found in examine_images(sorted(folder.glob("images/*")), 16, 2):
+for found in decode_images(sorted(folder.glob("images/*")), 16, 2):
     print(json.dumps(["", found if isinstance(found, str) else found.mode, peak()]), flush=True)
 for path in sorted(folder.glob("data/*")):
     try:
-        ssl_toolkit.data.readers.detect.read_data(path, size=16)
+        ssl_toolkit.data.load.read_data(path, size=16)
         said = ""
     except DataError as error:
         said = str(error)

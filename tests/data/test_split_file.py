@@ -6,18 +6,18 @@ import pytest
 from case_folders import case_folders  # noqa: F401
 from split_tables import table_of
 
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.split_file import load_split, save_split, split_hash
 from ssl_toolkit.errors import DataError
 
 
 def test_a_split_file_restores_the_split_in_another_location(cases, tmp_path):
-    table = read_folder(cases / "c16_labeled_in_unlabeled")
+    table = read_data(cases / "c16_labeled_in_unlabeled")
     split = draw_split(table, seed=5, val_fraction=0.25)
     save_split(tmp_path / "split.json", table, split)
     shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "moved")
-    moved = read_folder(tmp_path / "moved")
+    moved = read_data(tmp_path / "moved")
     again = load_split(tmp_path / "split.json", moved).split
     for part in ("labeled", "unlabeled", "validation", "test"):
         assert getattr(again, part).tolist() == getattr(split, part).tolist()

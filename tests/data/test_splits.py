@@ -8,7 +8,7 @@ from case_folders import case_folders  # noqa: F401
 from split_tables import table_of
 from ssl_toolkit_benchmarks import SVHN
 
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.splits.draw import Split, draw_split, identical_rows, proportional
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -25,21 +25,21 @@ def sizes(split: Split) -> tuple[int, int, int, int]:
 
 
 def test_the_labeled_layout_is_used_unchanged(cases):
-    table = read_folder(cases / "c00_base")
+    table = read_data(cases / "c00_base")
     split = draw_split(table, seed=0)
     assert sizes(split) == (16, 12, 0, 12)
     assert split.labeled.dtype == np.int64
     assert split.warnings == ()
-    assert sizes(draw_split(read_folder(cases / "c05_modes"), seed=0)) == (18, 13, 0, 12)
+    assert sizes(draw_split(read_data(cases / "c05_modes"), seed=0)) == (18, 13, 0, 12)
 
 
 def test_case_14_links(cases):
-    split = draw_split(read_folder(cases / "c14_links", on_bad_image="skip"), seed=0)
+    split = draw_split(read_data(cases / "c14_links", size=8, skip_bad=True), seed=0)
     assert sizes(split) == (17, 12, 0, 12)
 
 
 def test_case_16_labeled_pictures_in_the_folder(cases):
-    table = read_folder(cases / "c16_labeled_in_unlabeled")
+    table = read_data(cases / "c16_labeled_in_unlabeled")
     assert len(draw_split(table, seed=0).unlabeled) == 28
     assert len(draw_split(table, seed=0, labeled_in_pool=True).unlabeled) == 28
     off = draw_split(table, seed=0, labeled_in_pool=False)
@@ -51,7 +51,7 @@ def test_case_16_labeled_pictures_in_the_folder(cases):
 def test_case_16_single_pool(cases, tmp_path):
     for kind in "ab":
         shutil.copytree(cases / "c17_pool" / kind, tmp_path / kind)
-    table = read_folder(tmp_path)
+    table = read_data(tmp_path)
     splits = {
         option: draw_split(table, seed=3, labels_per_class=2, labeled_in_pool=option)
         for option in (None, False, True)
@@ -66,7 +66,7 @@ def test_case_16_single_pool(cases, tmp_path):
 
 
 def test_case_17_too_few_for_labels_per_class(cases):
-    table = read_folder(cases / "c17_pool")
+    table = read_data(cases / "c17_pool")
     with pytest.raises(DataError) as caught:
         draw_split(table, seed=0, labels_per_class=4)
     assert len(caught.value.messages) == 2
@@ -75,7 +75,7 @@ def test_case_17_too_few_for_labels_per_class(cases):
 
 
 def test_case_17_one_a_class_and_validation(cases):
-    table = read_folder(cases / "c17_pool")
+    table = read_data(cases / "c17_pool")
     split = draw_split(table, seed=0, labels_per_class=1, val_fraction=0.5)
     assert per_class(table, split.labeled) == [1, 1, 1, 1]
     assert per_class(table, split.validation) == [5, 5, 0, 1]
@@ -90,14 +90,14 @@ def test_case_17_one_a_class_and_validation(cases):
 
 
 def test_case_17_total_number(cases):
-    table = read_folder(cases / "c17_pool")
+    table = read_data(cases / "c17_pool")
     split = draw_split(table, seed=0, num_labels=10)
     assert per_class(table, split.labeled) == [4, 4, 1, 1]
     assert "a 4, b 4, c 1, d 1" in split.notes[0]
 
 
 def test_case_17b_long_tail(cases):
-    table = read_folder(cases / "c17b_long_tail")
+    table = read_data(cases / "c17b_long_tail")
     split = draw_split(table, seed=0)
     assert sizes(split) == (33, 20, 0, 20)
     (line,) = [line for line in split.warnings if "far fewer" in line]

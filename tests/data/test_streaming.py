@@ -10,7 +10,7 @@ from ssl_toolkit.data.feed import streaming
 from ssl_toolkit.data.feed.sampling import IndexStream, buffered_order
 from ssl_toolkit.data.feed.streaming import Blocks, StreamedImages, reading_order
 from ssl_toolkit.data.images.archives import tar_member
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, DataError
 
@@ -72,7 +72,7 @@ def test_every_block_is_read_once_per_epoch_and_few_are_in_memory(tmp_path, monk
         members = [(f"{n:04d}.png", noise(n)) for n in range(50 * number, 50 * number + 50)]
         members += [(f"{n:04d}.cls", b"%d" % (n % 2)) for n in range(50 * number, 50 * number + 50)]
         shard(tmp_path / f"{number}.tar", members)
-    table = read_data(tmp_path, lazily=True)
+    table = read_data(tmp_path)
     files = files_of(table)
     assert files is not None
     files.workers = workers
@@ -184,7 +184,7 @@ def test_or_another_image_of_the_same_class_replaces_it(tmp_path):
     members = [*samples(6), ("0003.png", b"no image")]  # the last one counts
     members = [(name, b"oops" if name == "0003.png" else content) for name, content in samples(6)]
     path = shard(tmp_path / "x.tar", members)
-    table = read_data(path, lazily=True)
+    table = read_data(path)
     files = files_of(table)
     assert files is not None
     images = StreamedImages(files, np.arange(6), table.labels, 4, buffer=3, refuse=False)

@@ -9,8 +9,8 @@ from tiny_images import encoded, rows_of
 from webdataset_shards import samples, shard
 
 from ssl_toolkit.data.images.archives import container, read_packed
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers import webdataset as shards_module
-from ssl_toolkit.data.readers.detect import read_data
 from ssl_toolkit.errors import DataError
 
 
@@ -122,10 +122,10 @@ def test_damaged_shards_and_images_are_named(tmp_path):
         read_data(tmp_path / "cut.tar")
     path = shard(tmp_path / "x.tar", [*samples(4), ("oops.png", b"no image"), ("no.png", b"")])
     with pytest.raises(DataError) as caught:
-        read_data(path)
+        read_data(path, size=8)
     assert "oops.png: not an image" in caught.value.messages[0]
     assert "no.png: empty file" in caught.value.messages[1]
-    assert len(read_data(path, on_bad_image="skip").keys) == 4
+    assert len(read_data(path, size=8, skip_bad=True).keys) == 4
 
 
 def test_invalid_samples_are_named(tmp_path):

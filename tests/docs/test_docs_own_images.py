@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_images import put, rows_of
 
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-images.md").read_text("utf-8")
 

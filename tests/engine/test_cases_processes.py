@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ssl_toolkit import registry
 from ssl_toolkit.data.feed.image_store import load_images
-from ssl_toolkit.data.readers.folders import read_folder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.engine.prediction import predict
@@ -77,7 +77,7 @@ class OneOfTwo(ProcessGroup):
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 def test_22_each_image_counts_once(batch_size: int, cases: Path) -> None:
-    table = read_folder(cases / "c22_metric_two_procs", size=32)
+    table = read_data(cases / "c22_metric_two_procs", size=32)
     rows = np.flatnonzero(table.parts == "test")
     store = load_images(table, rows, 32, torch.device("cpu"), None)
     constant = Classifier(AlwaysFirst(), 2)

@@ -15,7 +15,7 @@ from torch import Tensor
 import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.augment.weak import Weak
-from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.cache.decoded_images import cache_folder
 from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_computed_again(
     damage: str, classifier: Classifier, store: ImageTensorStore
 ) -> None:
     wanted = FeatureExtractor(classifier, 4).plain(store, ROWS)
-    (file,) = feature_root().glob("*.npy")
+    (file,) = cache_folder("features").glob("*.npy")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes({"cut": content[:-5], "changed": content, "empty": b""}[damage])

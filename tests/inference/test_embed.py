@@ -15,7 +15,7 @@ from pretrained_runs import CLASSES, SIZE, flags, make_images, make_weights
 from torch import Tensor
 
 from ssl_toolkit import ConfigError, embed, load_model
-from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.cache.decoded_images import cache_folder
 from ssl_toolkit.models import published
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 
@@ -99,7 +99,7 @@ def test_a_damaged_cache_is_computed_again(
     target = folder / "features.npz"
     call(*command(folder, "--output", target))
     first, count = target.read_bytes(), len(forwards)
-    (kept,) = feature_root().glob("*.npy")
+    (kept,) = cache_folder("features").glob("*.npy")
     content = bytearray(kept.read_bytes())
     content[200] ^= 255
     kept.write_bytes(content if damage is None else damage)

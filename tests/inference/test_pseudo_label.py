@@ -13,7 +13,7 @@ import pytest
 from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
-from ssl_toolkit.data.readers.detect import read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.inference.pseudo_label import (
     PoolPredictions,

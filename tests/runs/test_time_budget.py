@@ -19,7 +19,7 @@ from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.config.recipes import HEAD_TRAINING
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.cache.build import feature_root
+from ssl_toolkit.data.cache.decoded_images import cache_folder
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
@@ -196,7 +196,7 @@ def test_speeds_are_measured_on_noise_and_leave_nothing(
     assert result.on_features == (freeze == "backbone")
     assert (result.plain > 0) == (result.view > 0) == (freeze == "backbone")
     assert result.read > 0
-    assert not list(feature_root().glob("*.npy"))
+    assert not list(cache_folder("features").glob("*.npy"))
     assert not list((tmp_path / "cache").rglob("*.partial"))
     again = measure_speeds(config, table, split, ready=True)
     assert (again.read, again.plain, again.view) == (0, 0, 0)

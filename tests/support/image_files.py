@@ -5,9 +5,18 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from ssl_toolkit.data.images.files import DecodedImage, decode_images
+
+
+def image_faults(paths: Sequence[Path]) -> list[str | None]:
+    """Return why each file can't be decoded; None if it can."""
+    answers = decode_images(paths, 8)
+    return [None if isinstance(answer, DecodedImage) else answer for answer in answers]
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.build import known_cache, open_cache
-from ssl_toolkit.data.cache.format import ImageCache, Progress
+from ssl_toolkit.data.cache.decoded_images import DecodedImages, Progress, find_cache, open_cache
 from ssl_toolkit.data.images.archives import container, tar_member
 from ssl_toolkit.data.images.decoding import Unreadable
 from ssl_toolkit.data.images.files import open_content, opened_image, pillow_muted, read_images
@@ -25,20 +25,42 @@ from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import display_path
 
+_MAPPED_BYTES = 64 * 2**20  # of the mapped pixels that may be in memory
+_PAGE_BYTES = 2**16  # that the system maps around a page which is read
 
-class RelativePaths(Sequence[str]):
-    """Sequence of file paths, stored relative to a common folder.
 
-    A million paths take no memory of their own where the names are the keys of the table.
+class ImageFiles(Sequence[str]):
+    """Paths and decoded images of a table; all of it by row of the table.
+
+    The decoded images are in caches, one per size, which hold the images that were listed first:
+    images that are dropped as unreadable stay in them, so that the next start, which lists all
+    images again, finds the same caches.
 
     Args:
-        names: paths; relative ones are below `base`.
-        base: a folder; empty for the current one.
+        names: Paths to the images; relative ones are below `base`. A million paths take no memory
+            of their own if these are the keys of the table.
+        base: Path to a folder; empty for the current one.
+        workers: Threads that decode; 0 decodes in the calling one.
+        fit: See `fit_image`.
     """
 
-    def __init__(self, names: Sequence[str], base: str = "") -> None:
+    def __init__(
+        self, names: Sequence[str], base: str = "", workers: int = 0, fit: Fit = "crop"
+    ) -> None:
+        self.workers = workers
+        self.fit: Fit = fit
+        self.warning = ""
+        """Why decoded images could not be written to disk."""
+        self.dropped: tuple[tuple[str, str], ...] = ()
+        """Path and reason of each image that was dropped as unreadable."""
+        self.all_cached = True
+        """True if the caches hold all images, False after `cache_only`."""
         self._names = names
         self._base = base
+        self._cached_names = names
+        self._index: NDArray[np.int64] | None = None  # row of the caches, -1: none; None: the same
+        self._caches: dict[int, DecodedImages] = {}  # by size
+        self._bytes_read = 0
 
     def __len__(self) -> int:
         return len(self._names)
@@ -47,52 +69,13 @@ class RelativePaths(Sequence[str]):
         return (os.path.join(self._base, name) for name in self._names)
 
     @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [os.path.join(self._base, name) for name in self._names[index]]
-        return os.path.join(self._base, self._names[index])
-
-
-class ImageFiles(Sequence[str]):
-    """Paths of the images of a table; everything here is by row of the table.
-
-    Args:
-        paths: the files; those of images that were dropped stay in the caches.
-        workers: threads that decode; 0 decodes in the calling one.
-        fit: see `fit_image`.
-    """
-
-    def __init__(self, paths: Sequence[str], workers: int = 0, fit: Fit = "crop") -> None:
-        self.workers = workers
-        self.fit: Fit = fit
-        self.warning = ""
-        """Why decoded images could not be kept on disk."""
-        self.dropped: tuple[tuple[str, str], ...] = ()
-        """Path and reason of each image that was dropped as unreadable."""
-        self._paths = paths
-        self._index: NDArray[np.int64] | None = None  # of each row in `_paths`; None: the same
-        self._cached: NDArray[np.int64] | None = None  # ascending, in `_paths`; None: all
-        self._caches: dict[tuple[int, Fit], ImageCache] = {}
-
-    def __len__(self) -> int:
-        return len(self._paths if self._index is None else self._index)
-
-    def __iter__(self) -> Iterator[str]:
-        if self._index is None:
-            return iter(self._paths)
-        return (self._paths[index] for index in self._index.tolist())
-
-    @overload
     def __getitem__(self, row: int) -> str: ...
     @overload
     def __getitem__(self, row: slice) -> list[str]: ...
     def __getitem__(self, row: int | slice) -> str | list[str]:
         if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
-        return self._paths[row if self._index is None else int(self._index[row])]
+            return [os.path.join(self._base, name) for name in self._names[row]]
+        return os.path.join(self._base, self._names[row])
 
     @property
     def in_parquet(self) -> bool:
@@ -100,26 +83,8 @@ class ImageFiles(Sequence[str]):
         first = self[0] if len(self) else ""
         return container(first) is not None and tar_member(first) is None
 
-    @property
-    def all_cached(self) -> bool:
-        """True if the caches hold all images, False after `cache_only`."""
-        return self._cached is None
-
-    def read(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-        """See `ImageTable.read`: from the cache where that size was opened, else from the files.
-
-        Raises:
-            DataError: some can't be read; one message a file.
-        """
-        cache = self._caches.get((size, self.fit))
-        if cache is None or not cache.has(rows).all():
-            return read_images(
-                [Path(self[row]) for row in rows.tolist()], size, self.workers, self.fit
-            )
-        return np.ascontiguousarray(cache.take(rows).transpose(0, 2, 3, 1))
-
     def sides(self, most: int) -> list[int]:
-        """Sides in pixels of at most so many images, evenly chosen; opens their headers.
+        """Return the sides in pixels of at most `most` images, evenly chosen; open their headers.
 
         Those that are scaled to the image size: the shorter ones, of padded images the longer ones.
         """
@@ -131,78 +96,125 @@ class ImageFiles(Sequence[str]):
                     found.append(side(image.size))
         return found
 
-    def open(self, size: int, progress: Progress | None = None) -> ImageCache:
-        """Return the decoded images, by row; decode them if there is no cache (`open_cache`)."""
-        key = size, self.fit
-        if key not in self._caches:
-            cache, self.warning = open_cache(
+    def open(self, size: int, progress: Progress | None = None) -> dict[int, str]:
+        """Decode the images at a size if there is no cache of it yet (`open_cache`).
+
+        Returns:
+            Reason why an image can't be read, by row.
+        """
+        if size not in self._caches:
+            self._caches[size], self.warning = open_cache(
                 self._cached_paths(), size, workers=self.workers, progress=progress, fit=self.fit
             )
-            self._caches[key] = self._by_row(cache)
-        return self._caches[key]
+        faults = self._caches[size].faults
+        index = self._cached_rows(np.arange(len(self) if faults else 0))
+        bad = np.flatnonzero(np.isin(index, [*faults]))
+        return {row: faults[int(index[row])] for row in bad.tolist()}
 
-    def open_known(self, size: int) -> None:
-        """Use the cache of this size if there is one; decodes no image."""
-        key = size, self.fit
-        if key not in self._caches and (cache := known_cache(self._cached_paths(), *key)):
-            self._caches[key] = self._by_row(cache)
+    def open_existing(self, size: int) -> None:
+        """Use the cache of this size if there is one; decode no image."""
+        if size not in self._caches and (cache := find_cache(self._cached_paths(), size, self.fit)):
+            self._caches[size] = cache
 
     def cache_only(self, rows: NDArray[np.int64]) -> None:
         """Let the caches hold the images of these rows alone."""
         rows = np.unique(rows)
-        self._cached = rows if self._index is None else np.sort(self._index[rows])
-        self._caches.clear()
+        self.all_cached = False
+        self._index = np.full(len(self), -1, dtype=np.int64)
+        self._index[rows] = np.arange(len(rows))
+        self._cached_names = PackedStrings(self._names[row] for row in rows.tolist())
+        self._caches = {}
 
     def drop(self, faults: Mapping[int, str]) -> Self:
-        """Return the files without those of some rows; `faults` has the reasons.
-
-        The caches are keyed by the files that were listed first, so that the next start, which
-        lists them all again, finds them.
-        """
+        """Return the files without those of some rows; `faults` has the reasons."""
         rows = np.delete(np.arange(len(self)), sorted(faults))
         files = copy.copy(self)
         files.dropped += tuple((self[row], faults[row]) for row in sorted(faults))
-        files._index = rows if self._index is None else self._index[rows]
-        files._caches = {key: cache.select(rows) for key, cache in self._caches.items()}
+        files._names = PackedStrings(self._names[row] for row in rows.tolist())
+        files._index = self._cached_rows(rows)
         return files
 
+    def with_fit(self, workers: int, fit: Fit) -> Self:
+        """Return the files, to be decoded by some workers and made square in this way."""
+        files = copy.copy(self)
+        files._caches = self._caches if fit == self.fit else {}
+        files.workers, files.fit = workers, fit
+        return files
+
+    def in_memory(self, size: int) -> bool:
+        """Return True if a cache is in memory because it could not be written to disk."""
+        return not self._caches[size].maps
+
+    def has(self, rows: NDArray[np.int64], size: int) -> bool:
+        """Return True if the images of all these rows are decoded at a size."""
+        return size in self._caches and bool(self._is_readable(rows, self._caches[size]).all())
+
+    def take(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        """Copy decoded images of these rows: (n, 3, size, size); see `has`."""
+        cache = self._caches[size]
+        images = cache.pixels.take(self._cached_rows(rows), axis=0)
+        self._bytes_read += images.nbytes + _PAGE_BYTES * len(rows)
+        if self._bytes_read > _MAPPED_BYTES:
+            self._release(cache)
+        return images
+
+    def read(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        """See `ImageTable.read`: from the cache if that size was opened, else from the files.
+
+        Raises:
+            DataError: Some can't be read; one message per file.
+        """
+        if self.has(rows, size):
+            return np.ascontiguousarray(self.take(rows, size).transpose(0, 2, 3, 1))
+        return read_images([Path(self[row]) for row in rows.tolist()], size, self.workers, self.fit)
+
+    def moments(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint64]:
+        """Sum the gray levels of each channel over decoded images, and their squares: (2, 3)."""
+        cache, index = self._caches[size], self._cached_rows(rows)
+        sums = np.zeros((2, 3), dtype=np.uint64)
+        for start in range(0, len(index), 2**16):
+            sums += cache.moments[index[start : start + 2**16]].sum(axis=0)
+            self._release(cache)
+        return sums
+
+    def shapes_and_modes(self, size: int) -> tuple[NDArray[np.int32], list[str]]:
+        """Return (n, 2) width and height of the upright images, and Pillow's names of the modes."""
+        cache, index = self._caches[size], self._cached_rows(np.arange(len(self)))
+        return cache.shapes[index], [mode.decode() for mode in cache.modes[index].tolist()]
+
     def digest(self, row: int) -> str:
-        """SHA-256, in hexadecimal, of the bytes of a row's file."""
+        """Return the SHA-256 of the bytes of a row's file, in hexadecimal."""
         rows = np.array([row])
         for cache in self._caches.values():
-            if cache.has(rows)[0]:
-                return cache.digests_of(rows).tobytes().hex()
+            if self._is_readable(rows, cache)[0]:
+                return self._cached_digests(rows, cache).tobytes().hex()
         with open_content(Path(self[row])) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def digests(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """SHA-256 of each row's file, (n, 32): as a cache knows it, else of the file as it is now.
-
-        Zeros where the file can't be read.
-        """
+        """Return (n, 32) SHA-256 of the files, from a cache if it has them; zeros if unreadable."""
         found = np.zeros((len(rows), 32), np.uint8)
-        known = np.zeros(len(rows), dtype=bool)
+        cached = np.zeros(len(rows), dtype=bool)
         for cache in [*self._caches.values()][:1]:
-            known = cache.has(rows)
-            found[known] = cache.digests_of(rows[known])
-        for i in np.flatnonzero(~known).tolist():
+            cached = self._is_readable(rows, cache)
+            found[cached] = self._cached_digests(rows[cached], cache)
+        for i in np.flatnonzero(~cached).tolist():
             with contextlib.suppress(OSError):
                 found[i] = np.frombuffer(bytes.fromhex(self.digest(int(rows[i]))), np.uint8)
         return found
 
     def short_digests(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Eight bytes of each digest, (n,), where a cache knows them all; else None."""
+        """Return the first eight bytes of each digest, (n,); None if a cache lacks some."""
         for cache in self._caches.values():
-            if not cache.holds(rows).all():
+            if (self._cached_rows(rows) < 0).any():
                 return None
-            found: NDArray[np.int64] = cache.digests_of(rows, np.int64)[:, 0]
-            return found
+            return self._cached_digests(rows, cache)[:, :8].copy().view(np.int64)[:, 0]
         return None
 
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Offset and length of each row's image in its shard, (n, 2); opens no file.
+        """Return offset and length of each row's image in its shard, (n, 2); open no file.
 
-        An image that is a file of its own has offset 0; one that is gone, length -1.
+        An image that is a file of its own has offset 0; a missing one, length -1.
         """
         found = np.zeros((len(rows), 2), np.int64)
         for i, row in enumerate(rows.tolist()):
@@ -217,18 +229,31 @@ class ImageFiles(Sequence[str]):
         return found
 
     def _cached_paths(self) -> Sequence[str]:
-        if self._cached is None:
-            return self._paths
-        return PackedStrings(self._paths[index] for index in self._cached.tolist())
+        return ImageFiles(self._cached_names, self._base)
 
-    def _by_row(self, cache: ImageCache) -> ImageCache:
-        """The cache of `_cached_paths` by row of the table."""
-        if self._cached is None:
-            return cache if self._index is None else cache.select(self._index)
-        index = np.arange(len(self)) if self._index is None else self._index
-        found = np.full(len(self._paths), -1, dtype=np.int64)
-        found[self._cached] = np.arange(len(self._cached))
-        return cache.select(found[index])
+    def _cached_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows if self._index is None else self._index[rows]
+
+    def _is_readable(self, rows: NDArray[np.int64], cache: DecodedImages) -> NDArray[np.bool_]:
+        index = self._cached_rows(rows)
+        readable = index >= 0
+        return readable & ~np.isin(index, [*cache.faults]) if cache.faults else readable
+
+    def _cached_digests(self, rows: NDArray[np.int64], cache: DecodedImages) -> NDArray[np.uint8]:
+        digests = cache.digests[self._cached_rows(rows)]
+        self._release(cache)
+        return digests
+
+    def _release(self, cache: DecodedImages) -> None:
+        """Unmap the pages that were read.
+
+        They would count as this process's memory, and grow with every image; the system still
+        has them at hand while it has no other use for the memory.
+        """
+        self._bytes_read = 0
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in cache.maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def files_of(table: ImageTable) -> ImageFiles | None:
@@ -241,16 +266,12 @@ def open_files(table: ImageTable, workers: int = 0, fit: Fit = "crop") -> ImageT
     """Return a table of files that reads and hashes them; one without files as it is.
 
     Args:
-        table: with `ImageTable.files`.
-        workers: threads that decode; 0 decodes in the calling one.
-        fit: see `fit_image`.
+        table: Images with `ImageTable.files`.
+        workers: Threads that decode; 0 decodes in the calling one.
+        fit: See `fit_image`.
     """
     files = files_of(table)
-    if files is None:
-        return table
-    files = copy.copy(files)
-    files.workers, files.fit = workers, fit
-    return with_files(table, files)
+    return table if files is None else with_files(table, files.with_fit(workers, fit))
 
 
 def with_files(table: ImageTable, files: ImageFiles) -> ImageTable:
@@ -259,56 +280,62 @@ def with_files(table: ImageTable, files: ImageFiles) -> ImageTable:
 
 
 def verify(
-    table: ImageTable,
-    size: int,
-    *,
-    refuse: bool,
-    progress: Progress | None = None,
+    table: ImageTable, size: int, *, skip_bad: bool = False, progress: Progress | None = None
 ) -> ImageTable:
-    """Decode the images of a table that are files into the cache, or know them from it.
+    """Decode the image files of a table, unless they are in the cache.
 
     Args:
-        table: one whose images are not files is returned as it is.
-        size: side in pixels.
-        refuse: whether unreadable ones are an error; else they are left out.
-        progress: called while they are decoded.
+        table: Images; returned unchanged if they are not files.
+        size: Side in pixels.
+        skip_bad: Drop unreadable images instead of refusing them.
+        progress: Called while images are decoded.
 
     Returns:
         The table without unreadable images; notes name them.
 
     Raises:
-        DataError: `refuse`, and some can't be read; one message each.
+        DataError: Some images can't be read, one message each; or no labeled one of a class can.
     """
     files = files_of(table)
-    if files is None:
+    if files is None or not (faults := files.open(size, progress)):
         return table
-    faults = files.open(size, progress).faults
-    if not faults:
-        return table
-    if refuse:
+    if not skip_bad:
         raise unreadable(files, faults)
-    notes = skipped(table.keys, faults)
-    good = np.delete(np.arange(len(table.keys)), sorted(faults))
+    good = np.delete(np.arange(len(files)), sorted(faults))
+    learned = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    before, left = (
+        np.bincount(table.labels[rows], minlength=len(table.classes))
+        for rows in (np.flatnonzero(learned), good[learned[good]])
+    )
+    if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
+        messages = []
+        for label in empty:
+            row = next(row for row in sorted(faults) if learned[row] and table.labels[row] == label)
+            messages.append(
+                f"class {table.classes[label]!r} has no readable image with a label, but "
+                f"{before[label]} unreadable ones, the first {table.keys[row]}: {faults[row]}"
+            )
+        raise DataError(messages)
     return replace(
         with_files(table, files.drop(faults)),
         keys=PackedStrings(table.keys[row] for row in good.tolist()),
         labels=table.labels[good],
         parts=table.parts[good],
-        notes=(*table.notes, *notes),
+        notes=(*table.notes, *skipped(table.keys, faults)),
     )
 
 
-def unreadable(paths: Sequence[str], faults: Mapping[int, str]) -> DataError:
-    """The error that names all of them; `faults` by place in `paths`."""
+def unreadable(files: Sequence[str], faults: Mapping[int, str]) -> DataError:
+    """Return the error that names all unreadable images; `faults` by index of `files`."""
     messages = [
-        f"can't read image {display_path(Path(paths[place]))}: {faults[place]}"
-        for place in sorted(faults)
+        f"can't read image {display_path(Path(files[row]))}: {faults[row]}"
+        for row in sorted(faults)
     ]
     way_out = f"replace or remove the unreadable images ({len(faults)})"
     return DataError([*messages, f"{way_out}, or leave them out: --on-bad-image skip"])
 
 
 def skipped(keys: Sequence[str], faults: Mapping[int, str]) -> list[str]:
-    """The notes on those that are left out; `faults` by place in `keys`."""
-    notes = [f"skipped {keys[place]}: {faults[place]}" for place in sorted(faults)]
+    """Return the notes on images that are left out; `faults` by index of `keys`."""
+    notes = [f"skipped {keys[row]}: {faults[row]}" for row in sorted(faults)]
     return [*notes, f"unreadable images skipped: {len(faults)} of {len(keys)}"]

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_toolkit.data.cache.format import ImageCache
-from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
 from ssl_toolkit.data.feed.streaming import StreamedImages
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
@@ -28,10 +27,11 @@ class ImageTensorStore:
     """Images of one size, gathered by index.
 
     Args:
-        images: (N, 3, H, W) uint8, RGB, on the device of the store; or a cache of decoded files,
-            whose pixels stay where they are; or files that are decoded at every access.
-        rows: (n,) rows of these that the store holds, in its order; None for all of a cache.
+        images: (N, 3, H, W) uint8, RGB, on the device of the store; or decoded files, whose pixels
+            stay where they are; or files that are decoded at every access.
+        rows: (n,) rows of these files that the store holds, in its order.
         device: where `gather` answers when the pixels are not a tensor.
+        size: side in pixels of the decoded files.
 
     Raises:
         ValueError: another dtype or shape.
@@ -39,14 +39,14 @@ class ImageTensorStore:
 
     def __init__(
         self,
-        images: Tensor | ImageCache | StreamedImages,
+        images: Tensor | ImageFiles | StreamedImages,
         rows: NDArray[np.int64] | None = None,
         device: torch.device | str = "cpu",
+        size: int = 0,
     ) -> None:
+        self._size = size
         if not isinstance(images, Tensor):
-            if rows is None:
-                assert isinstance(images, ImageCache)
-                rows = np.arange(len(images.pixels))
+            assert rows is not None
             self._rows = rows
             self.device = torch.device(device)
         elif images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
@@ -76,7 +76,11 @@ class ImageTensorStore:
         """
         if isinstance(self.images, Tensor):
             return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
-        taken = torch.from_numpy(self.images.take(self._rows[indices.cpu().numpy()]))
+        rows = self._rows[indices.cpu().numpy()]
+        if isinstance(self.images, ImageFiles):
+            taken = torch.from_numpy(self.images.take(rows, self._size))
+        else:
+            taken = torch.from_numpy(self.images.take(rows))
         if self.device.type == "cuda":  # a copy from pinned memory does not block the host
             return taken.pin_memory().to(self.device, non_blocking=True)
         return taken.to(self.device)
@@ -90,8 +94,9 @@ class ImageTensorStore:
 
         Those of a cache are known: this reads no pixels.
         """
-        if isinstance(self.images, ImageCache):
-            first, second = self.images.moments_of(self._rows[indices.cpu().numpy()]).tolist()
+        if isinstance(self.images, ImageFiles):
+            rows = self._rows[indices.cpu().numpy()]
+            first, second = self.images.moments(rows, self._size).tolist()
             return first, second
         levels = torch.arange(256)
         first, second = [0] * 3, [0] * 3
@@ -130,13 +135,12 @@ def load_images(
     device = torch.device(device)
     files = files_of(table)
     if files is not None:
-        cache = files.open(size, progress)
+        files.open(size, progress)
         progress = None  # what is left to do is a copy
-        stays = cache.in_memory if device.type == "cpu" else False
+        stays = files.in_memory(size) if device.type == "cpu" else False
         limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
-        whole = bool(cache.has(rows).all())
-        if whole and (stays or len(rows) * 3 * size * size > limit):
-            return ImageTensorStore(cache, rows, device)
+        if files.has(rows, size) and (stays or len(rows) * 3 * size * size > limit):
+            return ImageTensorStore(files, rows, device, size)
     images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
     for start in range(0, len(rows), _BLOCK):
         block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.format import Progress
+from ssl_toolkit.data.cache.decoded_images import Progress
 from ssl_toolkit.data.cache.image_files import ImageFiles, files_of, skipped, unreadable
 from ssl_toolkit.data.feed.sampling import Order, buffered_order
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
@@ -222,7 +222,7 @@ def keep_all_but_unlabeled(
     files = files_of(table)
     assert files is not None
     files.cache_only(np.concatenate([split.labeled, split.validation, split.test]))
-    faults = files.open(size, progress).faults
+    faults = files.open(size, progress)
     note = (
         f"the {len(split.unlabeled)} unlabeled images are decoded during training: they "
         "are neither verified before nor compared with the others"

@@ -97,12 +97,11 @@ def room_for(image: Image.Image, length: int) -> int:
     return each * pixels
 
 
-def decode(image: Image.Image, *, quick: bool = False) -> Image.Image:
+def decode(image: Image.Image) -> Image.Image:
     """Decode an image to its end; what the decoder merely warns of is a fault too.
 
     Args:
         image: opened by Pillow, its file still open; or any image in memory.
-        quick: only look for faults: a JPEG may come back at a fraction of its size.
 
     Returns:
         The pixels, in the mode of the file; `image` itself but for JPEGs.
@@ -115,7 +114,7 @@ def decode(image: Image.Image, *, quick: bool = False) -> Image.Image:
     file: Any = getattr(image, "fp", None)
     if file is not None:
         if image.format in ("JPEG", "MPO") and image.mode in _COLORS:
-            return _decode_jpeg(image, file, quick)
+            return _decode_jpeg(image, file)
         at = file.tell()
         if image.format == "PNG":  # Pillow doesn't compare the checksums of pixels
             file.seek(8)
@@ -153,20 +152,18 @@ def to_upright(image: Image.Image) -> Image.Image:
 # --- JPEG -----------------------------------------------------------------------------------------
 
 
-def _decode_jpeg(image: Image.Image, file: Any, quick: bool) -> Image.Image:
+def _decode_jpeg(image: Image.Image, file: Any) -> Image.Image:
     """Decode with a decoder that reports libjpeg's warnings, which Pillow ignores."""
     file.seek(0)
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read()
     color = _COLORS[image.mode]
-    least = {"min_height": 1, "min_width": 1, "fastdct": True, "fastupsample": True}
-    smaller = least if quick else {}
     try:
-        levels = simplejpeg.decode_jpeg(content, color, **smaller)
+        levels = simplejpeg.decode_jpeg(content, color)
     except ValueError:
         # Odd notes, such as an unknown version or a cut profile, say nothing about the pixels; and
         # only the first warning is reported.
         try:
-            simplejpeg.decode_jpeg(_without_notes(content), color, **least)
+            simplejpeg.decode_jpeg(_without_notes(content), color, min_height=1, min_width=1)
         except ValueError as error:
             raise Unreadable(damage(error)) from None
         image.load()

@@ -8,13 +8,16 @@ against decompression bombs (``PIL.Image.MAX_IMAGE_PIXELS``) is unreadable, on i
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import os
+import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +27,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.archives import MOST_BYTES, read_packed, too_long
-from ssl_toolkit.data.images.decoding import ROOM, Unreadable, damage, decode, room_for, to_upright
+from ssl_toolkit.data.images.decoding import ROOM, Unreadable, damage, room_for, to_upright
 from ssl_toolkit.data.images.kinds import AVIF_IS_READ, HEAD, named_kind
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path
@@ -50,6 +53,8 @@ _FORMATS = (
     "PPM",
     *(("AVIF",) if AVIF_IS_READ else ()),
 )
+
+_SMALL_BYTES = 16 * 2**20  # of a file that is read at once
 
 Answer = TypeVar("Answer")
 
@@ -139,26 +144,62 @@ def pillow_muted() -> Iterator[None]:
         yield
 
 
-def image_faults(paths: Sequence[Path], workers: int = 0) -> list[str | None]:
-    """Why each file can't be read, None where it can.
+@dataclass(frozen=True)
+class DecodedImage:
+    """A readable image and facts about its file."""
 
-    Every file is decoded to its end; JPEGs at an eighth of their size, which reads all of the
-    data at less cost.
+    pixels: NDArray[np.uint8]
+    """(size, size, 3); see `fit_image`."""
+    digest: bytes
+    """SHA-256 of the file, 32 bytes."""
+    shape: tuple[int, int]
+    """Width and height of the upright image."""
+    mode: str
+    """Pillow's name for the pixels of the file, such as RGB, L or I;16."""
+
+
+def decode_images(
+    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
+) -> list[DecodedImage | str]:
+    """Read and hash images, each decoded once and to its end.
 
     Args:
-        paths: the files.
-        workers: threads that decode; 0 decodes in the calling one.
+        paths: Paths to the images.
+        size: Side in pixels.
+        workers: Threads that decode; 0 decodes in the calling one.
+        fit: See `fit_image`.
+
+    Returns:
+        For each the image, or the reason why it can't be read.
     """
 
-    def fault(path: Path) -> str | None:
+    def decoded(path: Path) -> DecodedImage | str:
         try:
-            with opened_image(path) as image:
-                decode(image, quick=True)
+            content = _small_content(path)  # read once; errors are reported below
+            with opened_image(path if content is None else content) as image:
+                mode = image.mode
+                upright = to_upright(image)
+                if content is None:
+                    with open_content(path) as file:
+                        digest = hashlib.file_digest(file, "sha256").digest()
+                else:
+                    digest = hashlib.sha256(content).digest()
+                return DecodedImage(fit_image(upright, size, fit), digest, upright.size, mode)
         except Unreadable as error:
             return str(error)
-        return None
 
-    return each_image(fault, paths, workers)
+    return each_image(decoded, paths, workers)
+
+
+def _small_content(path: Path) -> bytes | None:
+    """Return the bytes of a regular file of limited length; None for any other path."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL_BYTES:
+            return None
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def open_content(path: Path) -> io.BufferedReader | io.BytesIO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,19 @@ from PIL import Image
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.files import fit_image
-from ssl_toolkit.data.readers.fit import FittedRead
 from ssl_toolkit.interfaces import ImageTable, Part
+
+
+@dataclass(frozen=True)
+class FittedRead:
+    """The ``read`` of a table whose images are no files, in either layout."""
+
+    read: Callable[[NDArray[np.int64], int, Fit], NDArray[np.uint8]]
+    fit: Fit = "crop"
+
+    def __call__(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        """See `ImageTable.read`."""
+        return self.read(rows, size, self.fit)
 
 
 @dataclass(frozen=True)

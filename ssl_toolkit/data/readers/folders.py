@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.format import Progress
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.images.kinds import kind_of_name, way_out
-from ssl_toolkit.data.readers.file_tree import entries, in_any, is_inside, real_path, walk
-from ssl_toolkit.data.readers.table_builder import TableBuilder
+from ssl_toolkit.data.readers.file_table import TableBuilder, entries, in_any, real_path, walk
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.interfaces import Part
 from ssl_toolkit.text import display_path, display_text, summarize
 
 LAYOUTS = (
@@ -41,58 +38,33 @@ _SOURCES: dict[str, Source] = {
 }
 
 
-def read_folder(
-    path: Path | str,
-    *,
-    on_bad_image: Literal["error", "skip"] = "error",
-    workers: int = 0,
-    size: int | None = None,
-    progress: Progress | None = None,
-    lazily: bool = False,
-    fit: Fit = "crop",
-) -> ImageTable:
-    """List the images of a folder; nothing is written there.
+def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
+    """Add the images of a folder; open none of them and write nothing there.
 
     The layout is recognized by the names of the folders (see `LAYOUTS`; also ``labelled`` and
     ``unlabelled``, upper or lower case). Classes are the folders in ``labeled/`` or ``train/``, or
     the top ones, sorted as text. ``val/`` without ``test/`` beside ``train/`` is the test split.
-    Every image is verified by decoding it. Links are followed once and never from the unlabeled
-    images into labeled, validation or test ones.
+    Links are followed once and never from the unlabeled images into labeled, validation or test
+    ones.
 
     Args:
-        path: the data folder.
-        on_bad_image: ``error`` refuses the folder and names every unreadable image of every
-            split at once; ``skip`` leaves exactly those out and names each in a note.
-        workers: threads that decode; 0 decodes in the calling one.
-        size: side in pixels at which they are decoded into the cache, from which ``read`` then
-            serves that size; None verifies only.
-        progress: called while they are decoded.
-        lazily: open no image; unreadable ones stay in the table.
-        fit: see `images.fit_image`.
+        top: Path to the data folder.
+        rows: Receives the images, and notes on what was ignored. Without unlabeled images in the
+            ``labeled/`` layout a note starts "no unlabeled images".
 
     Returns:
-        The table; its notes say what was understood, ignored, not used and skipped. Without
-        unlabeled images in the ``labeled/`` layout a note starts "no unlabeled images".
+        The classes.
 
     Raises:
-        DataError: no such folder, a layout that can't be read, classes that don't agree, a class
-            without images, or unreadable images.
+        DataError: The layout is unknown, classes don't agree, or one has no images.
     """
-    top = Path(path)
-    if not top.is_dir():
-        kind = "is a file, not a folder" if top.exists() else "doesn't exist"
-        raise DataError(
-            f"the data folder {display_path(top)} {kind}; give one that holds {LAYOUTS}"
-        )
-    rows = TableBuilder(workers, size, progress, lazily, fit)
-    inside = entries(top)
-    folders = [entry for entry in inside if entry.is_dir()]
-    rows.unused += [display_text(entry.name) for entry in inside if not entry.is_dir()]
+    items = entries(top)
+    folders = [item for item in items if item.is_dir()]
+    rows.unused += [display_text(item.name) for item in items if not item.is_dir()]
     sources = _sources(top, folders)
-    if "labeled" in sources or "train" in sources:
-        classes = _read_splits(top, sources, rows)
-        used = set(rows.folders)
-        rows.ignored += [display_text(folder.name) for folder in folders if folder not in used]
+    main = sources.get("labeled") or sources.get("train")
+    if main:
+        classes = _read_splits(top, sources, folders, rows)
     elif sources:
         names = summarize([f"{display_text(folder.name)}/" for folder in sources.values()])
         raise DataError(
@@ -103,13 +75,11 @@ def read_folder(
         classes = _read_classes(top, "", folders, "pool", (), rows)
         if len(classes) < 2:
             raise DataError(
-                f"{display_path(top)} holds images in {len(classes)} class folders, two are the "
-                "least; "
-                f"a data folder holds {LAYOUTS}"
+                f"{display_path(top)} has images in {len(classes)} class folders, and at least two "
+                f"classes are needed; a data folder holds {LAYOUTS}"
             )
-    rows.drop_unreadable(refuse=on_bad_image == "error")
-    _check_classes(top, classes, rows)
-    return rows.table(classes)
+    _check_classes(main or top, f"{display_text(main.name)}/" if main else "", classes, rows)
+    return classes
 
 
 def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
@@ -124,7 +94,9 @@ def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
     return sources
 
 
-def _read_splits(top: Path, sources: dict[Source, Path], rows: TableBuilder) -> tuple[str, ...]:
+def _read_splits(
+    top: Path, sources: dict[Source, Path], folders: Sequence[Path], rows: TableBuilder
+) -> tuple[str, ...]:
     """Read the layouts with a folder a split; returns the classes."""
     main: Part = "labeled" if "labeled" in sources else "pool"
     validation, val = sources.get("validation"), sources.get("val")
@@ -146,8 +118,9 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: TableBuilder) -> 
         "test": test,
     }
     splits = {part: folder for part, folder in found.items() if folder is not None}
-    rows.folders = [*splits.values(), *([pool] if pool is not None else [])]
-    _check_apart(rows.folders)
+    used = [*splits.values(), *([pool] if pool is not None else [])]
+    _check_apart(used)
+    rows.ignored += [display_text(folder.name) for folder in folders if folder not in used]
     classes: tuple[str, ...] = ()
     faults: list[str] = []
     for part, folder in splits.items():
@@ -162,8 +135,7 @@ def _read_splits(top: Path, sources: dict[Source, Path], rows: TableBuilder) -> 
         foreign = [item for item in kinds if _class_of(item) not in classes]
         faults += [
             f"{display_path(item)} is a class that {display_text(splits[main].name)}/ doesn't "
-            "have (it has "
-            f"{summarize(classes)}); add images of it there, or remove the folder"
+            f"have (it has {summarize(classes)}); add images of it there, or remove the folder"
             for item in foreign
         ]
         if not foreign:
@@ -192,10 +164,7 @@ def _read_classes(
         real = real_path(folder)
         home = real_path(folder.parent)
         if folder.is_symlink() and (
-            is_inside(real, home)
-            or is_inside(home, real)
-            or is_inside(root, real)
-            or in_any(real, others)
+            in_any(real, [home, *others]) or home.is_relative_to(real) or root.is_relative_to(real)
         ):
             rows.links.append(prefix + name)
             continue
@@ -230,7 +199,7 @@ def _read_unlabeled(
 def _check_apart(folders: Sequence[Path]) -> None:
     for folder in folders:
         for other in folders:
-            if folder != other and is_inside(real_path(folder), real_path(other)):
+            if folder != other and real_path(folder).is_relative_to(real_path(other)):
                 raise DataError(
                     f"{display_path(folder)} and {display_path(other)} lead to the same images; "
                     "splits must not share a folder"
@@ -245,31 +214,24 @@ def _both(top: Path, one: Path, other: Path) -> DataError:
     )
 
 
-def _check_classes(top: Path, classes: tuple[str, ...], rows: TableBuilder) -> None:
-    where = display_path(rows.folders[0] if rows.folders else top)
-    start = f"{display_text(rows.folders[0].name)}/" if rows.folders else ""
+def _check_classes(folder: Path, start: str, classes: tuple[str, ...], rows: TableBuilder) -> None:
+    """Refuse classes without images; `start` is the start of the keys in the folder of classes."""
+    where = display_path(folder)
     pairs = zip(rows.labels, rows.parts, strict=True)
     filled = {label for label, part in pairs if part in ("labeled", "pool")}
-    empty = [
-        f"class folder {where}/{kind} holds no readable image"
-        f"{_but(f'{start}{kind}/', rows)}; add some, or remove it"
-        for label, kind in enumerate(classes)
-        if label not in filled
-    ]
+    empty = []
+    for label, name in enumerate(classes):
+        if label not in filled:
+            prefix = f"{start}{name}/"
+            kinds = Counter(kind_of_name(key) for key in rows.unused if key.startswith(prefix))
+            others = [
+                f"{n} files, each {kind}: {way_out(kind)}" for kind, n in kinds.items() if kind
+            ]
+            but = f", but {'; '.join(others)}" if others else ""
+            empty.append(f"class folder {where}/{name} has no image{but}; add some, or remove it")
     if empty:
         raise DataError(empty)
     if len(classes) < 2:
         raise DataError(
             f"{where} has {len(classes)} class folders; at least two classes are needed"
         )
-
-
-def _but(start: str, rows: TableBuilder) -> str:
-    """Describe the other files of a class folder without images; empty if unknown."""
-    kinds = Counter(kind_of_name(name) for name in rows.unused if name.startswith(start))
-    skipped = [note for note in rows.notes if note.startswith(f"skipped {start}")]
-    others = [
-        f"{count} files, each {kind}: {way_out(kind)}" for kind, count in kinds.items() if kind
-    ]
-    others += [f"{len(skipped)} unreadable ones, the first {skipped[0][8:]}"] if skipped else []
-    return f", but {'; '.join(others)}" if others else ""

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
-from ssl_toolkit.data.readers.file_tree import is_inside, real_path
+from ssl_toolkit.data.readers.file_table import Links, TableBuilder, file_name, inside
 from ssl_toolkit.data.readers.rows import Record, RowErrors, records
-from ssl_toolkit.data.readers.table_builder import TableBuilder
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.registry import did_you_mean
@@ -83,8 +82,8 @@ def fill_from_files(
     base = os.path.abspath(root)
     classes = fill(found, base, bad, rows, Links(base))
     rows.paths = rows.keys
-    if not rows.keys.is_ascii() and any(_file_name(key) != key for key in rows.keys):
-        rows.paths = PackedStrings(_file_name(key) for key in rows.keys)
+    if not rows.keys.is_ascii() and any(file_name(key) != key for key in rows.keys):
+        rows.paths = PackedStrings(file_name(key) for key in rows.keys)
     rows.base = base
     if not any(os.path.exists(os.path.join(base, name)) for name in rows.paths):
         first = display_path(Path(base, rows.paths[0]))
@@ -180,62 +179,6 @@ _WAY_IN = " (the manifest's folder; --root DIR names another)"
 def _may_be_odd(text: str) -> bool:
     """Return True if a path may be absolute or may have an empty, ``.`` or ``..`` component."""
     return text[:1] in ("", "/", ".") or "/." in text or "//" in text or "\0" in text
-
-
-def inside(text: str, base: str) -> str | None:
-    """A path as written, as one relative to a folder; None where it leads outside.
-
-    Steps back (``..``) and absolute paths are right as long as they end inside.
-
-    Args:
-        text: the path.
-        base: the folder, absolute.
-    """
-    if not text or "\0" in text:
-        return None
-    full = os.path.normpath(os.path.join(base, text))
-    for start in (base, os.path.realpath(base)):
-        start = start.rstrip(os.sep) + os.sep
-        if full.startswith(start):
-            return full[len(start) :]
-    return None
-
-
-class Links:
-    """Tells paths that lead out of a folder by a link; each folder on the way is looked at once.
-
-    Args:
-        base: the folder, absolute.
-        tops: folders in it that may be links themselves.
-    """
-
-    def __init__(self, base: str, tops: Iterable[str] = ()) -> None:
-        self._base = base
-        self._roots = [real_path(Path(base, top)) for top in ("", *tops)]
-        self._folders: dict[str, str] = {}
-
-    def outside(self, key: str) -> str:
-        """Where a path in the folder leads, and the way out, if that is outside; else empty."""
-        name = _file_name(key)
-        folder = os.path.dirname(name)
-        if folder not in self._folders:
-            self._folders[folder] = self._leads_to(folder)
-        path = os.path.join(self._base, name)
-        return self._folders[folder] or (self._leads_to(name) if os.path.islink(path) else "")
-
-    def _leads_to(self, name: str) -> str:
-        real = real_path(Path(self._base, name))
-        if any(is_inside(real, root) for root in self._roots):
-            return ""
-        return (
-            f"{display_path(real)}; write where the images are, and name a folder of all with "
-            "--root"
-        )
-
-
-def _file_name(key: str) -> str:
-    """A UTF-8 text as the name of a file, whatever the locale says file names are."""
-    return key if key.isascii() else os.fsdecode(key.encode("utf-8", "surrogatepass"))
 
 
 def _classes(

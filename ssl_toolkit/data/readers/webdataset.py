@@ -6,6 +6,8 @@ holds its label. Nothing is extracted to the disk, and no link is followed.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import re
@@ -14,21 +16,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ssl_toolkit.data.cache.decoded_images import cache_folder
 from ssl_toolkit.data.class_names import class_of
 from ssl_toolkit.data.images.archives import tar_path
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
-from ssl_toolkit.data.readers.file_tree import unused_notes
+from ssl_toolkit.data.readers.file_table import TableBuilder, unused_notes
 from ssl_toolkit.data.readers.manifests import fill, part_of
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, label_text
-from ssl_toolkit.data.readers.table_builder import TableBuilder
-from ssl_toolkit.data.readers.webdataset_index import Index, Member, indexed
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.files import write_text
 from ssl_toolkit.text import display_path, display_text, summarize
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
 """Members that hold a label, the one that is believed first."""
 
+Member = tuple[str, int, int]
+"""Name, offset and length of an image in a tar file."""
+
+Index = tuple[list[tuple[str, list[Member], str]], list[str]]
+"""Of each sample its name, its images and its label (empty for none); and unused members."""
+
+_INDEX_FORMAT = "2"
 _JSON_LABELS = ("label", "cls", "class")
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
 
@@ -52,7 +61,7 @@ class Sample:
 def read_shards(shards: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images of tar files; reads headers and labels, no image, and each shard once.
 
-    The index is cached (`webdataset_index.indexed`). A shard whose name, or whose folder's, starts
+    The index is cached. A shard whose name, or whose folder's, starts
     with a split's (``train-000.tar``) belongs to it; others are the pool.
 
     Args:
@@ -83,7 +92,7 @@ def _records(
         split = part_of(shard.name) or part_of(
             "" if top in (shard, shard.parent) else shard.parent.name
         )
-        samples, unused = indexed(shard, lambda shard=shard: _scan(shard))  # type: ignore[misc]
+        samples, unused = _indexed(shard)
         found = [name for name in unused if _has_dots(name)]
         dotted += [f"{where}/{name}" for name in found]
         rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
@@ -123,6 +132,31 @@ def _dots(names: Sequence[str]) -> str:
         "ends at "
         "the first one; rename them, such as 22.05.png to 22_05.png, and their labels alike"
     )
+
+
+def _indexed(shard: Path) -> Index:
+    """Return the index of a shard from the cache; scan the shard if it has none, or a damaged one.
+
+    It is identified by path, length and time of change of the shard. If it can't be written, the
+    shard is scanned at every start.
+    """
+    try:
+        status = os.stat(shard)
+        name = f"{_INDEX_FORMAT}\0{os.path.abspath(shard)}\0{status.st_size}\0{status.st_mtime_ns}"
+        path = cache_folder("shards") / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
+    except OSError:  # the scan reports a shard that can't be read
+        return _scan(shard)
+    with contextlib.suppress(OSError, ValueError):
+        checksum, _, text = path.read_text(encoding="ascii").partition("\n")
+        if checksum == hashlib.sha256(text.encode()).hexdigest():
+            os.utime(path)  # the time of its last use
+            samples, unused = json.loads(text)
+            return samples, unused
+    index = _scan(shard)
+    text = json.dumps(index, ensure_ascii=True, separators=(",", ":"))
+    with contextlib.suppress(OSError):
+        write_text(path, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+    return index
 
 
 def _scan(shard: Path) -> Index:

@@ -17,7 +17,7 @@ from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.data.images.files import pillow_muted, try_image
 from ssl_toolkit.data.packed_strings import PackedStrings
-from ssl_toolkit.data.readers.fit import FittedRead
+from ssl_toolkit.data.readers.arrays import FittedRead
 from ssl_toolkit.data.sets.local_files import default_root, wrap_dataset_errors
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
