@@ -210,7 +210,9 @@ def test_17_too_few_images_of_a_class(cases: Path, tmp_path: Path) -> None:
 
     summary, shown = run(data, tmp_path / "ten", "--num-labels", 10)
     assert summary["counts"]["labeled"] == 10
-    counts = [int(n) for n in re.search(r"a class: a (\d), b (\d), c (\d), d (\d)", shown).groups()]  # type: ignore[union-attr]
+    counts = [
+        int(n) for n in re.search(r"per class: a (\d), b (\d), c (\d), d (\d)", shown).groups()
+    ]  # type: ignore[union-attr]
     assert sum(counts) == 10
     assert min(counts) >= 1
 

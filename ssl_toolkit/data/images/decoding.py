@@ -115,7 +115,7 @@ def decode(image: Image.Image) -> Image.Image:
     if file is not None:
         if image.format in ("JPEG", "MPO") and image.mode in _COLORS:
             return _decode_jpeg(image, file)
-        at = file.tell()
+        at = file.seek(0, io.SEEK_CUR)
         if image.format == "PNG":  # Pillow doesn't compare the checksums of pixels
             file.seek(8)
             PngImagePlugin.ChunkStream(file).verify()

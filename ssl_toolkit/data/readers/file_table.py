@@ -262,7 +262,7 @@ def inside(text: str, base: str) -> str | None:
 
 
 class Links:
-    """Tells paths that lead out of a folder by a link; each folder on the way is looked at once.
+    """Find paths that lead out of a folder by a link; each folder on the way is checked once.
 
     Args:
         base: the folder, absolute.

@@ -40,9 +40,9 @@ _LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=Tr
 def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[str, ...]:
     """Add the images that a manifest names; opens none of them.
 
-    A table has a first line that names its columns: ``path``, and ``label`` and ``split`` where
-    there are any, in any order; others are ignored. JSONL has an object with these keys a line.
-    A list (``.txt``) has a path, a space and a label a line. Labels in `names.UNLABELED`, of
+    A table has a first line that names its columns: ``path``, and optionally ``label`` and
+    ``split``, in any order; others are ignored. JSONL has an object with these keys per line.
+    A list (``.txt``) has a path, a space and a label per line. Labels in `names.UNLABELED`, of
     upper or lower case, mean none; all others are class names as they are written, the forms of
     one name in Unicode being one class. An empty split means the pool, which unlabeled images
     join as unlabeled ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import zipfile
 from dataclasses import dataclass, replace
@@ -233,7 +234,7 @@ def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
             file.seek(0)
             whole: Array = np.lib.format.read_array(file, allow_pickle=False)
             return whole
-        header = file.tell()
+        header = file.seek(0, io.SEEK_CUR)
     with path.open("rb") as raw:  # the local header's lengths differ from those of the directory
         raw.seek(info.header_offset + 26)
         lengths = np.frombuffer(raw.read(4), dtype="<u2")

@@ -227,7 +227,7 @@ _MORE = (
 
 
 class _Header(tarfile.TarInfo):
-    """Tells an end from a cut or garbled header, which tarfile takes for one.
+    """Distinguish an end from a cut or garbled header, which tarfile takes for one.
 
     A header that says that a long name follows, or more about a member, is believed up to a
     length: tarfile would read it whole.

@@ -37,7 +37,7 @@ class Content:
     test: Entries
     unlabeled: str
     """SHA-256 over the entries of all unlabeled images. Streamed ones are not read before training:
-    in place of their bytes it covers where they lie in their shard and how long they are."""
+    in place of their bytes it covers their offset and length in their shard."""
 
     def lines(self, part: str) -> Iterator[list[str]]:
         """The entries of a part as text, some at a time; of the pool its one digest."""

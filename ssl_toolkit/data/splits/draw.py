@@ -110,7 +110,7 @@ def draw_split(
         labeled = np.unique(chosen).astype(np.int64)
     chosen_all = chosen is None and labels_per_class is None and num_labels is None
     if num_labels is not None:
-        notes.append("labeled images a class: " + _describe(names, wanted))
+        notes.append("labeled images per class: " + _describe(names, wanted))
 
     if val_fraction > 0:
         spare = labeled if chosen_all else np.setdiff1d(candidates, labeled)
@@ -150,7 +150,7 @@ def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
     Args:
         table: Images with their keys and labels.
         rows: (N,) rows of the table.
-        purpose: Tells orders of the same images apart.
+        purpose: Distinguishes orders of the same images.
 
     Returns:
         C arrays, one per class.
@@ -259,7 +259,7 @@ def _label_counts(
         return list(sizes)
     if not len(names) <= num_labels <= sum(sizes):
         raise DataError(
-            f"--num-labels must be between {len(names)}, one a class, and {sum(sizes)}, the "
+            f"--num-labels must be between {len(names)}, one per class, and {sum(sizes)}, the "
             f"images with a label; got {num_labels}"
         )
     return proportional(sizes, num_labels)

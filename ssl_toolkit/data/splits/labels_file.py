@@ -26,7 +26,7 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
 
     A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and optionally ``label``: rows
     whose label is empty are not labeled, and without any label the data's own are taken. Any
-    other file has a path a line. Paths are keys of the table, or lead to files below `base`.
+    other file has a path per line. Paths are keys of the table, or lead to files below `base`.
 
     Args:
         table: the images.

@@ -122,7 +122,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     """
     content = _parse(path)
     where = display_path(path)
-    told_hash, own_hash = content.pop("hash"), _hash(_read_fields(content))
+    stored_hash, computed_hash = content.pop("hash"), _hash(_read_fields(content))
     if content["classes"] != list(table.classes):
         raise DataError(
             f"{where} was made for the classes {summarize(content['classes'])}; the data has "
@@ -158,7 +158,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     ]
     labeled, unlabeled, validation, test = (rows[part] for part in PARTS)
     split = Split(labeled, unlabeled, validation, test)
-    if not faults and (told_hash != own_hash or not stored):
+    if not faults and (stored_hash != computed_hash or not stored):
         faults.append(_damaged(path))
     if faults:
         raise DataError(faults)
