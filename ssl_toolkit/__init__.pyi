@@ -1,11 +1,11 @@
 """The public names: type checkers read them here, and so does ``__init__.py``."""
 
 from ssl_toolkit.api import API_VERSION as API_VERSION
-from ssl_toolkit.comparisons.types import ComparedRun as ComparedRun
-from ssl_toolkit.comparisons.types import Comparison as Comparison
-from ssl_toolkit.comparisons.types import Difference as Difference
-from ssl_toolkit.comparisons.types import ScoreStats as ScoreStats
-from ssl_toolkit.comparisons.types import Variant as Variant
+from ssl_toolkit.comparisons.schema import ComparedRun as ComparedRun
+from ssl_toolkit.comparisons.schema import Comparison as Comparison
+from ssl_toolkit.comparisons.schema import Difference as Difference
+from ssl_toolkit.comparisons.schema import ScoreStats as ScoreStats
+from ssl_toolkit.comparisons.schema import Variant as Variant
 from ssl_toolkit.config.options import Options as Options
 from ssl_toolkit.config.options import option as option
 from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray

@@ -88,9 +88,9 @@ def command(
             echo(f"# row: {row.name}")
 
     from ssl_toolkit.console import Console
-    from ssl_toolkit.multirun.compare import compare, planned
+    from ssl_toolkit.multirun.compare import check, compare
 
     if dry_run:
-        planned(comparison, overwrite=overwrite, console=Console(quiet=True))
+        check(comparison, overwrite=overwrite, console=Console(quiet=True))
         return 0
     return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet)).status

@@ -1,66 +1,62 @@
-"""From the folders of runs to a comparison: read, check, compute."""
+"""Read the runs of a comparison, check them and compute its scores."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint
-from ssl_toolkit.comparisons.discover import check_unique
-from ssl_toolkit.comparisons.plan_file import Place, read_failures, read_plan
-from ssl_toolkit.comparisons.read import SCORES, highest, read_run, scores_of
-from ssl_toolkit.comparisons.statistics import difference, holm, spread
-from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, Variant
+from ssl_toolkit.comparisons.plan_file import PlanFile, RunPlace
+from ssl_toolkit.comparisons.schema import SCORES, ComparedRun, Comparison, Variant, upper_bound
+from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
 from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.text import display_path, display_text
 
 
-def gather_folder(
+def gather_plan(
+    plan: PlanFile,
     folder: Path,
+    failures: Mapping[tuple[str, int], str],
     *,
     name: str | None = None,
     baseline: str | None = None,
     allow: Collection[str] = (),
-    notes: Sequence[str] = (),
 ) -> Comparison:
-    """Gather a comparison folder by its plan and its ``failures.json``.
-
-    The latter holds, where it exists, the reasons of runs that ended without saying why in their
-    own folders (killed, lost with their machine, refused).
+    """Gather the runs of a plan.
 
     Args:
-        folder: of the comparison.
-        name: another title than the plan's.
-        baseline: another baseline than the plan's.
-        allow: keys that may differ beside those of the plan.
-        notes: more for the reader.
+        plan: The plan.
+        folder: Path to the comparison.
+        failures: As for `gather`.
+        name: Title in place of the plan's.
+        baseline: Baseline in place of the plan's.
+        allow: Settings that may differ in addition to those of the plan.
 
     Raises:
-        ConfigError: as `read_plan` and `gather`.
+        UserError: As `gather`.
     """
-    plan = read_plan(folder)
-    if plan.budget != "steps":
-        notes = (f"equal for all rows is the budget {plan.budget}, not the number of steps", *notes)
+    budget = f"equal for all rows is the budget {plan.budget}, not the number of steps"
     return gather(
-        plan.places(folder),
+        plan.runs(folder),
         name=name or plan.name,
         baseline=baseline or plan.baseline,
         allow={*plan.allow, *allow},
-        algorithms=plan.algorithms,
-        failures=read_failures(folder),
-        notes=notes,
+        algorithms={row.name: row.algorithm for row in plan.rows},
+        failures=failures,
+        notes=() if plan.budget == "steps" else (budget,),
     )
 
 
 def gather(
-    places: Sequence[Place],
+    places: Sequence[RunPlace],
     *,
     name: str,
     baseline: str | None = None,
@@ -69,198 +65,214 @@ def gather(
     failures: Mapping[tuple[str, int], str] | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Read runs, refuse what is not comparable, and compute the scores of each row.
+    """Read runs, refuse those that are not comparable, and compute the scores of each row.
 
     Args:
-        places: every run that belongs to the comparison, made or not; rows keep this order.
-        name: title.
-        baseline: row that the others are compared with.
-        allow: shared keys, or sections of keys, in which rows may differ.
-        algorithms: by row, for rows without any readable run.
-        failures: by row and seed, reasons of runs that could not write one themselves; where such
-            a run is completed by now, its results count.
-        notes: further notes, shown first.
+        places: All runs of the comparison, including those that do not exist; rows keep this order.
+        name: Title.
+        baseline: Row that the others are compared with.
+        allow: Shared settings, or sections of settings, in which rows may differ.
+        algorithms: Algorithm by row, for rows without any readable run.
+        failures: By row and seed, reasons of failed runs that are not recorded in their folders
+            (killed, lost with their machine, refused); ignored for a run that is completed now.
+        notes: Further notes, shown first.
 
     Returns:
         Runs that are not completed have a status and a reason, and are in no mean.
 
     Raises:
-        ConfigError: rows are not comparable (see `check_comparable`), the baseline is no row, or
-            two places have the same row and seed.
-        ModelError: the files of a completed run contradict each other.
+        ConfigError: Rows are not comparable (see `check_comparable`), the baseline is no row, or
+            two runs have the same row and seed.
+        ModelError: The files of a completed run contradict each other.
     """
-    names = [*dict.fromkeys(row for row, _, _ in places)]
+    failures = failures or {}
+    _check_unique(places)
+    runs = [ComparedRun.read(*place, failures.get(place[:2], "")) for place in places]
+    names = [*dict.fromkeys(run.row for run in runs)]
     if baseline is not None and baseline not in names:
         raise ConfigError(
             f"baseline {baseline!r}: no row has this name{did_you_mean(baseline, names)}; "
             f"rows: {', '.join(names)}"
         )
-    check_unique(places)
-    failures = failures or {}
-    members = [
-        read_run(row, seed, folder, failures.get((row, seed), "")) for row, seed, folder in places
-    ]
-    completed = [member for member in members if member.completed]
-    refuse_contradictions(member.folder for member in completed)
-    shared, different = check_comparable(completed, allow)
+    completed = [run for run in runs if run.completed]
+    refuse_contradictions(run.folder for run in completed)
+    shared, overrides = check_comparable(completed, allow)
     rows = [
-        _row(
+        _variant(
             row,
             (algorithms or {}).get(row, ""),
-            tuple(member for member in members if member.row == row),
-            different.get(row, {}),
+            tuple(run for run in runs if run.row == row),
+            overrides.get(row, {}),
         )
         for row in names
     ]
     return Comparison(
         name=name,
-        rows=tuple(_compared(rows, baseline)),
-        seeds=tuple(sorted({seed for _, seed, _ in places})),
+        rows=tuple(_with_differences(rows, baseline)),
+        seeds=tuple(sorted({run.seed for run in runs})),
         baseline=baseline,
         shared=shared,
         fingerprint=fingerprint(completed, shared),
-        notes=(*notes, *_notes(members)),
+        notes=(*map(display_text, notes), *_notes(runs, completed)),
     )
 
 
-def _row(
-    name: str, algorithm: str, members: tuple[ComparedRun, ...], different: Mapping[str, Any]
+def _check_unique(places: Sequence[RunPlace]) -> None:
+    """Refuse two runs of one row with one seed."""
+    taken: dict[tuple[str, int], Path] = {}
+    for row, seed, folder in places:
+        other = taken.setdefault((row, seed), folder)
+        if other is not folder:
+            raise ConfigError(
+                f"{display_path(other)} and {display_path(folder)} are both {row} with seed "
+                f"{seed}; name one of them"
+            )
+
+
+def _variant(
+    name: str, algorithm: str, runs: tuple[ComparedRun, ...], overrides: Mapping[str, Any]
 ) -> Variant:
-    known = [_algorithm(member) for member in members if member.config]
-    algorithm = known[0] if known else algorithm
-    values: dict[str, dict[int, float]] = {}
-    for member in members:
-        if member.completed and member.summary is not None:
-            for score, value in scores_of(member.summary).items():
-                values.setdefault(score, {})[member.seed] = value
-    scores = {
-        score: spread(values[score], highest=highest(score)) for score in SCORES if score in values
-    }
-    uses_hidden = _uses_hidden_labels(algorithm, members)
-    return Variant(name, algorithm, members, scores, None, different, uses_hidden)
+    configured = [run for run in runs if run.config]
+    if configured:
+        first = configured[0]
+        is_auto = first.record and first.record.auto
+        algorithm = AUTO if is_auto else str((first.config or {})["algo"])
+    scores = {}
+    for score in SCORES:
+        values = {run.seed: run.scores[score] for run in runs if score in run.scores}
+        if values:
+            scores[score] = score_stats(values, highest=upper_bound(score))
+    return Variant(
+        name=name,
+        algorithm=algorithm,
+        uses_hidden_labels=_uses_hidden_labels(algorithm, runs),
+        overrides=dict(overrides),
+        options=configured[0].options if configured else {},
+        scores=scores,
+        difference=None,
+        runs=runs,
+    )
 
 
-def _algorithm(member: ComparedRun) -> str:
-    chosen = member.record and member.record.auto
-    return AUTO if chosen else str((member.config or {})["algo"])
+def _with_differences(rows: Sequence[Variant], baseline: str | None) -> list[Variant]:
+    """Return the rows with their differences to the baseline, p-values adjusted for their number.
 
-
-def _compared(rows: Sequence[Variant], baseline: str | None) -> list[Variant]:
-    """The rows with their differences to the baseline, p-values adjusted for their number.
-
-    A bound competes with nobody: it has no adjusted value and counts for none.
+    A row that uses hidden labels is an upper bound: it has no adjusted p-value and doesn't count.
     """
-    of = {row.name: row.scores["test.accuracy"] for row in rows if "test.accuracy" in row.scores}
-    if baseline not in of:
+    values = {r.name: r.scores["test.accuracy"].values for r in rows if "test.accuracy" in r.scores}
+    if baseline not in values:
         return [*rows]
-    found: dict[str, Difference | None] = {
-        name: difference(score.values, of[baseline].values)
-        for name, score in of.items()
+    differences = {
+        name: paired_difference(of_row, values[baseline])
+        for name, of_row in values.items()
         if name != baseline
     }
     bounds = {row.name for row in rows if row.uses_hidden_labels}
-    tested = {
-        name: own.p_value
-        for name, own in found.items()
-        if own is not None and own.p_value is not None and name not in bounds
+    p_values = {
+        name: difference.p_value
+        for name, difference in differences.items()
+        if difference and difference.p_value is not None and name not in bounds
     }
-    adjusted = dict(zip(tested, holm([*tested.values()]), strict=True))
-    made = []
-    for row in rows:
-        own = found.get(row.name)
-        own = None if own is None else replace(own, adjusted=adjusted.get(row.name))
-        made.append(replace(row, difference=own))
-    return made
+    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+    for name, difference in differences.items():
+        if difference and name in adjusted:
+            update = {"adjusted_p_value": adjusted[name]}
+            differences[name] = difference.model_copy(update=update)
+    return [row.model_copy(update={"difference": differences.get(row.name)}) for row in rows]
 
 
-def _uses_hidden_labels(algorithm: str, members: Sequence[ComparedRun]) -> bool:
-    """Whether the algorithm gets hidden labels: as recorded, else as installed, else no."""
-    for member in members:
-        if member.record is not None:
-            return member.record.uses_hidden_labels
+def _uses_hidden_labels(algorithm: str, runs: Sequence[ComparedRun]) -> bool:
+    """Return the recorded fact, else that of the installed algorithm, else False."""
+    for run in runs:
+        if run.record is not None:
+            return run.record.uses_hidden_labels
     try:
         return bool(getattr(registry.load("algorithms", algorithm), "uses_hidden_labels", False))
     except PluginError:
         return False
 
 
-def _notes(members: Sequence[ComparedRun]) -> list[str]:
-    """What a reader must know before comparing numbers."""
-    completed = [member for member in members if member.completed]
-    notes = [_missing(members)]
-    tested = [
-        member.summary is not None and member.summary.test is not None for member in completed
-    ]
-    if tested and not all(tested):
+def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> list[str]:
+    """Return what a reader must know before comparing numbers."""
+    notes = [_missing(runs)] if len(completed) < len(runs) else []
+    results = {run.folder: run.summary for run in completed if run.summary}
+    if results and sum(summary.test is None for summary in results.values()) > 0:
         notes.append(
             "runs without test images have a validation accuracy only, which chose their weights"
         )
-    notes += _how_trained(completed)
-    notes += _environment(completed)
-    warnings: dict[str, list[ComparedRun]] = {}
-    for member in completed:
-        for warning in member.record.warnings if member.record else ():
-            warnings.setdefault(warning, []).append(member)
+    fitted = [run for run in completed if results[run.folder].fitted]
+    if 0 < len(fitted) < len(completed):
+        runs_text = _describe(fitted, completed)
+        notes.append(
+            f"fitted to frozen features at once, whatever the number of steps: {runs_text}"
+        )
     notes += [
-        f"{_describe(found, completed)}: {' '.join(warning.split())}"
-        for warning, found in warnings.items()
+        f"auto chose {name}: {_describe(own, completed)}"
+        for name, own in _grouped(completed, _chosen_by_auto).items()
     ]
-    return [note for note in notes if note]
+    notes += _environment(completed)
+    notes += [
+        f"{_describe(warned, completed)}: {' '.join(warning.split())}"
+        for warning, warned in _grouped(completed, _warnings).items()
+    ]
+    return notes
 
 
-def _how_trained(completed: Sequence[ComparedRun]) -> list[str]:
-    """Which runs took no steps, and what ``auto`` chose."""
-    notes = []
-    fitted = [member for member in completed if member.summary and member.summary.fitted]
-    if fitted and len(fitted) < len(completed):
-        message = _describe(fitted, completed)
-        notes.append(f"fitted to frozen features at once, whatever the number of steps: {message}")
-    chosen: dict[str, list[ComparedRun]] = {}
-    for member in completed:
-        if choice := member.record and member.record.auto:
-            chosen.setdefault(str(choice["algorithm"]), []).append(member)
-    return notes + [f"auto chose {name}: {_describe(m, completed)}" for name, m in chosen.items()]
+def _chosen_by_auto(run: ComparedRun) -> list[str]:
+    return [str(run.record.auto["algorithm"])] if run.record and run.record.auto else []
 
 
-def _missing(members: Sequence[ComparedRun]) -> str:
-    done = {row: set[int]() for row in dict.fromkeys(member.row for member in members)}
-    for member in members:
-        if member.completed:
-            done[member.row].add(member.seed)
-    left = sum(not member.completed for member in members)
-    if not left:
-        return ""
-    note = f"{left} of {len(members)} runs have no results and are in no mean"
-    if len({frozenset(seeds) for seeds in done.values() if seeds}) > 1:
+def _warnings(run: ComparedRun) -> tuple[str, ...]:
+    return run.record.warnings if run.record else ()
+
+
+def _missing(runs: Sequence[ComparedRun]) -> str:
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        if run.completed:
+            seeds.setdefault(run.row, set()).add(run.seed)
+    left = sum(not run.completed for run in runs)
+    note = f"{left} of {len(runs)} runs have no results and are in no mean"
+    if len(set(map(frozenset, seeds.values()))) > 1:
         note += "; rows have means over different seeds, differences are over the common ones"
     return note
 
 
 def _environment(completed: Sequence[ComparedRun]) -> list[str]:
-    """A note for each thing about the machine or the software that is not the same for all."""
+    """Return a note for each fact about machine and software that is not the same for all runs."""
+    records = {run.folder: run.record for run in completed if run.record}
+
+    def differing(runs: Sequence[ComparedRun], fact: Callable[[RunRecord], str | None]) -> str:
+        groups = _grouped(runs, lambda run: [fact(records[run.folder]) or "unknown"])
+        texts = [f"{value} in {_describe(of, runs)}" for value, of in groups.items()]
+        return "; ".join(texts) if len(texts) > 1 else ""
+
     notes = []
-    threads = {m.folder: m.record and _threads(m.record) for m in completed}
-    on_cpu = [m for m in completed if m.record and m.record.device.startswith("cpu")]
-    if message := _differing(on_cpu, threads):
+    on_cpu = [run for run in completed if records[run.folder].device.startswith("cpu")]
+    if text := differing(on_cpu, _threads):
         notes.append(
-            f"numbers of CPU threads differ: {message}; that alone changes scores, as sums are cut "
-            "otherwise, and seconds"
+            f"numbers of CPU threads differ: {text}; that alone changes scores, because sums are "
+            "split differently, and seconds"
         )
-    elif message := _differing(completed, threads):
-        notes.append(f"seconds are not comparable, numbers of CPU threads differ: {message}")
-    devices = {m.folder: m.record and _device(m.record) for m in completed}
-    if message := _differing(completed, devices):
-        notes.append(f"seconds and images per second are not comparable, devices differ: {message}")
-    for key, name in {"precision": "precisions", "platform": "platforms"}.items():
-        message = _differing(completed, {m.folder: getattr(m.record, key, None) for m in completed})
-        if message:
-            notes.append(f"{name} differ: {message}")
-    versions = {m.folder: m.record.versions if m.record else {} for m in completed}
-    for package in dict.fromkeys(name for found in versions.values() for name in found):
-        message = _differing(completed, {folder: v.get(package) for folder, v in versions.items()})
-        if message:
-            notes.append(f"versions of {package} differ: {message}")
-    return notes
+    elif text := differing(completed, _threads):
+        notes.append(f"seconds are not comparable, numbers of CPU threads differ: {text}")
+    if text := differing(completed, _device):
+        notes.append(f"seconds and images per second are not comparable, devices differ: {text}")
+    packages = dict.fromkeys(name for record in records.values() for name in record.versions)
+    facts: dict[str, Callable[[RunRecord], str | None]] = {
+        "precisions": attrgetter("precision"),
+        "platforms": attrgetter("platform"),
+    }
+    facts |= {f"versions of {name}": _version_of(name) for name in packages}
+    return notes + [
+        f"{name} differ: {text}"
+        for name, fact in facts.items()
+        if (text := differing(completed, fact))
+    ]
+
+
+def _version_of(package: str) -> Callable[[RunRecord], str | None]:
+    return lambda record: record.versions.get(package)
 
 
 def _device(record: RunRecord) -> str:
@@ -275,23 +287,23 @@ def _threads(record: RunRecord) -> str:
     return ", then ".join([str(record.torch_threads), *later])
 
 
-def _differing(completed: Sequence[ComparedRun], values: Mapping[Path, Any]) -> str:
+def _grouped(
+    runs: Sequence[ComparedRun], values: Callable[[ComparedRun], Iterable[str]]
+) -> dict[str, list[ComparedRun]]:
     groups: dict[str, list[ComparedRun]] = {}
-    for member in completed:
-        value = values[member.folder]
-        groups.setdefault("unknown" if value is None else str(value), []).append(member)
-    if len(groups) < 2:
-        return ""
-    return "; ".join(f"{value} in {_describe(found, completed)}" for value, found in groups.items())
+    for run in runs:
+        for value in values(run):
+            groups.setdefault(value, []).append(run)
+    return groups
 
 
-def _describe(found: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> str:
-    """Rows by name, and by their seeds where only some of them are meant."""
-    if len(found) == len(completed):
+def _describe(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> str:
+    """Return rows by name, with the seeds if not all of them are meant."""
+    if len(runs) == len(completed):
         return "all runs"
     parts = []
-    for row in dict.fromkeys(member.row for member in found):
-        seeds = [member.seed for member in found if member.row == row]
-        whole = len(seeds) == sum(member.row == row for member in completed)
-        parts.append(row if whole else f"{row} (seed {', '.join(map(str, seeds))})")
+    for row, of_row in _grouped(runs, lambda run: [run.row]).items():
+        seeds = ", ".join(str(run.seed) for run in of_row)
+        whole = len(of_row) == sum(run.row == row for run in completed)
+        parts.append(row if whole else f"{row} (seed {seeds})")
     return ", ".join(parts)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.text import display_path
 
-Place = tuple[str, int, Path]
-"""Row, seed, and the folder of that run."""
-
 PLAN = "plan.json"
+CONFIG = "comparison.yaml"
 FAILURES = "failures.json"
 MEASURING = "measuring"
-"""The subfolder where the speed of the rows is measured; removed after."""
+"""The subfolder where the speed of the rows is measured; it is temporary."""
+
+Failures = dict[tuple[str, int], str]
+"""Reasons of failed runs by row and seed."""
+
+
+class RunPlace(NamedTuple):
+    """A run of a comparison, which may not exist yet."""
+
+    row: str
+    seed: int
+    folder: Path
 
 
 class PlannedRuns(Part):
@@ -24,45 +34,40 @@ class PlannedRuns(Part):
     name: str
     algorithm: str
     folder: str
-    """Parent of the folders of its runs, relative to that of the comparison."""
+    """Path to the parent of its run folders, relative to the comparison."""
     steps: int
 
 
 class PlanFile(Document):
-    """The runs of a comparison, finished or not: its ``plan.json``."""
+    """The planned runs of a comparison: its ``plan.json``."""
 
     name: str
     """Title."""
     baseline: str | None
     allow: tuple[str, ...]
-    """Shared keys in which rows may differ."""
+    """Shared settings in which rows may differ."""
     budget: str
-    """What is equal for all rows."""
+    """The budget that all rows share."""
     threads: int
     """CPU threads of each run."""
     seeds: tuple[int, ...]
     rows: tuple[PlannedRuns, ...]
 
-    @property
-    def algorithms(self) -> dict[str, str]:
-        """Algorithm by row."""
-        return {row.name: row.algorithm for row in self.rows}
-
-    def places(self, folder: Path) -> list[Place]:
-        """Return the folders of all runs.
+    def runs(self, folder: Path) -> list[RunPlace]:
+        """Return all runs.
 
         Args:
-            folder: of the comparison.
+            folder: Path to the comparison.
         """
         return [
-            (row.name, seed, folder / row.folder / f"s{seed}")
+            RunPlace(row.name, seed, folder / row.folder / f"s{seed}")
             for row in self.rows
             for seed in self.seeds
         ]
 
 
 class Failure(Part):
-    """Why a run failed that could not write it into its own folder."""
+    """The reason of a failed run that is not recorded in the folder of the run."""
 
     row: str
     seed: int
@@ -79,7 +84,7 @@ def read_plan(folder: Path) -> PlanFile:
     """Read the plan of a comparison folder.
 
     Raises:
-        ConfigError: it is missing or damaged.
+        ConfigError: It is missing or damaged.
     """
     again = "the same `ssl-toolkit compare` command writes it again"
     try:
@@ -90,25 +95,16 @@ def read_plan(folder: Path) -> PlanFile:
         raise ConfigError(f"{error}; {again}") from error
 
 
-def read_failures(folder: Path) -> dict[tuple[str, int], str]:
-    """Read why runs failed that could not say so in their own folders, by row and seed.
-
-    Args:
-        folder: of a comparison; without a readable ``failures.json`` there are none.
-    """
+def read_failures(folder: Path) -> Failures:
+    """Read ``failures.json`` of a comparison folder; without a readable one there are none."""
     try:
-        found = FailuresFile.read(folder / FAILURES)
+        failures = FailuresFile.read(folder / FAILURES).failures
     except (FileNotFoundError, ModelError):
         return {}
-    return {(one.row, one.seed): one.reason for one in found.failures}
+    return {(failure.row, failure.seed): failure.reason for failure in failures}
 
 
 def write_failures(folder: Path, failures: Mapping[tuple[str, int], str]) -> None:
-    """Write ``failures.json``.
-
-    Args:
-        folder: of a comparison.
-        failures: reasons by row and seed.
-    """
+    """Write ``failures.json`` to a comparison folder."""
     listed = (Failure(row=row, seed=seed, reason=why) for (row, seed), why in failures.items())
     FailuresFile(failures=tuple(listed)).write(folder / FAILURES)

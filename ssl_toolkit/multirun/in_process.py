@@ -1,4 +1,4 @@
-"""Runs in this very process, for plugins that no other process knows."""
+"""Run jobs in this process, for plugins that other processes don't know."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ssl_toolkit.runs.train import train
 
 
 def registered_here(settings: Settings) -> str:
-    """A plugin of a run that a decorator registered in this process; empty for none."""
+    """Return a plugin of a run that a decorator registered in this process; empty for none."""
     augment = settings.augment
-    used = [
+    plugins = [
         ("algorithms", settings.algo),
         ("augmenters", augment.weak),
         ("augmenters", augment.strong),
@@ -30,7 +30,7 @@ def registered_here(settings: Settings) -> str:
         ("datasets", settings.dataset),
         *(("loggers", name) for name in settings.loggers),
     ]
-    for group, name in used:
+    for group, name in plugins:
         if name and registry.has(group, name):
             entry = registry.find(group, name)
             if entry.distribution == registry.NOTEBOOK:
@@ -39,10 +39,10 @@ def registered_here(settings: Settings) -> str:
 
 
 class InProcess(Launcher):
-    """One run of a comparison after the other; no plugin, as it starts no other commands.
+    """Run one job of a comparison after the other; not a plugin, because it runs no commands.
 
-    What a run prints goes to its log, and a run that fails takes no other with it, as in a process
-    of its own. Ctrl-C reaches the run, which saves and ends, and is then passed on.
+    The output of a run goes to its log, and a run that fails doesn't affect the others, as in a
+    process of its own. Ctrl-C reaches the run, which saves and ends, and then the comparison.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class InProcess(Launcher):
         self._stopped = False
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
-        """See `Launcher`; jobs are those that `compare` makes."""
+        """See `Launcher`; the jobs are those of `compare`."""
         for job in jobs:
             if self._stopped:
                 return
-            yield _carry_out(job)
+            yield _run(job)
 
     def stop(self) -> None:
         """Start no other job."""
@@ -65,12 +65,14 @@ class InProcess(Launcher):
         return 1
 
 
-def _carry_out(job: Job) -> JobResult:
-    with _printing_to(job.log), _threads(job.threads):
+def _run(job: Job) -> JobResult:
+    with _output_to(job.log), _threads(job.threads):
         try:
             if job.config is None:
-                raise ConfigError(f"{job.name}: a job without a configuration needs a process")
-            outcome = train(load_config([job.config], {"output": str(job.folder)}), proceed=True)
+                raise ConfigError(
+                    f"{job.name}: a job without a configuration needs a process of its own"
+                )
+            result = train(load_config([job.config], {"output": str(job.folder)}), proceed=True)
         except ToolkitError as error:
             for message in error.messages:
                 print("error:", one_line(message))
@@ -78,13 +80,13 @@ def _carry_out(job: Job) -> JobResult:
         except Exception:  # of a plugin
             print(visible_lines(traceback.format_exc()))
             return JobResult(job, 1)
-    if outcome.signal:
-        signal.raise_signal(getattr(signal, outcome.signal))
+    if result.signal:
+        signal.raise_signal(getattr(signal, result.signal))
     return JobResult(job, 0)
 
 
 @contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
+def _output_to(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         path.open("a", encoding="utf-8", errors="backslashreplace") as log,

@@ -1,6 +1,6 @@
-"""How many steps some minutes allow each row, measured where the runs happen.
+"""Measure the steps that some minutes allow each row, on the machines of the runs.
 
-``python -m ssl_toolkit.multirun.measure CONFIG ANSWER`` is what a launcher carries out.
+``python -m ssl_toolkit.multirun.measure CONFIG ANSWER`` is the command of a launcher's job.
 """
 
 from __future__ import annotations
@@ -31,56 +31,57 @@ from ssl_toolkit.runs.auto import stand_in
 
 
 def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
-    """The plan with the steps of all rows; what is measured trains, and is thrown away.
+    """Return the plan with the steps of all rows; the weights that are trained are discarded.
 
     Args:
-        plan: its folder exists.
-        launcher: of its own, as one launches once.
-        console: hears of each row.
+        plan: Its folder exists.
+        launcher: Not that of the runs, because a launcher launches once.
+        console: Shows the result of each row.
 
     Raises:
-        ConfigError: a row can't be measured, or the time is not enough for one step of it.
+        ConfigError: A row can't be measured, or the time is not enough for one step of it.
     """
     seconds = 60 * parse_budget(plan.comparison.settings.budget)[1]
-    rows = {row.name: row for row in plan.unmeasured}
-    known = ((name, config) for (name, _), config in plan.configs.items() if name not in rows)
-    steps = {name: config.settings.steps for name, config in known}
+    unmeasured = {row.name: row for row in plan.unmeasured}
+    steps = {
+        name: config.settings.steps
+        for (name, _), config in plan.configs.items()
+        if name not in unmeasured
+    }
     for name, costs in _costs(plan, launcher):
-        steps[name] = steps_within(seconds, costs, rows[name])
+        steps[name] = steps_within(seconds, costs, unmeasured[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")
     return plan.with_steps(steps)
 
 
 def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
-    """By row, as the runs would be trained: as many at a time, with their threads and GPUs."""
+    """Measure the rows as the runs are trained: with as many jobs, threads and GPUs."""
     if isinstance(launcher, InProcess):
         for row in plan.unmeasured:
             yield row.name, measure(plan.first(row))
         return
-    place = plan.folder / MEASURING
-    shutil.rmtree(place, ignore_errors=True)
+    folder = plan.folder / MEASURING
+    shutil.rmtree(folder, ignore_errors=True)
     try:
-        rows = {f"measuring {row.name}": row for row in plan.unmeasured}
-        jobs = [_job(plan, name, row, place) for name, row in rows.items()]
-        for ended in launcher.launch(jobs):
-            row = rows[ended.job.name]
-            if ended.status:
-                reason = ended.reason or last_error(ended.job.log) or f"status {ended.status}"
-                raise ConfigError(f"{ended.job.name} for the budget: {reason}")
-            answer = (ended.job.folder / "costs.json").read_text(encoding="utf-8")
-            yield row.name, Costs(**json.loads(answer))
+        jobs = {f"measuring {row.name}": row for row in plan.unmeasured}
+        for result in launcher.launch([_job(plan, *item, folder) for item in jobs.items()]):
+            job = result.job
+            if result.status:
+                reason = result.reason or last_error(job.log) or f"status {result.status}"
+                raise ConfigError(f"{job.name} for the budget: {reason}")
+            answer = (job.folder / "costs.json").read_text(encoding="utf-8")
+            yield jobs[job.name].name, Costs(**json.loads(answer))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _job(plan: Plan, name: str, row: PlannedRow, place: Path) -> Job:
-    folder = place / row.slug
+def _job(plan: Plan, name: str, row: PlannedRow, parent: Path) -> Job:
+    folder = parent / row.slug
     folder.mkdir(parents=True)
-    config = folder / "config.yaml"
+    config, answer = folder / "config.yaml", folder / "costs.json"
     yaml.write(config, plan.first(row).tree())
-    command = (sys.executable, "-m", "ssl_toolkit.multirun.measure", str(config))
-    answered = (*command, str(folder / "costs.json"))
-    return plan.job(name, answered, folder, folder / "log.txt", row)
+    command = (sys.executable, "-m", "ssl_toolkit.multirun.measure", str(config), str(answer))
+    return plan.job(name, command, folder, folder / "log.txt", row)
 
 
 def measure(config: RunConfig) -> Costs:
@@ -93,7 +94,7 @@ def measure(config: RunConfig) -> Costs:
 
 
 def main(config: Path, answer: Path) -> int:
-    """Measure, and write the answer; returns the exit status."""
+    """Measure, write the answer, and return the exit status."""
     try:
         write_json(answer, asdict(measure(load_config([config]))))
     except ToolkitError as error:

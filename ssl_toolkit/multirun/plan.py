@@ -1,4 +1,4 @@
-"""What a comparison will run, checked as far as it can be before the first run starts."""
+"""The plan of a comparison: its runs, checked as far as possible before the first one starts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 
 from ssl_toolkit.comparisons.comparability import unequal_draws
-from ssl_toolkit.comparisons.plan_file import PLAN, PlanFile, PlannedRuns, read_plan
-from ssl_toolkit.comparisons.read import read_run
-from ssl_toolkit.comparisons.types import ComparedRun
+from ssl_toolkit.comparisons.plan_file import CONFIG, PLAN, PlanFile, PlannedRuns, read_plan
+from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import (
@@ -44,38 +43,41 @@ from ssl_toolkit.text import display_path
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run, and where."""
+    """The runs of a comparison and their folders."""
 
     folder: Path
-    """Absolute."""
+    """Absolute path to the comparison."""
     comparison: ComparisonConfig
     configs: Mapping[tuple[str, int], ResolvedConfig]
     """By row name and seed."""
     threads: int
-    """CPU threads of each run, the same for all: sums depend on how they are cut."""
+    """CPU threads of each run, equal for all because the order of sums depends on it."""
     unmeasured: tuple[PlannedRow, ...] = ()
     """Rows whose steps follow from minutes, and are not known yet."""
 
     @property
-    def name(self) -> str:
-        """The title."""
-        return self.comparison.settings.name or self.folder.name
+    def runs(self) -> list[tuple[PlannedRow, int]]:
+        """All runs, seed by seed, so that early results are of every row."""
+        settings, rows = self.comparison.settings, self.comparison.rows
+        return [(row, seed) for seed in settings.seeds for row in rows]
 
-    @property
-    def runs(self) -> dict[Path, tuple[str, int]]:
-        """Row and seed by the folder of the run."""
-        rows, seeds = self.comparison.rows, self.comparison.settings.seeds
-        return {self.member(row, seed).path: (row.name, seed) for row in rows for seed in seeds}
+    def run_folder(self, row: PlannedRow, seed: int) -> Path:
+        """Return the path to a run."""
+        return self.folder / "runs" / row.slug / f"s{seed}"
 
-    def member(self, row: PlannedRow, seed: int) -> RunFolder:
-        """The folder of one run."""
-        return RunFolder(self.folder / "runs" / row.slug / f"s{seed}")
+    def config_path(self, row: PlannedRow, seed: int) -> Path:
+        """Return the path to the configuration of a run."""
+        return self.folder / "configs" / f"{row.slug}-s{seed}.yaml"
+
+    def first(self, row: PlannedRow) -> ResolvedConfig:
+        """Return the configuration of a row's first seed."""
+        return self.configs[row.name, self.comparison.settings.seeds[0]]
 
     def with_steps(self, steps: Mapping[str, int]) -> Plan:
-        """The plan with the steps of some rows by name; the other ones are unmeasured.
+        """Return the plan with the steps of some rows by name; the others are unmeasured.
 
         Raises:
-            ConfigError: a row has less than one step.
+            ConfigError: A row has less than one step.
         """
         settings, configs, unmeasured = self.comparison.settings, dict(self.configs), []
         for row in self.comparison.rows:
@@ -88,10 +90,6 @@ class Plan:
             configs |= {(row.name, seed): _seeded(resolved, seed) for seed in settings.seeds}
         return replace(self, configs=configs, unmeasured=tuple(unmeasured))
 
-    def first(self, row: PlannedRow) -> ResolvedConfig:
-        """The configuration of a row's first seed."""
-        return self.configs[row.name, self.comparison.settings.seeds[0]]
-
     def job(
         self,
         name: str,
@@ -101,9 +99,8 @@ class Plan:
         row: PlannedRow,
         config: Path | None = None,
     ) -> Job:
-        """A command with the threads and the GPUs of a row's runs."""
+        """Return a job with the threads and the GPUs of a row's runs."""
         settings = self.first(row).settings
-        cuda, auto = settings.device.startswith("cuda"), settings.device == "auto"
         return Job(
             name=name,
             command=tuple(command),
@@ -112,13 +109,39 @@ class Plan:
             config=config,
             environment={"OMP_NUM_THREADS": str(self.threads)},
             threads=self.threads,
-            gpus=settings.devices if cuda else 0,
-            gpus_if_any=settings.devices if auto else 0,
+            gpus=settings.devices if settings.device.startswith("cuda") else 0,
+            gpus_if_any=settings.devices if settings.device == "auto" else 0,
         )
 
-    def config_path(self, row: PlannedRow, seed: int) -> Path:
-        """The file with the configuration of one run."""
-        return self.folder / "configs" / f"{row.slug}-s{seed}.yaml"
+    def write(self) -> PlanFile:
+        """Write the configurations and ``plan.json``, and return the content of the latter."""
+        comparison = self.comparison
+        name = comparison.settings.name or self.folder.name
+        for row, seed in self.runs:
+            path = self.config_path(row, seed)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yaml.write(path, self.configs[row.name, seed].tree() | {"group": name})
+        yaml.write(self.folder / CONFIG, comparison.tree)
+        rows = (
+            PlannedRuns(
+                name=row.name,
+                algorithm=row.config.settings.algo,
+                folder=f"runs/{row.slug}",
+                steps=self.first(row).settings.steps,
+            )
+            for row in comparison.rows
+        )
+        file = PlanFile(
+            name=name,
+            baseline=comparison.baseline,
+            allow=tuple(sorted(allowed_keys(comparison.settings, comparison.rows))),
+            budget=comparison.settings.budget,
+            threads=self.threads,
+            seeds=tuple(comparison.settings.seeds),
+            rows=tuple(rows),
+        )
+        file.write(self.folder / PLAN)
+        return file
 
 
 def make_plan(
@@ -129,97 +152,64 @@ def make_plan(
     *,
     replaced: bool = False,
 ) -> Plan:
-    """Resolve every row, and check each as far as it can be without training.
+    """Resolve every row, and check each as far as possible without training.
 
     Rows share the data, and the runs of a seed the split; so each row is prepared with the first
     seed, and the first row with each seed, one after the other and on the CPU: the device is left
     to the runs.
 
     Args:
-        comparison: validated.
-        folder: absolute; what an earlier call has planned there is kept to.
-        launcher: that will carry it out.
-        console: shows the reading of images and the warnings.
-        replaced: whether what is in the folder will be replaced.
+        comparison: Validated configuration.
+        folder: Absolute path to the comparison; the plan of an earlier call there is kept.
+        launcher: Launcher of the runs.
+        console: Shows the progress of reading images and the warnings.
+        replaced: True if the content of the folder will be replaced.
 
     Raises:
-        UserError: every fault that a run would end with before its first step; rows that are not
+        UserError: All faults that would end a run before its first step; rows that are not
             equal in what they share; another plan, or runs of another one, in the folder.
     """
-    settings = comparison.settings
-    resolved = {row.name: resolve_config(as_row(row.config))[0] for row in comparison.rows}
-    allowed = allowed_keys(settings, comparison.rows)
-    _check_equal(resolved, allowed)
-    planned = not replaced and (folder / PLAN).exists()
-    earlier = read_plan(folder) if planned else None
-    _check_planned(comparison, earlier, folder)
-    threads = (
-        settings.threads or (earlier and earlier.threads) or _share_threads(comparison, launcher)
-    )
-    messages: list[str] = []
-    rehearsed: dict[tuple[str, int], _Rehearsed] = {}
-    for row in comparison.rows:
-        for seed in settings.seeds if row is comparison.rows[0] else settings.seeds[:1]:
-            try:
-                config = _seeded(resolved[row.name], seed)
-                found = _rehearse(config, launcher, console, row.name, folder)
-            except UserError as error:
-                messages += [m for m in error.messages if m not in messages]
-                continue
-            rehearsed[row.name, seed] = found
-    messages += unequal_draws([found.draws for found in rehearsed.values()])
-    if messages:
-        raise ConfigError(messages)
+    settings, rows = comparison.settings, comparison.rows
+    resolved = {row.name: resolve_config(as_row(row.config))[0] for row in rows}
+    keys = {name: shared_keys(c.tree(), c.section) for name, c in resolved.items()}
+    if faults := differences(keys, allowed_keys(settings, rows))[1]:
+        raise ConfigError([f"{m}; make it equal, or permit it: --allow-different" for m in faults])
+    earlier = read_plan(folder) if not replaced and (folder / PLAN).exists() else None
+    if earlier:
+        _check_earlier(comparison, earlier, folder)
+    threads = settings.threads or (earlier and earlier.threads) or _threads(comparison, launcher)
     configs = {
         (row.name, seed): _seeded(resolved[row.name], seed)
-        for row in comparison.rows
+        for row in rows
         for seed in settings.seeds
     }
+    rehearsals: dict[tuple[str, int], _Rehearsal] = {}
+    messages: list[str] = []
+    for row in rows:
+        for seed in settings.seeds if row is rows[0] else settings.seeds[:1]:
+            try:
+                config = configs[row.name, seed]
+                rehearsals[row.name, seed] = _rehearse(config, launcher, console, row.name, folder)
+            except UserError as error:
+                messages += [m for m in error.messages if m not in messages]
+    messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
+    if messages:
+        raise ConfigError(messages)
     plan = Plan(folder, comparison, configs, threads)
     kind, amount = parse_budget(settings.budget)
     if kind != "steps":
         # Measured minutes would give other steps at each call.
-        steps = {} if replaced else _planned_steps(plan, earlier)
+        steps = {} if replaced else _earlier_steps(plan, earlier)
         if kind == "images":
-            steps = {
-                name: int(amount / found.images) for (name, _), found in rehearsed.items()
-            } | steps
+            images = {name: rehearsal.images for (name, _), rehearsal in rehearsals.items()}
+            steps = {name: int(amount / count) for name, count in images.items()} | steps
         plan = plan.with_steps(steps)
-    known: dict[str | None, set[str]] = {}
-    for row in comparison.rows:
-        own = rehearsed[row.name, settings.seeds[0]]
-        of_data = known.setdefault(resolved[row.name].settings.data, set())
-        for seed in settings.seeds:
-            member = plan.member(row, seed)
-            if not member.summary.exists() or replaced:
-                continue
-            if row not in plan.unmeasured:
-                check_chosen(member, plan.configs[row.name, seed])
-            drawn = rehearsed.get((row.name, seed))
-            check_same_data(member, own.table, drawn and drawn.split, of_data)
-            if read_run(row.name, seed, member.path).completed:
-                refuse_contradictions([member.path])
+    if not replaced:
+        _check_existing(plan, rehearsals)
     return plan
 
 
-def _check_planned(comparison: ComparisonConfig, earlier: PlanFile | None, folder: Path) -> None:
-    """Refuse what would give new runs of a comparison another footing than those it has."""
-    settings = comparison.settings
-    given = {"threads": settings.threads, "budget": settings.budget}
-    messages = [
-        f"{key} is {getattr(earlier, key)} there, {value} here"
-        for key, value in given.items()
-        if earlier is not None and value not in (None, getattr(earlier, key))
-    ]
-    if messages:
-        raise ConfigError(
-            f"{display_path(folder)}: the comparison there has another plan: "
-            f"{'; '.join(messages)}; use "
-            "the same values, or choose another --output (--overwrite starts it again)"
-        )
-
-
-class _Rehearsed(NamedTuple):
+class _Rehearsal(NamedTuple):
     """What is kept of a run that was prepared: neither its images nor its model."""
 
     images: int
@@ -227,19 +217,19 @@ class _Rehearsed(NamedTuple):
     table: ImageTable
     split: Split
     draws: ComparedRun
-    """What the run will record of its draws."""
+    """The run with the hashes of its draws."""
 
 
 def _rehearse(
     config: ResolvedConfig, launcher: Launcher, console: Console, row: str, folder: Path
-) -> _Rehearsed:
-    """Prepare a run on the CPU and let go of it."""
+) -> _Rehearsal:
+    """Prepare a run on the CPU, and keep the facts that the plan needs."""
     config = resolve_config(stand_in(config))[0]
     settings = config.settings
     if not isinstance(launcher, InProcess) and ":" in settings.device:
         raise ConfigError(
-            f"--device {settings.device}: the launcher hands the GPUs out; use --device cuda, and "
-            "CUDA_VISIBLE_DEVICES for those that it may use"
+            f"--device {settings.device}: the launcher assigns the GPUs; use --device cuda, and "
+            "CUDA_VISIBLE_DEVICES to choose among them"
         )
     device = settings.device
     if launcher.slots(1) is not None:  # the devices of a cluster are not known here
@@ -258,44 +248,68 @@ def _rehearse(
     ratio = views.unlabeled_ratio if views.needs_unlabeled else 0
     images = settings.batch_size * (1 + ratio) * settings.optimizer.accumulation_steps
     draws = trainer.batches.digests(settings.image_size)
-    drawn = ComparedRun(
-        row,
-        settings.seed,
-        folder,
-        "missing",
+    run = ComparedRun(
+        row=row,
+        seed=settings.seed,
+        folder=folder,
+        status="missing",
         config=config.tree(),
         record=RunRecord.model_construct(draws=draws),
     )
-    return _Rehearsed(images, experiment.table, experiment.split, drawn)
+    return _Rehearsal(images, experiment.table, experiment.split, run)
 
 
-def _check_equal(resolved: Mapping[str, RunConfig], allowed: set[str]) -> None:
-    keys = {name: shared_keys(c.tree(), c.section) for name, c in resolved.items()}
-    if messages := differences(keys, allowed)[1]:
+def _check_earlier(comparison: ComparisonConfig, earlier: PlanFile, folder: Path) -> None:
+    """Refuse other threads or another budget than those of the existing runs."""
+    settings = comparison.settings
+    messages = [
+        f"{key} is {getattr(earlier, key)} there, {value} here"
+        for key, value in {"threads": settings.threads, "budget": settings.budget}.items()
+        if value not in (None, getattr(earlier, key))
+    ]
+    if messages:
         raise ConfigError(
-            [f"{m}; make it equal, or allow it with --allow-different" for m in messages]
+            f"{display_path(folder)}: the comparison there has another plan: "
+            f"{'; '.join(messages)}; use the same values, or choose another --output "
+            "(--overwrite replaces it)"
         )
 
 
-def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
-    return replace(
-        config, settings=config.settings.model_copy(update={"seed": seed, "output": None})
-    )
-
-
-def _planned_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
-    """Return the steps of the rows that an earlier call planned, or of runs that it started."""
-    steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
+def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]) -> None:
+    """Refuse runs in the folder that are of another configuration or of other data."""
+    checked: dict[str | None, set[str]] = {}
     for row in plan.comparison.rows:
+        table = rehearsals[row.name, plan.comparison.settings.seeds[0]].table
+        of_data = checked.setdefault(plan.first(row).settings.data, set())
         for seed in plan.comparison.settings.seeds:
-            member = plan.member(row, seed)
-            if row.name not in steps and member.summary.exists():
-                steps[row.name] = member.read_config().settings.steps
+            folder = RunFolder(plan.run_folder(row, seed))
+            if not folder.summary.exists():
+                continue
+            if row not in plan.unmeasured:
+                check_chosen(folder, plan.configs[row.name, seed])
+            rehearsal = rehearsals.get((row.name, seed))
+            check_same_data(folder, table, rehearsal and rehearsal.split, of_data)
+            if ComparedRun.read(row.name, seed, folder.path).completed:
+                refuse_contradictions([folder.path])
+
+
+def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
+    update = {"seed": seed, "output": None}
+    return replace(config, settings=config.settings.model_copy(update=update))
+
+
+def _earlier_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
+    """Return the steps of rows in an earlier plan, or of runs that were started."""
+    steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
+    for row, seed in plan.runs:
+        folder = RunFolder(plan.run_folder(row, seed))
+        if row.name not in steps and folder.summary.exists():
+            steps[row.name] = folder.read_config().settings.steps
     return steps
 
 
 def steps_within(seconds: float, costs: Costs, row: PlannedRow) -> int:
-    """The steps of a row that some seconds allow."""
+    """Return the steps of a row that some seconds allow."""
 
     def eval_every(steps: int) -> int:
         return resolve_config(_with_steps(row.config, steps))[0].settings.eval_every
@@ -307,39 +321,9 @@ def _with_steps(config: RunConfig, steps: int) -> RunConfig:
     return replace(config, settings=config.settings.model_copy(update={"steps": steps}))
 
 
-def _share_threads(comparison: ComparisonConfig, launcher: Launcher) -> int:
-    runs = len(comparison.rows) * len(comparison.settings.seeds)
+def _threads(comparison: ComparisonConfig, launcher: Launcher) -> int:
+    """Return the cores of this machine per run, or 1 if the runs are on other machines."""
     if isinstance(launcher, InProcess):
         return torch.get_num_threads()
-    jobs = launcher.slots(runs)
+    jobs = launcher.slots(len(comparison.rows) * len(comparison.settings.seeds))
     return 1 if jobs is None else max(1, cores() // jobs)
-
-
-def write_plan(plan: Plan) -> None:
-    """Write what runs, launchers and reports need: configurations, ``plan.json`` and the whole."""
-    comparison = plan.comparison
-    for row in comparison.rows:
-        for seed in comparison.settings.seeds:
-            config = plan.configs[row.name, seed]
-            tree = config.tree() | {"group": plan.name}
-            path = plan.config_path(row, seed)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yaml.write(path, tree)
-    yaml.write(plan.folder / "comparison.yaml", comparison.tree)
-    PlanFile(
-        name=plan.name,
-        baseline=comparison.baseline,
-        allow=tuple(sorted(allowed_keys(comparison.settings, comparison.rows))),
-        budget=comparison.settings.budget,
-        threads=plan.threads,
-        seeds=tuple(comparison.settings.seeds),
-        rows=tuple(
-            PlannedRuns(
-                name=row.name,
-                algorithm=row.config.settings.algo,
-                folder=f"runs/{row.slug}",
-                steps=plan.first(row).settings.steps,
-            )
-            for row in comparison.rows
-        ),
-    ).write(plan.folder / PLAN)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ssl_toolkit.comparisons.types import ComparedRun
+from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
 from ssl_toolkit.runs.folder import RunFolder
@@ -21,11 +21,11 @@ from ssl_toolkit.runs.metrics_log import last_step
 from ssl_toolkit.text import duration
 
 _FRAME = 6
-"""Lines of a terminal that the table needs beside its rows."""
+"""Lines of a terminal that the table needs in addition to its rows."""
 
 
 class State(NamedTuple):
-    """The state of a run: a word, and what is known of it."""
+    """The state of a run: a word and its details."""
 
     word: str
     """``waiting``, ``running``, ``done``, ``stopped`` or ``failed``."""
@@ -36,8 +36,8 @@ def state_of(run: ComparedRun, failure: str = "") -> State:
     """Return the state of a run that has ended.
 
     Args:
-        run: read from its folder.
-        failure: the reason of a run that failed.
+        run: The run.
+        failure: Reason of a run that failed.
     """
     if run.completed and run.summary is not None:
         test, seconds = run.summary.test, run.summary.seconds
@@ -52,9 +52,9 @@ class RunStates:
     """A context manager that shows the states of runs.
 
     Args:
-        runs: folder and steps of each run by its name, those that ended before included.
-        ended: states of the runs that ended before.
-        console: prints the table or the lines.
+        runs: Folder and steps of each run by its name, including those that ended before.
+        ended: States of the runs that ended before.
+        console: Prints the table or the lines.
     """
 
     def __init__(

@@ -1,35 +1,33 @@
-"""Write the tables and the page of finished folders again."""
+"""Write the tables and the page of a comparison or of runs."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ssl_toolkit.comparisons.discover import loose_places
-from ssl_toolkit.comparisons.gather import gather, gather_folder
-from ssl_toolkit.comparisons.plan_file import PLAN
-from ssl_toolkit.comparisons.types import Comparison
+from ssl_toolkit.comparisons.discover import loose_runs
+from ssl_toolkit.comparisons.gather import gather, gather_plan
+from ssl_toolkit.comparisons.plan_file import CONFIG, PLAN, read_failures, read_plan
+from ssl_toolkit.comparisons.schema import Comparison
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import at_home, check_target
-from ssl_toolkit.reports.html import write_report
-from ssl_toolkit.reports.tables import FORMAT, NAMES, write_tables
+from ssl_toolkit.reports.html.page import PAGE, write_report
+from ssl_toolkit.reports.tables import NAMES, write_tables
 from ssl_toolkit.tabular import TABLES
-from ssl_toolkit.text import display_path, display_text
-
-PAGE = "report.html"
+from ssl_toolkit.text import display_path
 
 _OTHER_FILES = (*IMAGE_SUFFIXES, *TABLES, ".json", ".md", ".pdf", ".txt")
 
 
 class Report(NamedTuple):
-    """What `report` has written."""
+    """The result of `report`."""
 
     comparison: Comparison
     files: tuple[Path, ...]
+    """The files that were written."""
 
 
 def report(
@@ -40,75 +38,81 @@ def report(
     allow: Collection[str] = (),
     name: str | None = None,
 ) -> Report:
-    """Gather a comparison, or runs that belong to none, and write tables and page.
+    """Write the tables and the page of a comparison, or of runs outside of one.
 
     Args:
-        folders: one folder of a comparison, or folders of runs.
-        output: an HTML file, for the page alone (replaced if it exists), or a folder. None for the
-            comparison's own folder, for ``report.html`` in the folder of a single run, and for
-            ``report`` here.
-        baseline: row that the others are compared with.
-        allow: shared keys in which rows may differ, beside those of a comparison's plan.
-        name: title.
+        folders: Path to a comparison, or paths to runs.
+        output: Path to an HTML file, for the page alone (replaced if it exists), or to a folder.
+            None for the comparison's own folder, for ``report.html`` in the folder of a single
+            run, and for the folder ``report`` for several runs.
+        baseline: Row that the others are compared with.
+        allow: Shared settings in which rows may differ, in addition to those of a comparison.
+        name: Title.
 
     Returns:
         The comparison, and the files that were written.
 
     Raises:
-        UserError: a folder is of neither kind, rows are not comparable, or the output folder holds
-            such files that no report wrote; nothing was written.
+        UserError: A folder is of neither kind, rows are not comparable, or the output folder has
+            such files that are not of a report; nothing is written.
     """
-    given = [folders] if isinstance(folders, str | os.PathLike) else folders
-    paths = [at_home(folder) for folder in given]
-    target = None if output is None else at_home(output)
-    compared = [path for path in paths if _is_comparison(path)]
+    paths = [at_home(f) for f in ([folders] if isinstance(folders, str | os.PathLike) else folders)]
+    compared = [path for path in paths if any((path / name).exists() for name in (PLAN, CONFIG))]
     if compared and len(paths) > 1:
         raise ConfigError(
             f"{display_path(compared[0])} is a comparison: report it alone, or name the runs in it"
         )
     single = not compared and len(paths) == 1
-    place = target or (compared[0] if compared else paths[0] / PAGE if single else Path("report"))
-    if target is not None and target.suffix.lower() in _OTHER_FILES:
+    if output is not None:
+        target = at_home(output)
+    else:
+        target = compared[0] if compared else paths[0] / PAGE if single else Path("report")
+    suffix = target.suffix.lower()
+    if output is not None and suffix in _OTHER_FILES:
         raise ConfigError(
             f"--output {display_path(target)}: give FILE.html for the page alone, or a folder"
         )
-    page_only = place.suffix.lower() in (".html", ".htm")
-    targets = [place] if page_only else [place / file for file in (*NAMES, PAGE)]
-    for one in targets:
-        check_target(one)
-    if not page_only and place not in compared:
-        _check_ours(place, targets)
+    page_only = suffix in (".html", ".htm")
+    files = [target] if page_only else [target / file for file in (*NAMES, PAGE)]
+    for file in files:
+        check_target(file)
+    if not page_only and target not in compared:
+        _refuse_foreign(files)
     if compared:
-        comparison = gather_folder(compared[0], name=name, baseline=baseline, allow=allow)
-    else:
-        places, algorithms = loose_places(paths)
-        comparison = gather(
-            places,
-            name=name or display_text(paths[0].resolve().name if single else "runs"),
+        folder = compared[0]
+        comparison = gather_plan(
+            read_plan(folder),
+            folder,
+            read_failures(folder),
+            name=name,
             baseline=baseline,
             allow=allow,
-            algorithms=algorithms,
         )
+    else:
+        runs, algorithms = loose_runs(paths)
+        title = name or (paths[0].resolve().name if single else "runs")
+        comparison = gather(runs, name=title, baseline=baseline, allow=allow, algorithms=algorithms)
     if not page_only:
-        write_tables(comparison, place)
-    write_report(comparison, targets[-1])
-    return Report(comparison, tuple(targets))
+        write_tables(comparison, target)
+    write_report(comparison, files[-1])
+    return Report(comparison, tuple(files))
 
 
-def _is_comparison(path: Path) -> bool:
-    return (path / PLAN).exists() or (path / "comparison.yaml").exists()
-
-
-def _check_ours(folder: Path, targets: Sequence[Path]) -> None:
-    """Refuse to replace files that ssl-toolkit didn't write."""
+def _refuse_foreign(files: Sequence[Path]) -> None:
+    """Refuse to replace files that are not of a report."""
+    existing = [file for file in files if file.exists()]
+    if not existing:
+        return
+    problem = f"{NAMES[0]} not found"
     try:
-        content = json.loads((folder / NAMES[0]).read_text(encoding="utf-8"))
-        ours = isinstance(content, dict) and content.get("format") == FORMAT
-    except (OSError, ValueError):
-        ours = False
-    foreign = [target for target in targets if target.exists()]
-    if foreign and not ours:
-        raise ConfigError(
-            f"{display_path(foreign[0])} exists and no report wrote it; choose another place "
-            "with --output"
-        )
+        Comparison.read(files[0])
+    except FileNotFoundError:
+        pass
+    except ModelError as error:
+        problem = str(error)
+    else:
+        return
+    raise ConfigError(
+        f"{display_path(existing[0])} exists and is not of a report ({problem}); choose another "
+        "--output"
+    )

@@ -1,10 +1,10 @@
-"""A comparison as JSON, CSV and Markdown, and on the screen."""
+"""The table of a comparison: its columns, and as JSON, CSV, Markdown and on the terminal."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,225 +12,301 @@ from rich.table import Table
 from rich.text import Text
 
 from ssl_toolkit import markdown
-from ssl_toolkit.comparisons.comparability import own_settings
-from ssl_toolkit.comparisons.read import SCORES, scores_of
-from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
+from ssl_toolkit.comparisons.schema import (
+    SCORES,
+    ComparedRun,
+    Comparison,
+    Difference,
+    ScoreStats,
+    Variant,
+)
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
-from ssl_toolkit.files import write_json, write_text
-from ssl_toolkit.reports.summary_table import NOTHING, cell, foot, sheet
-from ssl_toolkit.tabular import write_rows
+from ssl_toolkit.files import write_text
+from ssl_toolkit.tabular import Row, write_rows
 from ssl_toolkit.text import display_path, display_text
 
-FORMAT = "ssl-toolkit comparison 1"
-"""Value of ``format`` in ``comparison.json``."""
 NAMES = ("comparison.json", "comparison.csv", "comparison.md")
+NOTHING = "–"
+"""Text of a cell without a value."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text: heads, and rows whose first cell names them."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def largest(self) -> float:
+        """The largest number in its cells."""
+        cells = [cell for row in self.rows for cell in row[1:] if cell[:1].isdigit()]
+        return max(map(float, cells), default=0.0)
+
+
+@dataclass(frozen=True)
+class SummaryTable:
+    """The cells of all renderings as text."""
+
+    groups: tuple[tuple[str, ...], ...]
+    """Titles of the columns, in groups that are narrow enough for a terminal."""
+    names: tuple[str, ...]
+    """Names of the rows with the marks of their footnotes; to be escaped."""
+    rows: tuple[dict[str, str], ...]
+    """Cells by column."""
+    footnotes: tuple[str, ...]
+    """Explanations of the marks ``[1]`` at the names."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The titles of all columns."""
+        return tuple(title for group in self.groups for title in group)
+
+
+def summary_table(comparison: Comparison) -> SummaryTable:
+    """Return scores as mean ± sample standard deviation, counts as completed of all.
+
+    A column without any value is absent.
+    """
+    titles = {
+        _DIFFERENCE: f"difference to {display_text(comparison.baseline or '')}",
+        _DIFFERENCE_INTERVAL: "its 95 % interval",
+    }
+    rows = tuple(
+        {titles.get(name, name): show(row) for group in _GROUPS for name, show in group.items()}
+        for row in comparison.rows
+    )
+    filled = {title for cells in rows for title, cell in cells.items() if cell != NOTHING}
+    groups = [[titles.get(name, name) for name in group] for group in _GROUPS]
+    shown = [tuple(title for title in group if title in filled) for group in groups]
+    names, footnotes = _marked_names(comparison)
+    return SummaryTable(tuple(filter(None, shown)), names, rows, footnotes)
+
+
+def table_notes(comparison: Comparison) -> list[str]:
+    """Return the notes and the definitions of the numbers, a line each."""
+    lines = [*comparison.notes]
+    scores = [stats for row in comparison.rows for stats in row.scores.values()]
+    if any(stats.count > 1 for stats in scores):
+        lines.append("± is the sample standard deviation over seeds (n - 1); n counts the seeds")
+    if any(stats.interval is not None for stats in scores):
+        lines.append(
+            "95 % intervals are of the mean over seeds: Student's t on the logit scale, which "
+            "stays between 0 and 1; none where all seeds have the same value"
+        )
+    if any(row.difference and row.difference.p_value is not None for row in comparison.rows):
+        lines.append(
+            f"p: two-sided paired t-test of the test accuracy against {comparison.baseline} on the "
+            "common seeds, its interval that of the same t; p (Holm): adjusted for the number of "
+            "rows"
+        )
+    if scores and all(stats.count == 1 for stats in scores):
+        lines.append("one seed each: the spread over seeds is unknown")
+    return [display_text(line) for line in lines]
 
 
 def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv`` and ``.md``, each whole or not at all.
 
-    The JSON holds all results and their inputs as numbers; the CSV a line per run, with empty cells
-    for missing scores; the Markdown the table of the terminal and the HTML report.
+    The JSON has all scores as numbers, the settings and the environment; the CSV a line per run,
+    with empty cells for missing scores; the Markdown the table of the terminal and the HTML report.
 
     Args:
-        comparison: what to write.
-        folder: created if missing; folders of runs inside it are relative to it.
+        comparison: The comparison.
+        folder: Created if missing; folders of runs inside it are relative to it.
 
     Returns:
         The three paths.
 
     Raises:
-        OSError: a file can't be written; the previous one is untouched.
+        OSError: A file can't be written; the previous one is untouched.
     """
     as_json, as_csv, as_markdown = (folder / name for name in NAMES)
-    write_json(as_json, _strict(tree(comparison, folder)))
-    lines = [_line(row, member) for row in comparison.rows for member in row.runs]
-    write_rows(as_csv, (*_COLUMNS, *SCORES), lines)
+    _relative(comparison, folder).write(as_json)
+    lines = (_csv_row(row, run) for row in comparison.rows for run in row.runs)
+    write_rows(as_csv, (*_CSV_COLUMNS, *SCORES), lines)
     write_text(as_markdown, markdown_page(comparison))
     return as_json, as_csv, as_markdown
 
 
 def show_table(comparison: Comparison, console: Console) -> None:
     """Print the rows: a table on a terminal, a line per row elsewhere; then the notes."""
-    table_text = sheet(comparison)
+    summary = summary_table(comparison)
     if console.rich.is_terminal:
-        for place, columns in enumerate(table_text.blocks):
-            title = Text(visible(display_text(comparison.name))) if place == 0 else None
-            table = Table(title=title)
-            for number, name in enumerate(columns):
-                table.add_column(Text(visible(name)), justify="right" if number else "left")
-            for cells in table_text.rows:
-                table.add_row(*(Text(visible(cells[name])) for name in columns))
+        for number, group in enumerate(summary.groups):
+            title = None if number else Text(visible(display_text(comparison.name)))
+            table = Table(_HEAD, title=title)
+            for name in group:
+                table.add_column(Text(visible(name)), justify="right")
+            for name, cells in zip(summary.names, summary.rows, strict=True):
+                row = (name, *(cells[title] for title in group))
+                table.add_row(*(Text(visible(text)) for text in row))
             console.rich.print(table)
     else:
-        for cells in table_text.rows:
-            texts = [
-                f"{name} {value}"
-                for name, value in cells.items()
-                if name != table_text.head and value != NOTHING
-            ]
-            console.say(f"{cells[table_text.head]}: {', '.join(texts)}", important=True)
-    for line in (*table_text.footnotes, *foot(comparison)):
+        for name, cells in zip(summary.names, summary.rows, strict=True):
+            texts = [f"{t} {cells[t]}" for t in summary.columns if cells[t] != NOTHING]
+            console.say(f"{name}: {', '.join(texts)}", important=True)
+    for line in (*summary.footnotes, *table_notes(comparison)):
         console.say(line, important=True)
 
 
 def markdown_page(comparison: Comparison) -> str:
     """Return the table as Markdown, with its footnotes, notes, seeds and versions."""
-    table_text = sheet(comparison)
-    columns = [*dict.fromkeys(name for block in table_text.blocks for name in block)]
+    summary = summary_table(comparison)
     rows = [
-        [_escaped(cells[name]) if name == table_text.head else cells[name] for name in columns]
-        for cells in table_text.rows
+        [_escaped(name), *(cells[title] for title in summary.columns)]
+        for name, cells in zip(summary.names, summary.rows, strict=True)
     ]
+    versions = ", ".join(f"{k} {' and '.join(v)}" for k, v in comparison.versions.items())
+    origin = {
+        "Seeds": ", ".join(map(str, comparison.seeds)),
+        "Fingerprint of the shared settings": comparison.fingerprint,
+        "Versions": versions,
+    }
     parts = [
         f"# {_escaped(display_text(comparison.name))}",
-        markdown.table([*map(_escaped, columns)], rows),
-        "  \n".join(map(_escaped, table_text.footnotes)),
-        markdown.bullets(map(_escaped, foot(comparison))),
-        _made_by(comparison),
+        markdown.table([_HEAD, *map(_escaped, summary.columns)], rows),
+        "  \n".join(map(_escaped, summary.footnotes)),
+        markdown.bullets(map(_escaped, table_notes(comparison))),
+        "  \n".join(_escaped(f"{name}: {text}") for name, text in origin.items() if text),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def tree(comparison: Comparison, folder: Path) -> dict[str, Any]:
-    """Return everything about a comparison in plain types.
-
-    Args:
-        comparison: the comparison.
-        folder: its place; folders of runs inside it are relative to it.
-    """
-    completed = [m for row in comparison.rows for m in row.runs if m.completed]
-    return {
-        "format": FORMAT,
-        "name": comparison.name,
-        "baseline": comparison.baseline,
-        "seeds": list(comparison.seeds),
-        "fingerprint": comparison.fingerprint,
-        "splits": _by_seed(completed, "split"),
-        "initial_weights": _by_seed(completed, "initial_weights"),
-        "rows": [_row(row, folder) for row in comparison.rows],
-        "notes": list(comparison.notes),
-        "shared": dict(comparison.shared),
-        "versions": _versions(completed),
-    }
+def share(value: float) -> str:
+    """Format a score that is a share, the same in every table and page."""
+    return f"{value:.4f}"
 
 
-def _row(row: Variant, folder: Path) -> dict[str, Any]:
-    first = next((member for member in row.runs if member.config), None)
-    return {
-        "name": row.name,
-        "algorithm": row.algorithm,
-        "uses_hidden_labels": row.uses_hidden_labels,
-        "overrides": dict(row.overrides),
-        "options": {} if first is None else own_settings(first),
-        "scores": {name: _spread(spread) for name, spread in row.scores.items()},
-        "difference": None if row.difference is None else _difference(row.difference),
-        "runs": [_member(member, folder) for member in row.runs],
-    }
+def stats_text(stats: ScoreStats, digits: int = 4, sign: str = "") -> str:
+    """Format the mean of a score with its standard deviation, if it has one."""
+    mean = f"{stats.mean:{sign}.{digits}f}"
+    return mean if stats.deviation is None else f"{mean} ± {stats.deviation:.{digits}f}"
 
 
-def _spread(spread: ScoreStats) -> dict[str, Any]:
-    return {
-        "n": spread.count,
-        "mean": spread.mean,
-        "deviation": spread.deviation,
-        "interval": None if spread.interval is None else list(spread.interval),
-        "values": {str(seed): value for seed, value in spread.values.items()},
-    }
+def p_text(value: float | None) -> str:
+    """Format a p-value."""
+    return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _difference(difference: Difference) -> dict[str, Any]:
-    return {
-        "score": "test.accuracy",
-        **_spread(difference.spread),
-        "p_value": difference.p_value,
-        "adjusted_p_value": difference.adjusted,
-    }
+Show = Callable[[Variant], str]
 
 
-def _member(member: ComparedRun, folder: Path) -> dict[str, Any]:
-    inside = member.folder.is_relative_to(folder)
-    record = member.record
-    return {
-        "seed": member.seed,
-        "status": member.status,
-        "reason": member.reason,
-        "folder": display_path(member.folder.relative_to(folder) if inside else member.folder),
-        "scores": _scores(member),
-        **{
-            key: getattr(record, key, None)
-            for key in (
-                *("fingerprint", "split", "initial_weights", "draws"),
-                *("device", "torch_threads"),
-            )
-        },
-    }
+def _score(name: str, digits: int = 4) -> Show:
+    def show(row: Variant) -> str:
+        stats = row.scores.get(name)
+        return NOTHING if stats is None else stats_text(stats, digits)
+
+    return show
 
 
-def _by_seed(members: Sequence[ComparedRun], key: str) -> dict[str, Any]:
-    """The hashes by seed; several only where rows differ by permission in what they follow from."""
-    values: dict[str, dict[str, None]] = {}
-    for member in members:
-        value = getattr(member.record, key, None)
-        if value is not None:
-            values.setdefault(str(member.seed), {})[str(value)] = None
-    return {seed: [*values] for seed, values in sorted(values.items(), key=lambda i: int(i[0]))}
+def _difference(show: Callable[[Difference], str]) -> Show:
+    return lambda row: NOTHING if row.difference is None else show(row.difference)
 
 
-def _versions(members: Sequence[ComparedRun]) -> dict[str, list[str]]:
-    values: dict[str, dict[str, None]] = {}
-    for member in members:
-        for name, version in (member.record.versions if member.record else {}).items():
-            values.setdefault(name, {})[str(version)] = None
-    return {name: [*versions] for name, versions in values.items()}
+def _interval(stats: ScoreStats | None, sign: str = "") -> str:
+    if stats is None or stats.interval is None:
+        return NOTHING
+    lower, upper = stats.interval
+    return f"{lower:{sign}.4f} to {upper:{sign}.4f}"
 
 
-def _scores(member: ComparedRun) -> dict[str, float]:
-    return scores_of(member.summary) if member.completed and member.summary else {}
+def _n(row: Variant) -> str:
+    completed = sum(run.completed for run in row.runs)
+    return str(completed) if completed == len(row.runs) else f"{completed} of {len(row.runs)}"
 
 
-_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "status", "reason")
+_HEAD = "row"
+_DIFFERENCE = "difference"
+_DIFFERENCE_INTERVAL = "interval of the difference"
+_GROUPS: tuple[dict[str, Show], ...] = (
+    {
+        "n": _n,
+        "accuracy": _score("test.accuracy"),
+        "95 % interval": lambda row: _interval(row.scores.get("test.accuracy")),
+    },
+    {
+        _DIFFERENCE: _difference(lambda difference: stats_text(difference, 4, "+")),
+        _DIFFERENCE_INTERVAL: _difference(lambda difference: _interval(difference, "+")),
+        "p": _difference(lambda difference: p_text(difference.p_value)),
+        "p (Holm)": _difference(lambda difference: p_text(difference.adjusted_p_value)),
+    },
+    {
+        "validation accuracy": _score("validation.accuracy"),
+        "balanced accuracy": _score("test.balanced_accuracy"),
+        "macro F1": _score("test.macro_f1"),
+    },
+    {
+        "ECE": _score("test.ece"),
+        "NLL": _score("test.nll"),
+        "convergence step": _score("convergence_step", 0),
+    },
+    {"seconds": _score("seconds", 0), "images/s": _score("images_per_second", 0)},
+)
+"""The columns of the terminal, Markdown and the HTML report, in groups that fit 80 characters."""
 
 
-def _line(row: Variant, member: ComparedRun) -> list[str | float | None]:
-    overrides = ", ".join(f"{key}={cell(value)}" for key, value in row.overrides.items())
-    scores = _scores(member)
-    words = (row.name, row.algorithm, "yes" if row.uses_hidden_labels else "no", overrides)
+def _marked_names(comparison: Comparison) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return each row's name with its marks, and the footnotes; equal footnotes share a mark."""
+    marks: dict[str, int] = {}
+    names = []
+    for row in comparison.rows:
+        numbers = [marks.setdefault(remark, len(marks) + 1) for remark in _remarks(row)]
+        name = display_text(" ".join(row.name.split()))
+        names.append(" ".join([name, *(f"[{number}]" for number in numbers)]))
+    return tuple(names), tuple(f"[{number}] {remark}" for remark, number in marks.items())
+
+
+def _remarks(row: Variant) -> list[str]:
+    remarks = []
+    if row.overrides:
+        settings = ", ".join(f"{key} = {_setting(value)}" for key, value in row.overrides.items())
+        remarks.append(f"differs from other rows by permission: {settings}")
+    if row.uses_hidden_labels:
+        remarks.append("uses the hidden labels: an upper bound, not a competitor")
+    for run in row.runs:
+        if not run.completed:
+            reason = f": {run.reason}" if run.reason else ""
+            remarks.append(display_text(f"{run.row}, seed {run.seed}: {run.status}{reason}"))
+    return remarks
+
+
+def _setting(value: Any) -> str:
+    return "null" if value is None else display_text(str(value))
+
+
+def _relative(comparison: Comparison, folder: Path) -> Comparison:
+    """Return the comparison with paths of runs relative to a folder, if they are inside it."""
+
+    def relative(run: ComparedRun) -> ComparedRun:
+        path = run.folder
+        path = path.relative_to(folder) if path.is_relative_to(folder) else path
+        return run.model_copy(update={"folder": Path(display_path(path))})
+
+    rows = [
+        row.model_copy(update={"runs": tuple(map(relative, row.runs))}) for row in comparison.rows
+    ]
+    return comparison.model_copy(update={"rows": tuple(rows)})
+
+
+_CSV_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "status", "reason")
+
+
+def _csv_row(row: Variant, run: ComparedRun) -> Row:
+    overrides = ", ".join(f"{key}={_setting(value)}" for key, value in row.overrides.items())
+    scores = (row.scores[name].values if name in row.scores else {} for name in SCORES)
     return [
-        *map(display_text, words),
-        member.seed,
-        member.status,
-        display_text(member.reason),
-        *(scores.get(name) for name in SCORES),
+        *map(display_text, (row.name, row.algorithm)),
+        "yes" if row.uses_hidden_labels else "no",
+        display_text(overrides),
+        run.seed,
+        run.status,
+        display_text(run.reason),
+        *(values.get(run.seed) for values in scores),
     ]
 
 
-def _made_by(comparison: Comparison) -> str:
-    completed = [m for row in comparison.rows for m in row.runs if m.completed]
-    versions = _versions(completed)
-    packages = ", ".join(f"{name} {' and '.join(seen)}" for name, seen in versions.items())
-    lines = [f"Seeds: {', '.join(map(str, comparison.seeds))}"]
-    if comparison.fingerprint:
-        lines.append(f"Fingerprint of the shared settings: {comparison.fingerprint}")
-    if packages:
-        lines.append(f"Versions: {packages}")
-    return "  \n".join(map(_escaped, lines))
-
-
 def _escaped(text: str) -> str:
-    """Foreign text as it is, with the points and brackets of numbers readable in the source."""
+    """Escape a text, but leave the points and brackets of numbers readable in the source."""
     return re.sub(r"(?<=.)\\([()=+%]|\.(?=\d)|:(?= ))", r"\1", markdown.escaped(text))
-
-
-def _strict(value: Any) -> Any:
-    """A tree that strict JSON and UTF-8 can hold; what is no finite number becomes text."""
-    if isinstance(value, Mapping):
-        return {display_text(str(key)): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return display_text(str(value))

@@ -42,7 +42,7 @@ from ssl_toolkit.multirun import plan as planning
 from ssl_toolkit.multirun.compare import compare
 from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.multirun.measure import measured
-from ssl_toolkit.multirun.plan import Plan, make_plan, write_plan
+from ssl_toolkit.multirun.plan import Plan, make_plan
 
 SHORT = {"seeds": "0", "dataset": "digits", "steps": 12}
 
@@ -162,7 +162,7 @@ def test_an_unavailable_device_is_refused_only_on_this_machine(tmp_path: Path) -
         plan(tmp_path, device="tpu")
     plan(tmp_path, Elsewhere(), device="cuda")
     for launcher in (local(), Elsewhere()):
-        with pytest.raises(ConfigError, match="--device cuda:1: the launcher hands the GPUs out"):
+        with pytest.raises(ConfigError, match="--device cuda:1: the launcher assigns the GPUs"):
             plan(tmp_path, launcher, device="cuda:1")
     with pytest.raises(ConfigError, match=r"--batch-size 32: 3 processes share it in equal parts"):
         plan(tmp_path, device="cpu", devices=3)
@@ -201,7 +201,7 @@ def test_launchers_assign_gpus_if_there_are_any(
 
 def test_a_plan_keeps_its_threads_and_its_budget(tmp_path: Path) -> None:
     first = plan(tmp_path, threads=2, budget="images=2000")
-    write_plan(first)
+    first.write()
     assert plan(tmp_path, budget="images=2000").threads == 2
     with pytest.raises(ConfigError, match="threads is 2 there, 1 here; use the same values, or"):
         plan(tmp_path, threads=1, budget="images=2000")
@@ -282,7 +282,7 @@ def test_minutes_are_measured_by_the_launcher_and_once(tmp_path: Path) -> None:
     for config in made.configs.values():
         assert config.settings.eval_every == max(1, config.settings.steps // 20)
     assert [*tmp_path.iterdir()] == []
-    write_plan(made)
+    made.write()
     again = plan(tmp_path, algos="supervised,simple", budget="minutes=0.05")
     assert (again.configs, again.unmeasured) == (made.configs, ())
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace as Summary
 import pytest
 from rich.console import Console as RichConsole
 
-from ssl_toolkit.comparisons.types import ComparedRun
+from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.console import Console
 from ssl_toolkit.multirun.progress import RunStates, State, state_of
 
@@ -104,5 +104,7 @@ def test_a_small_screen_shows_the_runs_that_matter(tmp_path: Path) -> None:
 def test_the_state_of_a_run_that_ended(
     status: str, summary: Summary | None, failure: str, state: State, tmp_path: Path
 ) -> None:
-    run = ComparedRun("a", 0, tmp_path, status, "SIGTERM", summary)  # type: ignore[arg-type]
+    run = ComparedRun.model_construct(
+        row="a", seed=0, folder=tmp_path, status=status, reason="SIGTERM", summary=summary
+    )
     assert state_of(run, failure) == state

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from report_folders import comparison, run_folder, spread
 
-from ssl_toolkit.comparisons.types import ComparedRun, Comparison
-from ssl_toolkit.reports.html import write_report
-from ssl_toolkit.reports.html.charts import Axis, Line, line_chart
-from ssl_toolkit.reports.html.series import Curve, join, thin
+from ssl_toolkit.comparisons.schema import ComparedRun, Comparison
+from ssl_toolkit.reports.html.charts import Axis, Curve, Line, line_chart
+from ssl_toolkit.reports.html.curves import join, thin
+from ssl_toolkit.reports.html.page import write_report
 from ssl_toolkit.runs.metrics_log import last_step, metric_rows
 
 SECTIONS = ("results", "curves", "health", "classes", "mistakes", "configuration")
@@ -47,6 +47,10 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def replace(part: Any, **changes: object) -> Any:
+    return part.model_copy(update=changes)
+
+
 def written(compared: Comparison, folder: Path) -> Page:
     write_report(compared, folder / "report.html")
     return Page(folder / "report.html")
@@ -56,7 +60,7 @@ def with_member(compared: Comparison, row: int, seed: int, **changes: object) ->
     """The comparison with one run changed, and its seed taken out of the scores if it failed."""
     rows = list(compared.rows)
     own = rows[row]
-    member: ComparedRun = replace(own.runs[seed], **changes)  # type: ignore[arg-type]
+    member: ComparedRun = replace(own.runs[seed], **changes)
     members = (*own.runs[:seed], member, *own.runs[seed + 1 :])
     scores = own.scores
     if not member.completed:
@@ -99,7 +103,7 @@ def test_results_are_reported_with_spread_difference_and_p_value(tmp_path: Path)
     assert f"{better} has the highest mean test accuracy" in text
     difference = compared.rows[1].difference
     assert difference is not None
-    assert f"{difference.spread.mean:+.4f}" in text
+    assert f"{difference.mean:+.4f}" in text
     assert "0.034" in text
     assert "difference to simple" in text
 
@@ -111,7 +115,7 @@ def test_a_large_p_value_is_not_reported_as_a_difference(tmp_path: Path) -> None
     lucky = replace(
         second,
         scores={**second.scores, "test.accuracy": spread({0: 0.99, 1: 0.98, 2: 0.97})},
-        difference=replace(second.difference, p_value=0.034, adjusted=0.4),
+        difference=replace(second.difference, p_value=0.034, adjusted_p_value=0.4),
     )
     compared = replace(compared, rows=(compared.rows[0], lucky))
     assert (
@@ -129,8 +133,8 @@ def test_an_upper_bound_does_not_win_and_an_allowed_difference_is_marked(tmp_pat
         scores={"test.accuracy": spread({0: 0.99, 1: 0.99, 2: 0.98})},
     )
     text = written(replace(compared, rows=(compared.rows[0], bound)), tmp_path).text
-    assert "simple has the highest mean test accuracy of the rows that were not given" in text
-    assert "bound: was given the hidden labels" in text
+    assert "simple has the highest mean test accuracy of the rows that do not use" in text
+    assert "upper bound: uses the hidden labels" in text
     assert "by permission: lr = 0.01" in text
 
 
@@ -148,7 +152,7 @@ def test_one_seed_per_row_shows_no_spread(tmp_path: Path) -> None:
     page = written(comparison(tmp_path, seeds=1), tmp_path)
     assert "±" not in page.text
     assert 'class="band' not in page.source
-    assert "One finished seed a row, so there is no spread to show" in page.text
+    assert "One completed seed per row, so there is no spread to show" in page.text
 
 
 def test_a_failed_run_is_named_with_its_reason_and_never_counted(tmp_path: Path) -> None:
@@ -174,7 +178,11 @@ def test_rows_without_any_result_are_shown_as_such(tmp_path: Path) -> None:
                     difference=None,
                     runs=(
                         ComparedRun(
-                            own.name, 0, tmp_path / "absent" / own.name, "missing", "not begun"
+                            row=own.name,
+                            seed=0,
+                            folder=tmp_path / "absent" / own.name,
+                            status="missing",
+                            reason="not started",
                         ),
                     ),
                 )
@@ -184,9 +192,9 @@ def test_rows_without_any_result_are_shown_as_such(tmp_path: Path) -> None:
             ),
         )
         text = written(compared, tmp_path).text
-        assert f"{compared.rows[row].name}, seed 0: missing. not begun" in text
-    assert "No run has finished, so there are no results yet." in text
-    assert "No run has left a log that can be read." in text
+        assert f"{compared.rows[row].name}, seed 0: missing. not started" in text
+    assert "No run is completed, so there are no results yet." in text
+    assert "No run has a readable log." in text
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -220,7 +228,7 @@ def test_runs_of_older_versions_report_missing_fields(tmp_path: Path) -> None:
     assert "train.pair_confidence" in old.text
     assert "so without a chart: Share of the most frequent pseudo label; Shift" in old.text
     assert "The distribution of the pseudo labels over the classes was not recorded" in old.text
-    assert "No images of mistakes were kept" in old.text
+    assert "No images of mistakes are stored" in old.text
     assert "Pseudo labels by class" in new.text
     assert len(new.all("img")) == 24
     assert old.all("img") == []
@@ -301,7 +309,7 @@ def test_damaged_files_are_skipped(tmp_path: Path) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"format": 1, "step": 410, "train.lo')
     text = written(compared, tmp_path).text
-    assert "Without predictions that can be read: simple." in text
+    assert "Without readable predictions: simple." in text
     assert "Validation accuracy" in text
 
 

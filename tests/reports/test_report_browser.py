@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from report_folders import comparison
 
-from ssl_toolkit.reports.html import write_report
+from ssl_toolkit.reports.html.page import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")

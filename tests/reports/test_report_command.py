@@ -82,9 +82,21 @@ def test_other_files_are_kept(tmp_path: Path) -> None:
     for name, text in {"comparison.md": "mine", "comparison.json": '{"a": 1}'}.items():
         (tmp_path / "report" / name).write_text(text, encoding="utf-8")
     message = refusal("report", *runs)
-    assert "no report wrote it" in message
+    assert "is not of a report" in message
     assert names(tmp_path / "report") == {"comparison.md", "comparison.json"}
     assert (tmp_path / "report" / "comparison.md").read_text("utf-8") == "mine"
+
+
+def test_a_table_of_an_unknown_format_is_not_replaced(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / f"r{seed}", seed=seed) for seed in (0, 1)]
+    assert call("report", *runs).returncode == 0
+    table = tmp_path / "report" / "comparison.json"
+    content = json.loads(table.read_text("utf-8"))
+    table.write_text(json.dumps(content | {"format": 7}), encoding="utf-8")
+    message = refusal("report", *runs)
+    assert "comparison.json: unknown format 7" in message
+    assert len(message.splitlines()) == 1
+    assert json.loads(table.read_text("utf-8"))["format"] == 7
 
 
 def test_a_folder_that_is_neither_run_nor_comparison(tmp_path: Path) -> None:

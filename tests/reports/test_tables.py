@@ -14,10 +14,10 @@ from fake_runs import fake_run
 from rich.console import Console as RichConsole
 
 from ssl_toolkit.comparisons.gather import gather
-from ssl_toolkit.comparisons.read import SCORES
-from ssl_toolkit.comparisons.types import Comparison
+from ssl_toolkit.comparisons.plan_file import RunPlace
+from ssl_toolkit.comparisons.schema import SCORES, Comparison
 from ssl_toolkit.console import Console
-from ssl_toolkit.reports.html import write_report
+from ssl_toolkit.reports.html.page import write_report
 from ssl_toolkit.reports.tables import NAMES, markdown_page, show_table, write_tables
 
 RED = "[red]=a|b"
@@ -37,7 +37,7 @@ def made(tmp_path: Path) -> Comparison:
                 tmp_path / f"{algo}{seed}", algo=algo, seed=seed, config={"lr": lr},
                 accuracy=first + (0.01 * seed if row == "plain" else 0.001 * seed**2),
             )  # fmt: skip
-            result.append((row, seed, path))
+            result.append(RunPlace(row, seed, path))
     damaged = result[5][2] / "summary.json"
     summary = json.loads(damaged.read_text(encoding="utf-8"))
     summary |= {"status": "failed", "reason": "=loss was `nan`"}
@@ -66,27 +66,36 @@ def test_json_is_strict_and_complete(made: Comparison, tmp_path: Path) -> None:
     tree = json.loads(paths[0].read_text("utf-8"), parse_constant=refuse_constant)
     assert tree["baseline"] == "plain"
     assert tree["seeds"] == [0, 1, 2]
-    assert tree["splits"] == {"0": ["split0"], "1": ["split1"], "2": ["split2"]}
-    assert tree["initial_weights"]["2"] == ["weights2"]
     assert tree["shared"]["ema.decay"] == "0.9"
-    assert tree["versions"] == {"python": ["3.11.7"], "torch": ["2.14.1"]}
     plain, other, bound = tree["rows"]
     assert (plain["uses_hidden_labels"], bound["uses_hidden_labels"]) == (False, True)
     assert other["name"] == RED
     assert other["overrides"] == {"lr": "0.5"}
     score = plain["scores"]["test.accuracy"]
     assert score["values"] == pytest.approx({"0": 0.80, "1": 0.81, "2": 0.82})
-    assert (score["n"], score["mean"]) == (3, pytest.approx(0.81))
+    assert score["mean"] == pytest.approx(0.81)
     assert score["interval"][0] < 0.81 < score["interval"][1]
     assert other["difference"]["values"] == {"0": 0.1, "1": 0.091}
     assert 0 < bound["difference"]["p_value"] < 1
     assert bound["difference"]["adjusted_p_value"] is None, "a bound competes with nobody"
     failed = other["runs"][2]
     assert (failed["status"], failed["reason"]) == ("failed", "=loss was `nan`")
-    assert failed["scores"] == {}
-    assert other["runs"][0]["scores"]["test.accuracy"] == 0.9
+    assert other["scores"]["test.accuracy"]["values"] == {"0": 0.9, "1": 0.901}
     assert other["runs"][0]["folder"] == "fixmatch0"
+    record = other["runs"][1]["record"]
+    assert (record["split"], record["initial_weights"]) == ("split1", "weights1")
+    assert record["versions"] == {"python": "3.11.7", "torch": "2.14.1"}
     assert set(plain["scores"]) == set(SCORES)
+
+
+def test_all_tables_follow_from_the_json(made: Comparison, tmp_path: Path) -> None:
+    paths = write_tables(made, tmp_path)
+    stored = Comparison.read(paths[0])
+    assert stored.rows[0].runs[0].summary is None
+    assert [p.read_bytes() for p in write_tables(stored, tmp_path / "again")] == [
+        path.read_bytes() for path in paths
+    ]
+    assert shown(stored, terminal=True) == shown(made, terminal=True)
 
 
 def test_csv_has_a_line_for_each_run_and_runs_nothing(made: Comparison, tmp_path: Path) -> None:
@@ -115,10 +124,10 @@ def test_markdown_marks_what_a_reader_must_know(made: Comparison) -> None:
     assert plain[4:8] == ["–"] * 4
     assert other[4].startswith("+0.0955 ± ")
     for footnote in (
-        r"\[1\] not the same in all rows, by permission: lr = 0.002",
-        r"\[2\] not the same in all rows, by permission: lr = 0.5",
+        r"\[1\] differs from other rows by permission: lr = 0.002",
+        r"\[2\] differs from other rows by permission: lr = 0.5",
         r"\[3\] \[red\]=a\|b, seed 2: failed: =loss was \`nan\`",
-        r"\[4\] was given the hidden labels: a bound, not a competitor",
+        r"\[4\] uses the hidden labels: an upper bound, not a competitor",
     ):
         assert any(line.rstrip() == footnote for line in lines), footnote
     assert "1 of 9 runs have no results" in page
@@ -131,7 +140,7 @@ def test_piped_lines(made: Comparison) -> None:
     assert "–" not in lines[0]
     assert lines[1].startswith(f"{RED} [2] [3]: n 2 of 3, accuracy 0.9005 ± 0.0007")
     assert "p (Holm)" in lines[1]
-    assert lines[3].startswith("[1] not the same in all rows")
+    assert lines[3].startswith("[1] differs from other rows")
 
 
 def test_a_terminal_gets_tables_that_fit(made: Comparison) -> None:
@@ -161,7 +170,7 @@ def test_terminal_markdown_and_html_have_the_same_columns_and_numbers(
 
 
 def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
-    result = [(row.name, 0, row.runs[0].folder) for row in made.rows]
+    result = [RunPlace(row.name, 0, row.runs[0].folder) for row in made.rows]
     single = gather(result, name="one", baseline="plain", allow=["lr"])
     page = markdown_page(single)
     assert "±" not in page
@@ -169,7 +178,7 @@ def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
     assert "| p |" not in page
     assert "0.8000" in page
     assert "+0.1000" in page
-    assert "one seed each: nothing is known about the spread" in page
+    assert "one seed each: the spread over seeds is unknown" in page
     row = json.loads(write_tables(single, tmp_path / "out")[0].read_text("utf-8"))["rows"][1]
     assert row["scores"]["test.accuracy"]["deviation"] is None
     assert row["difference"]["p_value"] is None
@@ -177,12 +186,12 @@ def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
 
 def test_validation_replaces_missing_test_scores(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", summary={"test": None})
-    page = markdown_page(gather([("plain", 0, path)], name="untested"))
+    page = markdown_page(gather([RunPlace("plain", 0, path)], name="untested"))
     assert "| row | n | validation accuracy | convergence step |" in page
 
 
 def test_nothing_but_failures(tmp_path: Path) -> None:
-    made = gather([("plain", 0, tmp_path / "a")], name="none", baseline="plain")
+    made = gather([RunPlace("plain", 0, tmp_path / "a")], name="none", baseline="plain")
     page = markdown_page(made)
     assert "| plain \\[1\\] | 0 of 1 |" in page
     assert "missing" in page
@@ -193,7 +202,7 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
 
 def test_values_that_json_cannot_represent(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", own={"limit": float("inf")})
-    made = gather([("a\udcff\nb", 0, path)], name="odd \udcff")
+    made = gather([RunPlace("a\udcff\nb", 0, path)], name="odd \udcff")
     paths = write_tables(made, tmp_path)
     tree = json.loads(paths[0].read_text("utf-8"), parse_constant=refuse_constant)
     assert tree["rows"][0]["options"] == {"limit": ".inf"}

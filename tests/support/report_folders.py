@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_toolkit.comparisons.types import ComparedRun, Comparison, Difference, ScoreStats, Variant
+from ssl_toolkit.comparisons.schema import ComparedRun, Comparison, Difference, ScoreStats, Variant
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import Counts, Health, RunSummary, Scores
@@ -126,9 +126,10 @@ def spread(values: dict[int, float]) -> ScoreStats:
     numbers = np.array(list(values.values()))
     mean = float(numbers.mean())
     if len(numbers) == 1:
-        return ScoreStats(values, mean, None, None)
+        return ScoreStats(values=values, mean=mean, deviation=None, interval=None)
     deviation = float(numbers.std(ddof=1))
-    return ScoreStats(values, mean, deviation, (mean - deviation, mean + deviation))
+    interval = mean - deviation, mean + deviation
+    return ScoreStats(values=values, mean=mean, deviation=deviation, interval=interval)
 
 
 def comparison(
@@ -157,7 +158,17 @@ def comparison(
             own = folder / f"{place}-{seed}"
             summary = run_folder(own, 10 * place + seed, **options)
             config = {"algo": name, "steps": summary.steps, name: {"temperature": 0.5}}
-            members.append(ComparedRun(name, seed, own, "completed", "", summary, record, config))
+            members.append(
+                ComparedRun(
+                    row=name,
+                    seed=seed,
+                    folder=own,
+                    status="completed",
+                    summary=summary,
+                    record=record,
+                    config=config,
+                )
+            )
         accuracies = {
             m.seed: m.summary.test.accuracy for m in members if m.summary and m.summary.test
         }
@@ -170,8 +181,25 @@ def comparison(
         if rows:
             base = rows[0].scores["test.accuracy"].values
             paired = spread({seed: value - base[seed] for seed, value in accuracies.items()})
-            difference = Difference(paired, 0.034 if seeds > 1 else None)
-        rows.append(Variant(name, name, tuple(members), stats, difference, {}))
+            difference = Difference(**dict(paired), p_value=0.034 if seeds > 1 else None)
+        rows.append(
+            Variant(
+                name=name,
+                algorithm=name,
+                overrides={},
+                options=members[0].options,
+                scores=stats,
+                difference=difference,
+                runs=tuple(members),
+            )
+        )
     shared = {"dataset": "digits", "steps": 400, "ema": {"decay": 0.99}, "weights": None}
     baseline = names[0] if len(names) > 1 else None
-    return Comparison("trial", tuple(rows), tuple(range(seeds)), baseline, shared, "71eed6f8")
+    return Comparison(
+        name="trial",
+        baseline=baseline,
+        seeds=tuple(range(seeds)),
+        fingerprint="71eed6f8",
+        rows=tuple(rows),
+        shared=shared,
+    )

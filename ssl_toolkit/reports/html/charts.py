@@ -1,7 +1,7 @@
-"""Charts as SVG that stands inside a page: no script, colors and dashes from its style sheet.
+"""Charts as SVG inside a page: no script, colors and dashes from its style sheet.
 
-Every chart has a title and a description for those who don't see it. Colors are classes ``c0`` to
-``c7``, dashes ``d0`` to ``d4``; so a line is known by its color, its dashes and its name.
+Every chart has a title and a description for screen readers. Colors are classes ``c0`` to ``c7``,
+dashes ``d0`` to ``d4``; so a line is identified by its color, its dashes and its name.
 """
 
 from __future__ import annotations
@@ -14,32 +14,46 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from ssl_toolkit.comparisons.types import ScoreStats
-from ssl_toolkit.reports.html.series import Curve
-from ssl_toolkit.reports.summary_table import share
+from ssl_toolkit.comparisons.schema import ScoreStats
+from ssl_toolkit.reports.tables import share
 
 MOST_NAMED = 8
-"""Rows up to which lines carry their names and bands; beyond, the legend has to do."""
+"""Rows up to which lines have names and bands; beyond, there is the legend only."""
 
 _WIDTH, _HEIGHT = 480.0, 236.0
 _LETTER = 6.9
-"""Width of a letter of the 11 px fonts, generously."""
+"""Upper estimate of the width of a letter of the 11 px fonts."""
 _LONGEST = 20
 _LOG_FROM = 300.0
 
 
 @dataclass(frozen=True)
+class Curve:
+    """A metric of one row; each point is over the seeds that have a value there."""
+
+    steps: NDArray[np.int64]
+    """(P,) ascending."""
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    """The smallest of the seeds."""
+    high: NDArray[np.float64]
+    """The largest of the seeds."""
+    seeds: int
+    """Number of seeds that have any value."""
+
+
+@dataclass(frozen=True)
 class Line:
-    """A curve with its place among the rows, which gives color and dashes."""
+    """A curve with its index among the rows, which determines color and dashes."""
 
     name: str
-    place: int
+    index: int
     curve: Curve
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear or logarithmic scale from values to places, with its ticks."""
+    """A linear or logarithmic scale from values to coordinates, with its ticks."""
 
     first: float
     last: float
@@ -48,7 +62,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Places of values."""
+        """Return the coordinates of values."""
         first, last = self.first, self.last
         if self.log:
             first, last, values = math.log10(first), math.log10(last), np.log10(values)
@@ -56,7 +70,7 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """Return the coordinate of a value."""
         return float(self(np.array([value]))[0])
 
     @property
@@ -73,26 +87,26 @@ class Axis:
         return [k * step for k in range(first, math.floor(self.last / step + 1e-9) + 1)]
 
 
-def style_of(place: int) -> str:
-    """Return the CSS classes of the row at a place."""
-    return f"c{place % 8} d{(place + place // 8) % 5}"
+def style_of(index: int) -> str:
+    """Return the CSS classes of the row at an index."""
+    return f"c{index % 8} d{(index + index // 8) % 5}"
 
 
-def swatch(place: int) -> Markup:
+def swatch(index: int) -> Markup:
     """Draw a short piece of a row's line, for a legend."""
     return Markup(
         '<svg class="swatch" width="36" height="10" aria-hidden="true">'
         '<path class="line {}" d="M1 5H35"/></svg>'
-    ).format(style_of(place))
+    ).format(style_of(index))
 
 
 def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
     """Draw lines over steps, each with a band from the smallest to the largest of its seeds.
 
     Args:
-        identity: unique in the page.
-        title: of the chart.
-        lines: at least one; each with at least one point.
+        identity: Id of the element, unique in the page.
+        title: Title of the chart.
+        lines: At least one, each with at least one point.
     """
     named = 1 < len(lines) <= MOST_NAMED
     names = [_short(line.name) for line in lines]
@@ -131,9 +145,9 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
     """Draw a dot for each seed, a tick at the mean, and the 95 % interval as a thin line.
 
     Args:
-        identity: unique in the page.
-        title: of the chart.
-        rows: name, place among all rows, and values in [0, 1].
+        identity: Id of the element, unique in the page.
+        title: Title of the chart.
+        rows: Name, index among all rows, and values in [0, 1].
     """
     names = [_short(name, 30) for name, _, _ in rows]
     left = 14 + _LETTER * max(map(len, names))
@@ -149,35 +163,35 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
         ).format(_fixed(across.at(t)), height - 32, height - 17, number(t))
         for t in across.ticks
     ]
-    for k, (full, place, spread) in enumerate(rows):
+    for k, (full, index, stats) in enumerate(rows):
         y = 20 + 26 * k
         parts.append(
             Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
                 _fixed(left - 10), y + 4, names[k]
             )
         )
-        if spread.interval is not None:
-            a, b = (across.at(end) for end in spread.interval)
+        if stats.interval is not None:
+            a, b = (across.at(end) for end in stats.interval)
             parts.append(
                 Markup('<path class="interval {}" d="M{} {}H{}"/>').format(
-                    style_of(place), _fixed(a), y, _fixed(b)
+                    style_of(index), _fixed(a), y, _fixed(b)
                 )
             )
-        for seed, value in spread.values.items():
+        for seed, value in stats.values.items():
             parts.append(
                 Markup(
                     '<circle class="dot {}" cx="{}" cy="{}" r="4"><title>{}, seed {}: {}</title>'
                     "</circle>"
-                ).format(style_of(place), _fixed(across.at(value)), y, full, seed, share(value))
+                ).format(style_of(index), _fixed(across.at(value)), y, full, seed, share(value))
             )
-        if spread.count > 1:
+        if stats.count > 1:
             parts.append(
                 Markup('<path class="mean" d="M{} {}v18"/>').format(
-                    _fixed(across.at(spread.mean)), y - 9
+                    _fixed(across.at(stats.mean)), y - 9
                 )
             )
-    said = "; ".join(f"{name}: {share(spread.mean)}" for name, _, spread in rows)
-    return _svg(identity, width, height, title, said, parts)
+    description = "; ".join(f"{name}: {share(stats.mean)}" for name, _, stats in rows)
+    return _svg(identity, width, height, title, description, parts)
 
 
 def number(value: float) -> str:
@@ -217,7 +231,7 @@ def _line(line: Line, across: Axis, up: Axis) -> Markup:
     # A single point has no length; a round cap makes it a dot.
     path = _path(x, y) if len(x) > 1 else f"{_path(x, y)}h0"
     return Markup('<path class="line {}" d="{}"><title>{}, {}</title></path>').format(
-        style_of(line.place), path, line.name, seeds
+        style_of(line.index), path, line.name, seeds
     )
 
 
@@ -225,15 +239,15 @@ def _band(line: Line, across: Axis, up: Axis) -> Markup:
     curve = line.curve
     x = across(curve.steps.astype(np.float64))
     outline = np.concatenate([x, x[::-1]]), np.concatenate([up(curve.high), up(curve.low)[::-1]])
-    return Markup('<path class="band {}" d="{}z"/>').format(style_of(line.place), _path(*outline))
+    return Markup('<path class="band {}" d="{}z"/>').format(style_of(line.index), _path(*outline))
 
 
 def _path(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
-    """A path in steps of tenths: about half the letters of one with absolute places."""
-    places = np.round(np.stack([x, y], axis=1) * 10).astype(int)
-    steps = np.diff(places, axis=0)
-    moves = "".join(f"l{_tenth(dx)}{_joined(_tenth(dy))}" for dx, dy in steps)
-    return f"M{_tenth(places[0, 0])} {_tenth(places[0, 1])}{moves}"
+    """Return a path in relative steps of tenths: about half as long as in absolute coordinates."""
+    points = np.round(np.stack([x, y], axis=1) * 10).astype(int)
+    steps = np.diff(points, axis=0)
+    steps_text = "".join(f"l{_tenth(dx)}{_joined(_tenth(dy))}" for dx, dy in steps)
+    return f"M{_tenth(points[0, 0])} {_tenth(points[0, 1])}{steps_text}"
 
 
 def _tenth(value: int) -> str:
@@ -249,31 +263,36 @@ def _joined(text: str) -> str:
 
 
 def _end_names(lines: Sequence[Line], names: Sequence[str], up: Axis, x: float) -> Markup:
-    """Names at the ends of the lines, moved apart where they would overlap."""
+    """Draw names at the ends of the lines, moved apart if they would overlap."""
     wanted = sorted((up.at(float(n.curve.mean[-1])), k) for k, n in enumerate(lines))
-    places: list[float] = []
+    heights: list[float] = []
     for y, _ in wanted:
-        places.append(max(y, places[-1] + 13 if places else 14.0))
+        heights.append(max(y, heights[-1] + 13 if heights else 14.0))
     lowest = up.start - 6
-    for k in range(len(places) - 1, -1, -1):
-        places[k] = min(places[k], lowest)
-        lowest = places[k] - 13
+    for k in range(len(heights) - 1, -1, -1):
+        heights[k] = min(heights[k], lowest)
+        lowest = heights[k] - 13
     return Markup("").join(
         Markup('<text class="name {}" x="{}" y="{}">{}</text>').format(
-            style_of(lines[k].place), _fixed(x), _fixed(y + 4), names[k]
+            style_of(lines[k].index), _fixed(x), _fixed(y + 4), names[k]
         )
-        for y, (_, k) in zip(places, wanted, strict=True)
+        for y, (_, k) in zip(heights, wanted, strict=True)
     )
 
 
 def _svg(
-    identity: str, width: float, height: float, title: str, said: str, parts: Sequence[Markup]
+    identity: str,
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    parts: Sequence[Markup],
 ) -> Markup:
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labeledby="{}-t {}-d">'
         '<title id="{}-t">{}</title><desc id="{}-d">{}</desc>{}</svg>'
     ).format(
-        _fixed(width), _fixed(height), *(identity,) * 3, title, identity, said,
+        _fixed(width), _fixed(height), *(identity,) * 3, title, identity, description,
         Markup("").join(parts),
     )  # fmt: skip
 

@@ -1,59 +1,61 @@
-"""The report: one page of a comparison or a run, which needs nothing but itself."""
+"""The report: one self-contained HTML page of a comparison or a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from ssl_toolkit.comparisons.comparability import own_settings
-from ssl_toolkit.comparisons.types import ComparedRun, Comparison
+from ssl_toolkit.comparisons.schema import ComparedRun, Comparison, Difference, ScoreStats, Variant
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.reports.html import classes as by_class
 from ssl_toolkit.reports.html import curves as over_steps
-from ssl_toolkit.reports.html import scores as of_runs
-from ssl_toolkit.reports.html.charts import MOST_NAMED, swatch
+from ssl_toolkit.reports.html.charts import MOST_NAMED, dot_plot, number, swatch
+from ssl_toolkit.reports.tables import (
+    NOTHING,
+    TextTable,
+    p_text,
+    share,
+    stats_text,
+    summary_table,
+)
+from ssl_toolkit.text import display_path
+
+PAGE = "report.html"
+"""The name of the page beside the tables of a comparison."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """A fact that the runs recorded about their versions or hardware."""
-
-    name: str
-    values: tuple[tuple[str, str], ...]
-    """Each value, and the runs that have it; no runs where all have the same."""
 
 
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write a page with all results of a comparison, whole or not at all.
 
-    The page holds its style, its charts and its images, loads nothing and runs nothing. It reads
-    ``metrics.jsonl`` and ``predictions.npz`` in the folders of the runs; what isn't there or can't
-    be read is left out and named. A single run is a comparison of one row and one seed.
+    The page contains its style, its charts and its images, loads nothing and runs no script. It
+    reads ``metrics.jsonl`` and ``predictions.npz`` in the folders of the runs; files that are
+    missing or not readable are left out and named. A single run is a comparison of one row and one
+    seed.
 
     Args:
-        comparison: at least one row, each with at least one member.
-        path: of the HTML file.
+        comparison: At least one row, each with at least one run.
+        path: Path to the HTML file.
 
     Raises:
-        OSError: the file can't be written; what stood there before is untouched.
+        OSError: The file can't be written; an earlier one is untouched.
     """
     page = render(comparison, path.parent)
-    # A name may hold half of a surrogate pair, which no encoding of a page can.
+    # A name may contain half of a surrogate pair, which no encoding of a page can.
     write_atomically(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
 
 
-def render(comparison: Comparison, beside: Path) -> str:
-    """The page as text.
+def render(comparison: Comparison, folder: Path) -> str:
+    """Return the page as text.
 
     Args:
-        comparison: as for `write_report`.
-        beside: the folder of the page; folders of runs inside it are named from there.
+        comparison: As for `write_report`.
+        folder: The folder of the page; paths to runs inside it are relative to it.
     """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -65,99 +67,186 @@ def render(comparison: Comparison, beside: Path) -> str:
     logs = over_steps.read_logs(comparison)
     learning, not_logged = over_steps.learning_charts(comparison, logs)
     health, no_health = over_steps.health_charts(comparison, logs)
-    own, no_own = over_steps.algorithm_charts(comparison, logs)
-    single = of_runs.is_single(comparison)
+    algorithm, not_declared = over_steps.algorithm_charts(comparison, logs)
     return environment.get_template("report.html.j2").render(
         comparison=comparison,
-        single=single,
-        summary=of_runs.summary(comparison),
-        missing=of_runs.missing(comparison),
-        problems=of_runs.problems(comparison),
-        results=of_runs.results_table(comparison),
-        seeds_plot="" if single else of_runs.seeds_plot(comparison),
-        runs=of_runs.runs_table(comparison, beside),
+        single=comparison.is_single,
+        summary=_summary(comparison),
+        missing=_missing(comparison),
+        problems=[(_name(comparison, r), r) for r in comparison.runs if not r.completed],
+        results=summary_table(comparison),
+        seeds_plot="" if comparison.is_single else _seeds_plot(comparison),
+        runs=_runs_table(comparison, folder),
         logs=logs,
         learning=learning,
         not_logged=not_logged,
         health=health,
-        no_health=no_health + no_own,
-        algorithm_charts=own,
+        no_health=no_health + not_declared,
+        algorithm_charts=algorithm,
         most_named=MOST_NAMED,
         pseudo_labels=by_class.pseudo_label_table(comparison),
-        **_classes(comparison),
+        **by_class.class_results(comparison),
         shared=_lines(comparison.shared),
-        own=[(row.name, _lines(_own_section(row.runs))) for row in comparison.rows],
+        options=[(row.name, _lines(row.options)) for row in comparison.rows],
         conditions=_conditions(comparison),
         swatch=swatch,
     )
 
 
-def _classes(comparison: Comparison) -> dict[str, Any]:
-    classes, found = by_class.read_predictions(comparison)
-    rows = comparison.rows
-    few = len(classes) <= by_class.MOST_IN_MATRIX
-    there = any(own is not None for own in found)
-    return {
-        "classes": classes,
-        "matrices": by_class.matrices(rows, classes, found) if few else [],
-        "pairs": [] if few else by_class.confused_pairs(rows, classes, found),
-        "per_class": by_class.class_table(rows, classes, found) if there else None,
-        "unpredicted": [row.name for row, own in zip(rows, found, strict=True) if own is None],
-        "mistakes": [
-            (row.name, own.mistakes)
-            for row, own in zip(rows, found, strict=True)
-            if own is not None and own.mistakes
-        ],
-    }
+def _name(comparison: Comparison, run: ComparedRun) -> str:
+    """Return row and seed of a run; the seed alone if there is one row."""
+    seed = f"seed {run.seed}"
+    return seed if len(comparison.rows) == 1 else f"{run.row}, {seed}"
 
 
-def _own_section(members: tuple[ComparedRun, ...]) -> Mapping[str, Any]:
-    configured = [member for member in members if member.config is not None]
-    return own_settings(configured[0]) if configured else {}
+def _main_score(comparison: Comparison) -> str:
+    """Return the score that ranks: the test accuracy, or the validation accuracy without tests."""
+    tested = any("test.accuracy" in row.scores for row in comparison.rows)
+    return "test.accuracy" if tested else "validation.accuracy"
+
+
+def _summary(comparison: Comparison) -> list[str]:
+    """Return the results in a few sentences."""
+    score = _main_score(comparison)
+    kind = "test accuracy" if score == "test.accuracy" else "validation accuracy (no test split)"
+    rows = [row for row in comparison.rows if score in row.scores]
+    if not rows:
+        return ["No run is completed, so there are no results yet."]
+    if comparison.is_single:
+        return [_single(rows[0], rows[0].scores[score], kind)]
+    competing = [row for row in rows if not row.uses_hidden_labels] or rows
+    best = max(competing, key=lambda row: row.scores[score].mean)
+    stats = best.scores[score]
+    result = f"{stats_text(stats)} over {stats.count} seeds"
+    if stats.count == 1:
+        result = f"{stats_text(stats)} on one seed"
+    if len(comparison.rows) == 1:
+        sentences = [f"{best.name} has a {kind} of {result}."]
+    else:
+        hidden = any(row.uses_hidden_labels for row in rows)
+        among = " of the rows that do not use the hidden labels" if hidden else ""
+        sentences = [f"{best.name} has the highest mean {kind}{among}: {result}."]
+    if stats.interval is not None:
+        lower, upper = stats.interval
+        sentences.append(f"The 95 % interval of that mean is {share(lower)} to {share(upper)}.")
+    if comparison.baseline is not None and best.difference is not None:
+        sentences.append(_difference(best.name, comparison.baseline, best.difference))
+    elif comparison.baseline == best.name and len(rows) > 1:
+        sentences.append("It is the baseline that the others are compared with.")
+    return sentences
+
+
+def _missing(comparison: Comparison) -> str:
+    """Return how many runs have no results; empty if all have."""
+    statuses = [run.status for run in comparison.runs]
+    counts = {s: statuses.count(s) for s in ("failed", "interrupted", "running", "missing")}
+    parts = [f"{count} {status}" for status, count in counts.items() if count]
+    if not parts:
+        return ""
+    runs = "run" if len(statuses) == 1 else "runs"
+    return f"Of {len(statuses)} {runs}, {' and '.join(parts)}: not in any mean below."
+
+
+def _seeds_plot(comparison: Comparison) -> Markup:
+    """Plot the main score of every seed; empty without results."""
+    score = _main_score(comparison)
+    rows = [
+        (row.name, index, row.scores[score])
+        for index, row in enumerate(comparison.rows)
+        if score in row.scores
+    ]
+    split = score.partition(".")[0].capitalize()
+    return dot_plot("seeds", f"{split} accuracy of each seed", rows) if rows else Markup("")
+
+
+def _runs_table(comparison: Comparison, folder: Path) -> TextTable:
+    """Return every run with its status and main score."""
+    score = _main_score(comparison)
+    rows = []
+    for run in comparison.runs:
+        summary = run.summary
+        facts = (
+            (summary.best_step, summary.steps, summary.seconds) if summary else (None, None, None)
+        )
+        rows.append(
+            [
+                _name(comparison, run),
+                run.status,
+                share(run.scores[score]) if score in run.scores else NOTHING,
+                *(NOTHING if fact is None else number(fact) for fact in facts),
+                _path(run.folder, folder),
+            ]
+        )
+    accuracy = f"{score.partition('.')[0]} accuracy"
+    heads = ("run", "status", accuracy, "best step", "steps", "seconds", "folder")
+    return TextTable(heads, rows)
+
+
+def _single(row: Variant, stats: ScoreStats, kind: str) -> str:
+    run = row.runs[0]
+    summary = run.summary
+    test = summary and summary.test
+    images = f" on {test.count:,} images" if test and kind == "test accuracy" else ""
+    text = f"{row.name}, seed {run.seed}: a {kind} of {share(stats.mean)}{images}"
+    if summary and summary.best_step is not None:
+        best = f"step {summary.best_step:,} of {summary.steps:,}"
+        text += f", with the weights of {best}, the best on validation"
+    return f"{text}. One run does not show how much the result varies over seeds."
+
+
+def _difference(name: str, baseline: str, difference: Difference) -> str:
+    text = f"Against {baseline}, the baseline, {name} differs by {difference.mean:+.4f}"
+    if difference.count == 1:
+        return f"{text} on the one seed that both completed; one seed allows no test of that."
+    text += f" (mean of {difference.count} paired seeds"
+    if difference.p_value is None:
+        return f"{text}; no test is possible)."
+    adjusted = difference.adjusted_p_value is not None
+    p_value = difference.adjusted_p_value if adjusted else difference.p_value
+    assert p_value is not None
+    test = f"paired t-test{', adjusted for the number of rows' if adjusted else ''}"
+    text += f"; {test}, p = {p_text(p_value)})".replace("= <", "< ")
+    return f"{text}: these seeds do not distinguish the two." if p_value >= 0.05 else f"{text}."
+
+
+def _path(path: Path, folder: Path) -> str:
+    """Return a path relative to the report, without the rest of the machine's paths."""
+    path, folder = path.absolute(), folder.absolute()
+    return display_path(
+        path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+    )
 
 
 def _lines(tree: Mapping[str, Any], indent: str = "") -> str:
-    """A configuration as it is read, not as it is parsed: no quotes around what is plain."""
+    """Return a configuration for readers: no quotes around plain text."""
     lines = []
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{key}:", _lines(value, indent + "  ")]
         else:
-            lines.append(f"{indent}{key}: {_word(value)}")
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            lines.append(f"{indent}{key}: {'null' if value is None else text}")
     return "\n".join(lines)
 
 
-def _word(value: Any) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+def _conditions(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """Return versions and hardware by name and value; a value that not all have with its runs."""
+    conditions: dict[str, dict[str, list[str]]] = {}
+    recorded = [run for run in comparison.runs if run.record is not None]
+    for run in recorded:
+        for name, value in _facts(run.record.tree() if run.record else {}):
+            of_name = conditions.setdefault(name, {})
+            of_name.setdefault(value, []).append(_name(comparison, run))
+    return {
+        name: {
+            value: "" if len(runs) == len(recorded) else "; ".join(runs)
+            for value, runs in values.items()
+        }
+        for name, values in conditions.items()
+    }
 
 
-def _conditions(comparison: Comparison) -> list[Conditions]:
-    """Versions and hardware; a value that not all runs share comes with its runs."""
-    found: dict[str, dict[str, list[str]]] = {}
-    records = 0
-    for row in comparison.rows:
-        for member in row.runs:
-            if member.record is None:
-                continue
-            records += 1
-            for name, value in _flat(member.record.tree()):
-                run = of_runs.run_name(comparison, member)
-                found.setdefault(name, {}).setdefault(value, []).append(run)
-    return [
-        Conditions(
-            name,
-            tuple(
-                (value, "" if len(runs) == records else "; ".join(runs))
-                for value, runs in values.items()
-            ),
-        )
-        for name, values in found.items()
-    ]
-
-
-def _flat(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Flatten a record: its mappings one level deep."""
     facts = []
     for name, value in record.items():

@@ -1,0 +1,229 @@
+"""The content of a comparison, ``comparison.json``: rows of runs over the same seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparability import flatten, shared_keys
+from ssl_toolkit.documents import Document, Part
+from ssl_toolkit.errors import ModelError, ToolkitError
+from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.summary import RunSummary
+from ssl_toolkit.text import display_text
+
+Status = Literal["completed", "failed", "interrupted", "running", "missing"]
+
+_OF_SPLITS = {
+    "test": ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll"),
+    "validation": ("accuracy",),
+}
+_OF_RUN = ("convergence_step", "seconds", "images_per_second", "steps")
+SCORES = (*(f"{split}.{name}" for split, names in _OF_SPLITS.items() for name in names), *_OF_RUN)
+"""The scores that a row may have."""
+
+
+def upper_bound(score: str) -> float:
+    """Return the upper bound of a score; the lower one is 0."""
+    return math.inf if score in _OF_RUN or score.endswith(".nll") else 1.0
+
+
+def _encodable(value: Any) -> Any:
+    """Escape bytes that are not UTF-8, which names of files and settings may contain."""
+    if isinstance(value, Mapping):
+        return {display_text(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return display_text(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_encodable)]
+Keys = Annotated[dict[str, Any], BeforeValidator(_encodable)]
+"""Settings by dotted key, with values as written in ``config.yaml``."""
+
+
+class ComparedRun(Part):
+    """One run of a comparison."""
+
+    row: Text
+    seed: int
+    folder: Path
+    status: Status
+    reason: Text = ""
+    """Why it failed or was interrupted, one line."""
+    record: RunRecord | None = None
+    """``record.json``; None if it can't be read."""
+    summary: RunSummary | None = Field(default=None, exclude=True)
+    """``summary.json``; None if it can't be read."""
+    config: dict[str, Any] | None = Field(default=None, exclude=True)
+    """``config.yaml`` in plain types; None if it can't be read."""
+
+    @classmethod
+    def read(cls, row: str, seed: int, path: Path, failure: str = "") -> ComparedRun:
+        """Read a run; a problem with its files becomes its status and reason.
+
+        Args:
+            row: Row of the comparison.
+            seed: Expected seed.
+            path: Path to its folder, which may not exist.
+            failure: Reason of a failure that is not recorded in its folder.
+        """
+
+        def run(status: Status, reason: str, **files: Any) -> ComparedRun:
+            line = " ".join(reason.split())
+            return cls(row=row, seed=seed, folder=path, status=status, reason=line, **files)
+
+        folder = RunFolder(path)
+        if not folder.summary.exists():
+            reason = failure or ("no summary.json in its folder" if path.exists() else "")
+            return run("failed" if failure else "missing", reason)
+        try:
+            summary = folder.read_summary()
+            if summary.status != "completed":
+                files = {"summary": summary, **_readable(folder)}
+                status: Status = "failed" if failure else summary.status
+                return run(status, failure or summary.reason or "", **files)
+            if summary.seed != seed or not summary.classes:
+                raise ModelError(f"summary.json: not of a run with seed {seed}")
+            record, config = folder.read_record(), yaml.read(folder.config)
+            if "algo" not in config:
+                raise ModelError("config.yaml is not that of a run")
+        except ToolkitError as error:
+            return run("failed", str(error).replace(f"{path}/", ""))
+        return run("completed", "", summary=summary, record=record, config=config)
+
+    @property
+    def completed(self) -> bool:
+        """True if it has results."""
+        return self.status == "completed"
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores of a completed run by the names of `SCORES`; those not measured are absent."""
+        if self.summary is None or not self.completed:
+            return {}
+        scores: dict[str, float | None] = {}
+        for split, names in _OF_SPLITS.items():
+            if (of_split := getattr(self.summary, split)) is not None:
+                scores |= {f"{split}.{name}": getattr(of_split, name) for name in names}
+        scores |= {name: getattr(self.summary, name) for name in _OF_RUN}
+        return {name: value for name, value in scores.items() if value is not None}
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm in its configuration, without the distribution."""
+        return str((self.config or {})["algo"]).rpartition(":")[2]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of its algorithm, by dotted key."""
+        return dict(flatten((self.config or {}).get(self.algorithm) or {}))
+
+    @property
+    def shared_settings(self) -> dict[str, Any]:
+        """The settings that all runs of a comparison share, by dotted key."""
+        return shared_keys(self.config or {}, self.algorithm)
+
+
+class ScoreStats(Part):
+    """Statistics of one score over the completed runs of a row."""
+
+    values: dict[int, int | float]
+    """By seed."""
+    mean: float
+    deviation: float | None
+    """Sample standard deviation (n - 1); None for one seed."""
+    interval: tuple[float, float] | None
+    """95 % interval of the mean over seeds; None for one seed and for equal values."""
+
+    @property
+    def count(self) -> int:
+        """Number of seeds."""
+        return len(self.values)
+
+
+class Difference(ScoreStats):
+    """Paired differences of the test accuracy, row - baseline, on the seeds that both completed."""
+
+    p_value: float | None
+    """Two-sided paired t-test; None for one seed and for equal differences."""
+    adjusted_p_value: float | None = None
+    """The p-value after Holm's adjustment for the number of rows that were tested."""
+
+
+class Variant(Part):
+    """A row: one algorithm, with its options, over all seeds."""
+
+    name: Text
+    algorithm: Text
+    uses_hidden_labels: bool = False
+    """True if the algorithm gets the hidden labels: an upper bound, not a competitor."""
+    overrides: Keys
+    """Permitted differences: values of the shared settings that are not equal in all rows."""
+    options: Keys
+    """Options of the algorithm."""
+    scores: dict[str, ScoreStats]
+    """By name, completed runs only; a score that no run has is absent: ``test.accuracy``,
+    ``test.balanced_accuracy``, ``test.macro_f1``, ``test.ece``, ``test.nll``,
+    ``validation.accuracy``, ``convergence_step``, ``seconds``, ``images_per_second``, ``steps``."""
+    difference: Difference | None
+    """None for the baseline itself and without a common seed."""
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def completed_runs(self) -> tuple[ComparedRun, ...]:
+        """The runs that have results."""
+        return tuple(run for run in self.runs if run.completed)
+
+
+class Comparison(Document):
+    """All rows, checked to be comparable."""
+
+    name: Text
+    baseline: Text | None
+    """Name of the row that the others are compared with."""
+    seeds: tuple[int, ...]
+    fingerprint: str
+    """Hash of the shared settings."""
+    rows: tuple[Variant, ...]
+    notes: tuple[Text, ...] = ()
+    """Notes for readers: differences in threads, devices and versions, missing results."""
+    shared: Keys
+    """The settings that all rows share."""
+
+    @property
+    def runs(self) -> tuple[ComparedRun, ...]:
+        """The runs of all rows."""
+        return tuple(run for row in self.rows for run in row.runs)
+
+    @property
+    def is_single(self) -> bool:
+        """True if it has one run only."""
+        return len(self.runs) == 1
+
+    @property
+    def versions(self) -> dict[str, tuple[str, ...]]:
+        """The versions of each package in the completed runs."""
+        versions: dict[str, dict[str, None]] = {}
+        for record in (run.record for run in self.runs if run.completed):
+            for name, version in record.versions.items() if record else ():
+                versions.setdefault(name, {})[version] = None
+        return {name: tuple(seen) for name, seen in versions.items()}
+
+
+def _readable(folder: RunFolder) -> dict[str, Any]:
+    """Return record and configuration of a run without results, if they can be read."""
+    files: dict[str, Any] = {}
+    with contextlib.suppress(ToolkitError):
+        files["record"] = folder.read_record()
+    with contextlib.suppress(ToolkitError):
+        if "algo" in (config := yaml.read(folder.config)):
+            files["config"] = config
+    return files
