@@ -425,4 +425,4 @@ def test_loose_folders_that_are_not_runs(tmp_path: Path) -> None:
         loose_runs([path])
     copy = fake_run(tmp_path / "a"), fake_run(tmp_path / "b")
     with pytest.raises(ConfigError, match="both supervised with seed 0"):
-        loose_runs(copy)
+        gather(loose_runs(copy)[0], name="")
