@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from ssl_toolkit.commands.screen import echo, echo_data
 from ssl_toolkit.config.declaration import declaration_of, sentence
+from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,13 +23,19 @@ common_options = (
 )
 
 
-def configuration_options(*, without: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Add a flag for each setting that declares one, ``--config`` and ``--set`` to a command."""
-    options = [
-        _flag(name, field)
-        for name, field in Settings.model_fields.items()
-        if declaration_of(field).flag and name not in without
-    ]
+def configuration_options(
+    *models: type[Options], without: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Add a flag for each setting that declares one, ``--config`` and ``--set`` to a command.
+
+    Args:
+        models: Other settings of the command, which precede those of a run.
+        without: Settings of a run that the command doesn't have.
+    """
+    fields = {k: v for k, v in Settings.model_fields.items() if k not in without}
+    for model in reversed(models):
+        fields = {**model.model_fields, **fields}
+    options = [_flag(name, field) for name, field in fields.items() if declaration_of(field).flag]
     options += [
         click.option(
             "--config", "files", multiple=True, metavar="FILE", help="YAML file. Repeatable."
@@ -60,11 +67,12 @@ def add_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], 
 
 
 def _flag(name: str, field: FieldInfo) -> Callable[[Any], Any]:
-    flag, metavar = name.replace("_", "-"), declaration_of(field).metavar
+    declared, flag = declaration_of(field), name.replace("_", "-")
     if bool in (field.annotation, *get_args(field.annotation)):
         return click.option(f"--{flag}/--no-{flag}", default=None, help=sentence(field))
-    choices = "|".join(map(str, get_args(field.annotation))) if not metavar else ""
-    return click.option(f"--{flag}", metavar=metavar or choices, help=sentence(field))
+    metavar = declared.metavar or "|".join(map(str, get_args(field.annotation)))
+    text = f"{sentence(field)} Repeatable." if declared.repeatable else sentence(field)
+    return click.option(f"--{flag}", metavar=metavar, multiple=declared.repeatable, help=text)
 
 
 def _resume_flag(name: str, field: FieldInfo) -> Callable[[Any], Any]:
@@ -109,7 +117,7 @@ def command(
     from ssl_toolkit.config.locations import find_config
 
     config = load_config([find_config(name) for name in files], flags, sets)
-    tell_clashes(config.settings.model_dump())
+    warn_of_clashes(config.settings.model_dump())
     if dry_run:
         from ssl_toolkit.config import yaml
         from ssl_toolkit.engine.defaults import resolve_config
@@ -128,7 +136,7 @@ def command(
     return STATUS.get(outcome.signal, 0)
 
 
-def tell_clashes(*settings: dict[str, Any]) -> None:
+def warn_of_clashes(*settings: dict[str, Any]) -> None:
     """Warn on stderr where a foreign distribution claims the name of a built-in in use."""
     from ssl_toolkit import registry
 

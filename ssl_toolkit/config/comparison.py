@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import shared_keys
+from ssl_toolkit.config.declaration import setting
 from ssl_toolkit.config.default_plugins import PROBE
 from ssl_toolkit.config.faults import FLAGS, Faults
 from ssl_toolkit.config.loading import (
@@ -74,39 +75,73 @@ Seeds = Annotated[list[int], BeforeValidator(_ranges), AfterValidator(_once)]
 
 
 class ComparisonSettings(Options):
-    """What a comparison sets beside the configuration that its rows share."""
+    """The settings of a comparison, in addition to those that its rows share."""
 
-    algos: Names = option([], help="algorithms, a row each")
+    algos: Names = setting([], metavar="A,B,C", help="algorithms, one row each")
     rows: dict[str, dict[str, Any]] = option(
         {}, help="more rows: a name, its algorithm under `algo`, and its options"
     )
-    seeds: Seeds = option(
-        [0, 1, 2], min_length=1, help="seeds, a run of each row each; 0-2 is 0, 1, 2"
+    seeds: Seeds = setting(
+        [0, 1, 2],
+        min_length=1,
+        metavar="0,1,5-9",
+        default_text="0-2",
+        help="seeds, one run of each row per seed",
     )
-    sweep: dict[str, Any] = option(
-        {}, help="keys and the values to try; a row for each combination"
+    sweep: dict[str, Any] = setting(
+        {},
+        metavar="KEY=V,V",
+        repeatable=True,
+        help="settings with the values to try; one row per combination",
     )
-    baseline: str | None = option(
+    baseline: str | None = setting(
         None,
-        help="row that the others are held against; default: the first baseline, such as "
-        "supervised training, else the linear probe of a pre-trained backbone, else the first",
+        metavar="ROW",
+        default_text="the first baseline algorithm, else the linear probe of a pre-trained "
+        "backbone, else the first row",
+        help="row to compare the others with",
     )
-    probe: bool = option(
-        True, help="add the linear probe as a row where all rows start from pre-trained weights"
+    probe: bool = setting(
+        True,
+        flag=True,
+        default_text="on",
+        help="add a row for the linear probe if all rows start from pre-trained weights",
     )
-    allow_different: Names = option([], help="shared keys in which rows may differ")
-    budget: str = option(
+    allow_different: Names = setting(
+        [],
+        metavar="KEY",
+        repeatable=True,
+        help="shared setting in which rows may differ",
+    )
+    budget: str = setting(
         "steps",
         pattern=r"^(steps|(images|minutes)=[0-9]+(\.[0-9]+)?)$",
-        help="what is equal: steps, images=N drawn a run, or minutes=M of training a run",
+        metavar="steps|images=N|minutes=M",
+        help="budget that all runs share: their steps, N images drawn, or M minutes of training",
     )
-    launcher: str = option("local", min_length=1, help="where the runs are carried out")
+    launcher: str = setting(
+        "local",
+        min_length=1,
+        metavar="NAME",
+        help="launcher of the runs: local, ray, slurm or a plugin's",
+    )
     launcher_options: dict[str, Any] = option({}, help="options of the launcher")
-    threads: int | None = option(
-        None, ge=1, help="CPU threads of a run; default: cores shared out among the jobs"
+    threads: int | None = setting(
+        None,
+        ge=1,
+        metavar="N",
+        default_text="cores / jobs",
+        help="number of CPU threads per run",
     )
-    name: str | None = option(None, min_length=1, help="title; default: the folder's name")
-    output: Place | None = option(None, help="folder of the comparison")
+    name: str | None = setting(
+        None, min_length=1, metavar="TEXT", default_text="the folder's name", help="title"
+    )
+    output: Place | None = setting(
+        None,
+        metavar="DIR",
+        default_text="runs/comparison-<data>",
+        help="path to the folder of the comparison",
+    )
 
 
 @dataclass(frozen=True)

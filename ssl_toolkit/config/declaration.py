@@ -26,6 +26,8 @@ class Declaration:
     """True if the command line has a flag for it."""
     metavar: str = ""
     """The flag's placeholder for a value; empty for switches and choices."""
+    repeatable: bool = False
+    """True if the flag may be repeated."""
     default_text: str = ""
     """The default in words, where the value doesn't say it."""
     when_open: Any = None

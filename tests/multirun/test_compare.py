@@ -17,6 +17,8 @@ from in_process import call, refusal
 
 from ssl_toolkit import train
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.comparison import ComparisonSettings
+from ssl_toolkit.config.declaration import declaration_of, sentence
 
 SHARED = ("--dataset", "digits", "--steps", 12, "--eval-every", 6)
 TWO = ("--algos", "simple,supervised", "--seeds", "0,1", *SHARED)
@@ -161,6 +163,15 @@ def test_allow_different_is_a_list_or_repeated(tmp_path: Path) -> None:
     assert "batch_size differs between rows" in one
     for more in (("lr,batch_size",), ("lr", "--allow-different", "batch_size")):
         assert call(*given, "--dry-run", "--allow-different", *more).returncode == 0
+
+
+def test_flags_are_those_of_the_settings() -> None:
+    help_text = " ".join(call("compare", "--help").stdout.split())
+    for name, field in ComparisonSettings.model_fields.items():
+        assert (f"--{name.replace('_', '-')} " in help_text) == declaration_of(field).flag
+        if declaration_of(field).flag:
+            assert sentence(field) in help_text
+    assert help_text.count("Repeatable.") == 4
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
