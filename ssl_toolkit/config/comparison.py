@@ -97,8 +97,7 @@ class ComparisonSettings(Options):
     baseline: str | None = setting(
         None,
         metavar="ROW",
-        default_text="the first baseline algorithm, else the linear probe of a pre-trained "
-        "backbone, else the first row",
+        default_text="the first baseline algorithm, else the linear probe, else the first row",
         help="row to compare the others with",
     )
     probe: bool = setting(
@@ -108,10 +107,7 @@ class ComparisonSettings(Options):
         help="add a row for the linear probe if all rows start from pre-trained weights",
     )
     allow_different: Names = setting(
-        [],
-        metavar="KEY",
-        repeatable=True,
-        help="shared setting in which rows may differ",
+        [], metavar="KEY", repeatable=True, help="shared setting in which rows may differ"
     )
     budget: str = setting(
         "steps",
@@ -127,11 +123,7 @@ class ComparisonSettings(Options):
     )
     launcher_options: dict[str, Any] = option({}, help="options of the launcher")
     threads: int | None = setting(
-        None,
-        ge=1,
-        metavar="N",
-        default_text="cores / jobs",
-        help="number of CPU threads per run",
+        None, ge=1, metavar="N", default_text="cores / jobs", help="number of CPU threads per run"
     )
     name: str | None = setting(
         None, min_length=1, metavar="TEXT", default_text="the folder's name", help="title"
