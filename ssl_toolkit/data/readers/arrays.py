@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.images.files import fit_image
+from ssl_toolkit.data.images.files import fit_image, pillow_muted, try_image
+from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
 
 
@@ -35,8 +36,8 @@ class ImageArray:
     """Start of their keys; a number follows."""
     part: Part | NDArray[np.str_]
     """One part for all, or (n,) one each."""
-    images: NDArray[np.uint8]
-    """(n, h, w) gray or (n, h, w, 3) RGB."""
+    images: NDArray[np.uint8] | Sequence[Image.Image]
+    """(n, h, w) gray or (n, h, w, 3) RGB; or n images, each decoded when it is read."""
     labels: ArrayLike
     """(n,) whole numbers, -1 for none."""
 
@@ -44,35 +45,57 @@ class ImageArray:
 def array_table(
     classes: Sequence[str], groups: Sequence[ImageArray], notes: Sequence[str] = ()
 ) -> ImageTable:
-    """Put arrays of images together; `digest` hashes the pixels.
+    """Concatenate arrays of images into a table; `digest` hashes the pixels.
 
     Args:
-        classes: names of the labels 0, 1, ...
-        groups: the images, in the order of the rows.
-        notes: lines the user should see.
+        classes: Names of the labels 0, 1, ...
+        groups: The images, in the order of the rows.
+        notes: Lines the user should see.
     """
     starts = np.cumsum([0, *(len(group.images) for group in groups)])
+    keys = tuple(
+        f"{group.prefix}{number:0{len(str(len(group.images)))}d}"
+        for group in groups
+        for number in range(len(group.images))
+    )
 
-    def image(row: int) -> NDArray[np.uint8]:
+    def image(row: int) -> NDArray[np.uint8] | Image.Image:
         which = int(np.searchsorted(starts, row, side="right")) - 1
-        return np.asarray(groups[which].images[row - starts[which]])
+        return groups[which].images[row - int(starts[which])]
+
+    def decoded(row: int, size: int, fit: Fit) -> NDArray[np.uint8]:
+        try:
+            item = image(row)
+            if isinstance(item, np.ndarray):
+                return fit_image(Image.fromarray(item), size, fit)
+            pixels = try_image(item, size, fit)
+        except Exception as error:  # a data set decodes with any library
+            pixels = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(pixels, str):
+            raise DataError(f"can't read image {keys[row]}: {pixels}")
+        return pixels
 
     def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
         images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            images[place] = fit_image(Image.fromarray(image(row)), size, fit)
+        errors: list[str] = []
+        with pillow_muted():
+            for i, row in enumerate(rows.tolist()):
+                try:
+                    images[i] = decoded(row, size, fit)
+                except DataError as error:
+                    errors += error.messages
+        if errors:
+            raise DataError(errors)
         return images
 
     def digest(row: int) -> str:
-        return hashlib.sha256(image(row).tobytes()).hexdigest()
+        item = image(row)
+        shape = b"" if isinstance(item, np.ndarray) else f"{item.mode} {item.size}".encode()
+        return hashlib.sha256(shape + item.tobytes()).hexdigest()
 
     return ImageTable(
         classes=tuple(classes),
-        keys=tuple(
-            f"{group.prefix}{number:0{len(str(len(group.images)))}d}"
-            for group in groups
-            for number in range(len(group.images))
-        ),
+        keys=keys,
         labels=np.concatenate([np.asarray(group.labels, dtype=np.int64) for group in groups]),
         parts=np.concatenate(
             [np.broadcast_to(np.asarray(group.part), len(group.images)) for group in groups]

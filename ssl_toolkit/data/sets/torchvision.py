@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.image_files import open_files
-from ssl_toolkit.data.images.files import pillow_muted, try_image
 from ssl_toolkit.data.packed_strings import PackedStrings
-from ssl_toolkit.data.readers.arrays import FittedRead
+from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.sets.local_files import default_root, wrap_dataset_errors
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
@@ -83,26 +80,23 @@ no test split of their own (or, as Omniglot's, one of other classes): ``--test-f
 one."""
 
 _EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
-_LISTS = ("_image_files", "_images", "samples", "_samples", "imgs")
-_PATHS: dict[str, Callable[[Any], Iterable[str]]] = {
+# Of sets that neither take a loader nor list their files: private attributes in place of decoding.
+_FILES: dict[str, Callable[[Any], Iterable[tuple[Any, int]]]] = {
     "Caltech101": lambda source: (
-        f"{source.root}/101_ObjectCategories/{source.categories[y]}/image_{number:04d}.jpg"
-        for y, number in zip(source.y, source.index, strict=True)
+        (f"{source.root}/101_ObjectCategories/{source.categories[y]}/image_{n:04d}.jpg", y)
+        for y, n in zip(source.y, source.index, strict=True)
     ),
     "Caltech256": lambda source: (
-        f"{source.root}/256_ObjectCategories/{source.categories[y]}/{y + 1:03d}_{number:04d}.jpg"
-        for y, number in zip(source.y, source.index, strict=True)
+        (
+            f"{source.root}/256_ObjectCategories/{source.categories[y]}/{y + 1:03d}_{number:04d}.jpg",
+            y,
+        )
+        for y, n in zip(source.y, source.index, strict=True)
     ),
-    "INaturalist": lambda source: (
-        f"{source.root}/{source.all_categories[y]}/{name}" for y, name in source.index
-    ),
-    "LFWPeople": lambda source: source.data,
-    "Omniglot": lambda source: (
-        f"{source.target_folder}/{source._characters[y]}/{name}"
-        for name, y in source._flat_character_images
-    ),
+    "GTSRB": lambda source: source._samples,
+    "OxfordIIITPet": lambda source: zip(source._images, source._labels, strict=True),
 }
-"""Where the images of a set are, if it keeps no list of them."""
+"""Paths and labels of a set."""
 
 
 class TorchvisionSet(Dataset):
@@ -146,28 +140,49 @@ class TorchvisionSet(Dataset):
         sources: dict[Part, Any] = {}
         with wrap_dataset_errors(f"{PREFIX}{self.name}", folder):
             accepted = inspect.signature(kind.__init__).parameters
-            fetch = {"download": download} if {"download", "kwargs"} & accepted.keys() else {}
-            if self.name == "ImageNet":  # not even with False: it can't be fetched
-                fetch = {}
+            options: dict[str, Any] = {}
+            # ImageNet can't be fetched, and refuses even False.
+            if {"download", "kwargs"} & accepted.keys() and self.name != "ImageNet":
+                options["download"] = download
+            if "loader" in accepted:
+                options["loader"] = os.fspath  # images are given as paths, not decoded
             try:
                 for part, arguments in SETS[self.name].items():
-                    sources[part] = kind(folder, **arguments, **fetch)
-                labels = {part: _labels(source) for part, source in sources.items()}
-                paths = {part: _paths(self.name, source) for part, source in sources.items()}
+                    sources[part] = kind(folder, **arguments, **options)
+                files = {part: _files(self.name, source) for part, source in sources.items()}
+                labels = {part: _labels(source, files[part]) for part, source in sources.items()}
             except ImportError as error:
                 raise DataError(
                     f"torchvision reads {self.name} with {error.name}: pip install {error.name}"
                 ) from None
         classes = _EMOTIONS if self.name == "FER2013" else _classes(sources["pool"], labels["pool"])
+        if self.name == "Omniglot":  # which numbers its classes as the disk lists them
+            top = sources["pool"].target_folder
+            names = [os.path.relpath(os.path.dirname(path), top) for path, _ in files["pool"] or ()]
+            found, labels["pool"] = np.unique(names, return_inverse=True)
+            classes = tuple(found.tolist())
         _check_labels(self.name, classes, labels)
-        if self.name == "Omniglot":  # numbered as the disk lists its folders
-            order = np.array(sorted(range(len(classes)), key=classes.__getitem__))
-            labels = {part: np.argsort(order)[own] for part, own in labels.items()}
-            classes = tuple(classes[label] for label in order)
-        files = {part: found for part, found in paths.items() if found is not None}
-        if len(files) == len(sources):
+        if all(listed is not None for listed in files.values()):
             return _file_table(self.name, folder, classes, files, labels)
-        return _table(self.name, classes, sources, labels)
+        groups = [
+            ImageArray(f"{self.name.lower()}/{part}/", part, _Images(source), labels[part])
+            for part, source in sources.items()
+        ]
+        return array_table(classes, groups)
+
+
+class _Images(Sequence[Image.Image]):
+    """Images of a set of torchvision, each decoded when it is read."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: Any) -> Any:
+        image = self._source[index][0]
+        return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
 
 
 def _check_labels(
@@ -188,17 +203,18 @@ def _file_table(
     name: str,
     folder: Path,
     classes: tuple[str, ...],
-    paths: Mapping[Part, Sequence[str]],
+    files: Mapping[Part, Sequence[tuple[str, int]] | None],
     labels: Mapping[Part, NDArray[np.int64]],
 ) -> ImageTable:
     """A table of files, in each part in the order of the keys: torchvision's may be the disk's."""
     rows = []
-    for part, own in paths.items():
-        start = f"{name.lower()}/{part}/"
+    for part, own in labels.items():
+        paths = [path for path, _ in files[part] or ()]
         keys = (
-            start + display_text(Path(os.path.relpath(path, folder)).as_posix()) for path in own
+            f"{name.lower()}/{part}/" + display_text(Path(os.path.relpath(path, folder)).as_posix())
+            for path in paths
         )
-        rows += sorted(zip(keys, own, labels[part].tolist(), [part] * len(own), strict=True))
+        rows += sorted(zip(keys, paths, own.tolist(), [part] * len(own), strict=True))
     table = ImageTable(
         classes=classes,
         keys=PackedStrings(key for key, _, _, _ in rows),
@@ -209,92 +225,33 @@ def _file_table(
     return open_files(table)
 
 
-def _table(
-    name: str,
-    classes: tuple[str, ...],
-    sources: Mapping[Part, Any],
-    labels: Mapping[Part, NDArray[np.int64]],
-) -> ImageTable:
-    parts = list(sources)
-    starts = np.cumsum([0, *(len(own) for own in labels.values())])
-
-    def opened(row: int) -> Image.Image:
-        which = int(np.searchsorted(starts, row, side="right")) - 1
-        image = sources[parts[which]][row - int(starts[which])][0]
-        return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
-
-    def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
-        images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
-        faults = []
-        with pillow_muted():
-            for place, row in enumerate(rows.tolist()):
-                try:
-                    answer = try_image(opened(row), size, fit)
-                except Exception as error:  # torchvision decodes with whatever a set needs
-                    answer = " ".join(str(error).split()) or type(error).__name__
-                if isinstance(answer, str):
-                    faults.append(f"can't read image {keys[row]}: {answer}")
-                else:
-                    images[place] = answer
-        if faults:
-            raise DataError(faults)
-        return images
-
-    def digest(row: int) -> str:
-        image = opened(row)
-        return hashlib.sha256(f"{image.mode} {image.size}".encode() + image.tobytes()).hexdigest()
-
-    keys = tuple(
-        f"{name.lower()}/{part}/{number:0{len(str(len(own)))}d}"
-        for part, own in labels.items()
-        for number in range(len(own))
+def _files(name: str, source: Any) -> list[tuple[str, int]] | None:
+    """Return path and label of each image of a set, in its order; None if they are not files."""
+    items: Any = next(
+        (getattr(source, of) for of in ("samples", "imgs") if hasattr(source, of)), ()
     )
-    return ImageTable(
-        classes=classes,
-        keys=keys,
-        labels=np.concatenate(list(labels.values())),
-        parts=np.concatenate([np.full(len(own), part) for part, own in labels.items()]),
-        read=FittedRead(read),
-        digest=digest,
-    )
+    if name in _FILES:
+        items = _FILES[name](source)
+    elif not items and len(source) and isinstance(source[0][0], str):
+        items = (source[row] for row in range(len(source)))
+    return [(os.fspath(path), int(label)) for path, label in items] or None
 
 
-def _paths(name: str, source: Any) -> list[str] | None:
-    """The files of a set, in its order; None where its images are no files."""
-    if name in _PATHS:
-        return [os.fspath(path) for path in _PATHS[name](source)]
-    for attribute in _LISTS:
-        found = getattr(source, attribute, None)
-        if isinstance(found, Sequence) and len(found) == len(source):
-            paths = [one[0] if isinstance(one, tuple) else one for one in found]
-            if all(isinstance(path, str | os.PathLike) for path in paths):
-                return [os.fspath(path) for path in paths]
-    return None
-
-
-def _labels(source: Any) -> NDArray[np.int64]:
-    """The labels of a set, -1 for none; without decoding an image where torchvision keeps them."""
-    count = len(source)
-    for attribute in ("targets", "labels", "_labels", "y"):
-        value = getattr(source, attribute, None)
-        if value is not None and len(value) == count:
-            array = np.asarray(value)
-            array = array[:, 0] if array.ndim == 2 else array  # QMNIST: the digit comes first
-            if np.issubdtype(array.dtype, np.integer):
-                return array.astype(np.int64)
-    for attribute in ("samples", "_samples", "_flat_character_images"):
-        samples = getattr(source, attribute, None)
-        if isinstance(samples, Sequence) and len(samples) == count:
-            given = (label for _, label in samples)
-            return np.array([-1 if label is None else int(label) for label in given], np.int64)
-    if hasattr(source, "all_categories"):  # INaturalist
-        return np.array([label for label, _ in source.index], dtype=np.int64)
-    return np.array([int(source[row][1]) for row in range(count)], dtype=np.int64)
+def _labels(source: Any, files: Sequence[tuple[str, int]] | None) -> NDArray[np.int64]:
+    """Return the labels of a set, -1 for none."""
+    if files is not None:
+        return np.array([label for _, label in files], dtype=np.int64)
+    array = np.asarray(getattr(source, "targets", getattr(source, "labels", None)))
+    if len(array.shape) and np.issubdtype(array.dtype, np.integer):
+        # QMNIST has more numbers of a digit, which comes first.
+        return (array[:, 0] if array.ndim == 2 else array).astype(np.int64)
+    labels = (source[row][1] for row in range(len(source)))
+    return np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
 
 
 def _classes(source: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
     """Names of the classes; numbers where torchvision has no names, or not as many."""
-    kept = ("classes", "categories", "all_categories", "_characters", "class_to_idx")
+    kept = ("classes", "categories", "all_categories", "class_to_idx")
     names: Any = next((getattr(source, name) for name in kept if getattr(source, name, None)), [])
     count = int(labels.max()) + 1
     texts = [name[0] if isinstance(name, tuple) else str(name) for name in names]
