@@ -39,20 +39,28 @@ def label_names(values: Any, count: int, where: str) -> list[str]:
 
 
 def label_name(value: Any, where: str) -> str:
-    """The class name that one label means, empty for none. As `label_names`."""
+    """Return the class name that one label means, empty for none. As `label_names`."""
+    text = label_text(value)
+    if text is None:
+        raise DataError(
+            f"{where}: a label is a text or a whole number (-1 or None for none), got a "
+            f"{type(value).__name__}"
+        )
+    name = text.strip()
+    return "" if name.lower() in UNLABELED else name
+
+
+def label_text(value: Any) -> str | None:
+    """Return a label as text, empty for None and NaN; None if it can't be a label."""
     if getattr(value, "ndim", None) == 0:  # a number of NumPy's or torch's
         value = value.item()
     if value is None or value != value:  # NaN, which pandas has for a missing label
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, str | int):
-        raise DataError(
-            f"{where}: a label is a text or a whole number (-1 or None for none), got a "
-            f"{type(value).__name__}"
-        )
-    name = str(value).strip()
-    return "" if name.lower() in UNLABELED else name
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value)
 
 
 def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:

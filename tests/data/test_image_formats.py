@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_files import image_faults, noise, packed_bits, saved, tiff
+from image_files import image_faults, noise, packed_bits, read_image, saved, tiff
 from PIL import Image, features
 
-from ssl_toolkit.data.images.files import pillow_muted, read_image, try_image
+from ssl_toolkit.data.images.files import pillow_muted, try_image
 from ssl_toolkit.errors import DataError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "image-formats.md").read_text("utf-8")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_folders import case_folders  # noqa: F401
-from image_files import image_faults
+from image_files import image_faults, read_image
 from PIL import Image
 
-from ssl_toolkit.data.images.files import read_image, read_images
+from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_text
 

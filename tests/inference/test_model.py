@@ -12,7 +12,7 @@ from in_process import call
 from PIL import Image
 
 from ssl_toolkit import DataError, Model, ModelError, load_model
-from ssl_toolkit.data.images.files import read_image
+from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 
 RUN = (
@@ -74,7 +74,7 @@ def test_every_form_of_an_image_means_the_same(model: Model, path: Path) -> None
 
 
 def test_images_of_the_right_size_are_unchanged(model: Model, path: Path) -> None:
-    pixels = torch.from_numpy(read_image(path, 24).transpose(2, 0, 1).copy())
+    pixels = torch.from_numpy(read_images([path], 24)[0].transpose(2, 0, 1).copy())
     called = model(pixels[None] / 255)
     assert not called.requires_grad
     for form in (pixels, pixels / 255, [path]):

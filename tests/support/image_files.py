@@ -8,15 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from ssl_toolkit.data.images.files import DecodedImage, decode_images
+from ssl_toolkit.data.images.files import DecodedImage, decode_images, read_images
 
 
 def image_faults(paths: Sequence[Path]) -> list[str | None]:
     """Return why each file can't be decoded; None if it can."""
     answers = decode_images(paths, 8)
     return [None if isinstance(answer, DecodedImage) else answer for answer in answers]
+
+
+def read_image(path: Path, size: int) -> NDArray[np.uint8]:
+    """Return one image, (size, size, 3)."""
+    image: NDArray[np.uint8] = read_images([path], size)[0]
+    return image
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:

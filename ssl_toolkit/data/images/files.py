@@ -12,7 +12,6 @@ import hashlib
 import io
 import logging
 import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,33 +53,13 @@ _FORMATS = (
     *(("AVIF",) if AVIF_IS_READ else ()),
 )
 
-_SMALL_BYTES = 16 * 2**20  # of a file that is read at once
-
 Answer = TypeVar("Answer")
-
-
-def read_image(path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
-    """Read one image.
-
-    Args:
-        path: the file.
-        size: side in pixels, at least 1.
-        fit: see `fit_image`.
-
-    Returns:
-        (size, size, 3) uint8, RGB; see `fit_image` for how it is made square.
-
-    Raises:
-        DataError: it can't be read; names the file and the reason.
-    """
-    image: NDArray[np.uint8] = read_images([path], size, fit=fit)[0]
-    return image
 
 
 def read_images(
     paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
 ) -> NDArray[np.uint8]:
-    """Read several images, as `read_image`.
+    """Read images.
 
     Args:
         paths: n files.
@@ -119,7 +98,7 @@ def try_image(
         fit: see `fit_image`.
 
     Returns:
-        As `read_image`; or the reason why it can't be read.
+        (size, size, 3) uint8, RGB; or the reason why it can't be read.
     """
     opened = nullcontext(source) if isinstance(source, Image.Image) else opened_image(source)
     try:
@@ -175,37 +154,15 @@ def decode_images(
 
     def decoded(path: Path) -> DecodedImage | str:
         try:
-            content = _small_content(path)  # read once; errors are reported below
-            with opened_image(path if content is None else content) as image:
+            with opened_image(path) as image, open_content(path) as file:
                 mode = image.mode
                 upright = to_upright(image)
-                if content is None:
-                    with open_content(path) as file:
-                        digest = hashlib.file_digest(file, "sha256").digest()
-                else:
-                    digest = hashlib.sha256(content).digest()
+                digest = hashlib.file_digest(file, "sha256").digest()
                 return DecodedImage(fit_image(upright, size, fit), digest, upright.size, mode)
         except Unreadable as error:
             return str(error)
 
     return each_image(decoded, paths, workers)
-
-
-def _small_content(path: Path) -> bytes | None:
-    """Return the bytes of a regular file of limited length; None for any other path."""
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL_BYTES:
-            return None
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
-def open_content(path: Path) -> io.BufferedReader | io.BytesIO:
-    """The bytes of an image that is a file, or inside a larger one (see `data.packed`)."""
-    packed = read_packed(path)
-    return path.open("rb") if packed is None else io.BytesIO(packed)
 
 
 def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
@@ -264,7 +221,7 @@ def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
     """
     head = b""
     try:
-        with _content(path) as file:
+        with open_content(path) as file:
             length = file.seek(0, os.SEEK_END)
             if length > MOST_BYTES:
                 raise Unreadable(too_long(length))
@@ -294,12 +251,12 @@ def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
         raise Unreadable(damage(error)) from None
 
 
-def _content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
-    """The encoded bytes of an image.
+def open_content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
+    """Open the encoded bytes of an image, which may be inside a larger file (see `archives`).
 
     Raises:
-        Unreadable: a link that leads nowhere, or nothing that has contents.
-        OSError: it can't be read.
+        Unreadable: A broken link, or nothing that has contents.
+        OSError: The file can't be read.
     """
     packed = path if isinstance(path, bytes) else read_packed(path)
     if packed is not None:
@@ -314,7 +271,7 @@ def _content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
 
 def _claimed_size(path: Path | bytes) -> str:
     """Width and height in the header; Pillow refuses to open the file, so ask its readers."""
-    with _content(path) as file:
+    with open_content(path) as file:
         prefix = file.read(16)
         for name in _FORMATS:
             reader, accepts = Image.OPEN.get(name, (None, None))

@@ -73,11 +73,6 @@ def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
         )
     else:
         classes = _read_classes(top, "", folders, "pool", (), rows)
-        if len(classes) < 2:
-            raise DataError(
-                f"{display_path(top)} has images in {len(classes)} class folders, and at least two "
-                f"classes are needed; a data folder holds {LAYOUTS}"
-            )
     _check_classes(main or top, f"{display_text(main.name)}/" if main else "", classes, rows)
     return classes
 
@@ -233,5 +228,6 @@ def _check_classes(folder: Path, start: str, classes: tuple[str, ...], rows: Tab
         raise DataError(empty)
     if len(classes) < 2:
         raise DataError(
-            f"{where} has {len(classes)} class folders; at least two classes are needed"
+            f"{where} has images in {len(classes)} class folders, and at least two classes are "
+            f"needed; a data folder holds {LAYOUTS}"
         )

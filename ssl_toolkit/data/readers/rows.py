@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ssl_toolkit.data.class_names import class_of, unguarded
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, named_kind
+from ssl_toolkit.data.label_values import label_text
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import summarize
 
@@ -188,14 +188,3 @@ def _objects(lines: Iterable[str], bad: RowErrors, column: str) -> Iterator[Reco
             bad.add(number, "label and split must be a text, a whole number or null")
         else:
             yield number, content[column], class_of(label), split
-
-
-def label_text(value: Any) -> str | None:
-    """A label of JSON or parquet as text, empty for none; None when it can't be a label."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

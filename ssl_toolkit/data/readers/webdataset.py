@@ -21,9 +21,10 @@ from ssl_toolkit.data.class_names import class_of
 from ssl_toolkit.data.images.archives import tar_path
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
+from ssl_toolkit.data.label_values import label_text
 from ssl_toolkit.data.readers.file_table import TableBuilder, unused_notes
 from ssl_toolkit.data.readers.manifests import fill, part_of
-from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, label_text
+from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import write_text
 from ssl_toolkit.text import display_path, display_text, summarize
@@ -39,6 +40,7 @@ Index = tuple[list[tuple[str, list[Member], str]], list[str]]
 
 _INDEX_FORMAT = "2"
 _JSON_LABELS = ("label", "cls", "class")
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gz, bz2, xz, zst
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
 
 
@@ -188,7 +190,7 @@ def _scan(shard: Path) -> Index:
     except tarfile.TarError as error:
         if kind := named_kind(head_of(shard)):
             raise DataError(f"can't read the shard {where}: {kind}") from None
-        if _is_packed(shard):
+        if head_of(shard).startswith(_COMPRESSED):
             raise compressed([shard]) from None
         raise DataError(f"can't read the shard {where}: damaged ({error})") from None
     except OSError as error:
@@ -278,8 +280,3 @@ def _label(suffix: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> st
     if label is None:
         raise DataError(f"{where} is neither a text nor a whole number")
     return label.strip()
-
-
-def _is_packed(shard: Path) -> bool:
-    with shard.open("rb") as file:
-        return file.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))

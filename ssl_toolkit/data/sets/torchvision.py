@@ -87,10 +87,7 @@ _FILES: dict[str, Callable[[Any], Iterable[tuple[Any, int]]]] = {
         for y, n in zip(source.y, source.index, strict=True)
     ),
     "Caltech256": lambda source: (
-        (
-            f"{source.root}/256_ObjectCategories/{source.categories[y]}/{y + 1:03d}_{number:04d}.jpg",
-            y,
-        )
+        (f"{source.root}/256_ObjectCategories/{source.categories[y]}/{y + 1:03d}_{n:04d}.jpg", y)
         for y, n in zip(source.y, source.index, strict=True)
     ),
     "GTSRB": lambda source: source._samples,

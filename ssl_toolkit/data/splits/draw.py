@@ -79,8 +79,8 @@ def draw_split(
         `val_fraction` (while a number of labels is given) nor on `labeled_in_pool`.
 
     Raises:
-        DataError: a number or fraction out of range, classes with too few images, a fraction
-            for a part that the table names, or no way to compare images.
+        DataError: Classes with too few images, a fraction for a part that the table names, or no
+            way to compare images.
     """
     _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction, chosen)
     names = table.classes
@@ -229,8 +229,6 @@ def _check_request(
         ("--val-fraction", val_fraction, "validation"),
         ("--test-fraction", test_fraction, "test"),
     ):
-        if not 0 <= fraction < 1:
-            raise DataError(f"{flag} must be at least 0 and below 1, got {fraction}")
         if fraction > 0 and len(_part(table, part)):
             raise DataError(f"the data has a {part} split of its own; leave {flag} out")
     if test_fraction > 0 and len(_part(table, "pool")) == 0:
@@ -244,8 +242,6 @@ def _label_counts(
     if empty := [name for name, size in zip(names, sizes, strict=True) if size == 0]:
         raise DataError([f"class {name!r} has no image with a label" for name in empty])
     if labels_per_class is not None:
-        if labels_per_class < 1:
-            raise DataError(f"--labels-per-class must be at least 1, got {labels_per_class}")
         short = [
             f"class {name!r} has {size} of the {labels_per_class} labeled images requested; "
             "lower --labels-per-class, or add images"
