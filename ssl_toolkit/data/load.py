@@ -101,15 +101,18 @@ def read_data(
     Raises:
         DataError: The path doesn't exist, its layout is unknown, or its content is wrong.
     """
-    if path.suffix.lower() == ".npz" and path.is_file():
-        return lay_out(read_npz(path), fit)
     rows = TableBuilder()
-    table = lay_out(rows.table(_add_images(path, root, rows)), fit, workers)
+    if path.suffix.lower() == ".npz" and path.is_file():
+        table = read_npz(path)
+    else:
+        table = rows.table(_add_images(path, root, rows))
+    table = lay_out(table, fit, workers)
     if size is not None:
         table = verify(table, size, skip_bad=skip_bad, progress=progress)
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-    summary = f"{len(table.classes)} classes ({summarize(table.classes)}); images: {listed}"
+    kind = "images" if table.features is None else "features"
+    summary = f"{len(table.classes)} classes ({summarize(table.classes)}); {kind}: {listed}"
     return replace(table, notes=(summary, *table.notes))
 
 

@@ -89,20 +89,17 @@ def read_npz(path: Path) -> ImageTable:
     classes = classes or sorted_classes(name for group in groups for name in group.names)
     if len(classes) < 2:
         raise DataError(f"{where} has labels of too few classes ({len(classes)} of at least 2)")
-    kind = kinds.pop()
-    make = _feature_table if kind == "features" else _image_table
+    make = _feature_table if kinds == {"features"} else _image_table
     table = make(classes, groups, where)
     if "keys" in arrays and len(groups) == 1:
         keys = PackedStrings(map(str, arrays["keys"].tolist()))
         if len(keys) != len(table.keys) or may_have_duplicates(keys):
             raise DataError(f"{where}: keys must be {len(table.keys)} different texts")
         table = replace(table, keys=keys)
-    counts = {part: int((table.parts == part).sum()) for part in dict.fromkeys(PARTS.values())}
-    listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
-    notes = [f"{len(classes)} classes ({summarize(classes)}); {kind}: {listed}"]
     if unused := sorted(arrays.keys() - used):
-        notes.append(f"arrays of {where} that are not used: {summarize(unused)}")
-    return replace(table, notes=tuple(notes))
+        note = f"arrays of {where} that are not used: {summarize(unused)}"
+        table = replace(table, notes=(note,))
+    return table
 
 
 def _group(
