@@ -41,7 +41,7 @@ def command(
     flags["allow_different"] = ",".join(allow_different) or None
     flags["launcher_options"] = None if jobs is None else {"jobs": jobs}
     comparison = load_comparison([find_config(name) for name in files], flags, sets, sweep)
-    warn_of_clashes(*(row.config.settings.model_dump() for row in comparison.rows))
+    warn_of_clashes(*(row.config.settings for row in comparison.rows))
     if dry_run:
         from ssl_toolkit.config import yaml
 

@@ -117,7 +117,7 @@ def command(
     from ssl_toolkit.config.locations import find_config
 
     config = load_config([find_config(name) for name in files], flags, sets)
-    warn_of_clashes(config.settings.model_dump())
+    warn_of_clashes(config.settings)
     if dry_run:
         from ssl_toolkit.config import yaml
         from ssl_toolkit.engine.defaults import resolve_config
@@ -136,21 +136,13 @@ def command(
     return STATUS.get(outcome.signal, 0)
 
 
-def warn_of_clashes(*settings: dict[str, Any]) -> None:
-    """Warn on stderr where a foreign distribution claims the name of a built-in in use."""
+def warn_of_clashes(*settings: Settings) -> None:
+    """Warn on stderr if a foreign distribution claims the name of a built-in plugin in use."""
     from ssl_toolkit import registry
 
-    chosen = {
-        "algorithms": {own["algo"] for own in settings},
-        "backbones": {own["backbone"] for own in settings},
-        "datasets": {own["dataset"] for own in settings},
-        "loggers": {name for own in settings for name in own["loggers"]},
-        "augmenters": {own["augment"][kind] for own in settings for kind in ("weak", "strong")},
-    }
-    for group, names in chosen.items():
-        for name, found in registry.clashes(group).items():
-            if name in names:
-                echo(f"warning: {clash(name, [e.distribution for e in found])}", err=True)
+    for group, name in dict.fromkeys(plugin for one in settings for plugin in one.plugins):
+        if entries := registry.clashes(group).get(name):
+            echo(f"warning: {clash(name, [e.distribution for e in entries])}", err=True)
 
 
 def clash(name: str, distributions: list[str]) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ssl_toolkit.comparisons.plan_file import RunPlace
-from ssl_toolkit.comparisons.schema import ComparedRun
+from ssl_toolkit.comparisons.schema import ComparedRun, RunPlace
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.folder import RunFolder

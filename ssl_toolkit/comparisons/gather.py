@@ -10,13 +10,19 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint
-from ssl_toolkit.comparisons.plan_file import PlanFile, RunPlace
-from ssl_toolkit.comparisons.schema import SCORES, ComparedRun, Comparison, Variant, upper_bound
+from ssl_toolkit.comparisons.schema import (
+    SCORES,
+    ComparedRun,
+    Comparison,
+    PlanFile,
+    RunPlace,
+    Variant,
+    upper_bound,
+)
 from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
 from ssl_toolkit.config.loading import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.text import display_path, display_text
 
@@ -83,7 +89,6 @@ def gather(
     Raises:
         ConfigError: Rows are not comparable (see `check_comparable`), the baseline is no row, or
             two runs have the same row and seed.
-        ModelError: The files of a completed run contradict each other.
     """
     failures = failures or {}
     _check_unique(places)
@@ -95,7 +100,6 @@ def gather(
             f"rows: {', '.join(names)}"
         )
     completed = [run for run in runs if run.completed]
-    refuse_contradictions(run.folder for run in completed)
     shared, overrides = check_comparable(completed, allow)
     rows = [
         _variant(

@@ -77,63 +77,51 @@ Seeds = Annotated[list[int], BeforeValidator(_ranges), AfterValidator(_once)]
 class ComparisonSettings(Options):
     """The settings of a comparison, in addition to those that its rows share."""
 
-    algos: Names = setting([], metavar="A,B,C", help="algorithms, one row each")
+    # fmt: off
+    algos: Names = setting([], help="algorithms, one row each", metavar="A,B,C")
     rows: dict[str, dict[str, Any]] = option(
         {}, help="more rows: a name, its algorithm under `algo`, and its options"
     )
     seeds: Seeds = setting(
-        [0, 1, 2],
-        min_length=1,
-        metavar="0,1,5-9",
+        [0, 1, 2], help="seeds, one run of each row per seed", min_length=1, metavar="0,1,5-9",
         default_text="0-2",
-        help="seeds, one run of each row per seed",
     )
     sweep: dict[str, Any] = setting(
-        {},
-        metavar="KEY=V,V",
+        {}, help="settings with the values to try; one row per combination", metavar="KEY=V,V",
         repeatable=True,
-        help="settings with the values to try; one row per combination",
     )
     baseline: str | None = setting(
-        None,
-        metavar="ROW",
+        None, help="row to compare the others with", metavar="ROW",
         default_text="the first baseline algorithm, else the linear probe, else the first row",
-        help="row to compare the others with",
     )
     probe: bool = setting(
-        True,
-        flag=True,
-        default_text="on",
-        help="add a row for the linear probe if all rows start from pre-trained weights",
+        True, help="add a row for the linear probe if all rows start from pre-trained weights",
+        flag=True, default_text="on",
     )
     allow_different: Names = setting(
-        [], metavar="KEY", repeatable=True, help="shared setting in which rows may differ"
+        [], help="shared setting in which rows may differ", metavar="KEY", repeatable=True
     )
     budget: str = setting(
-        "steps",
-        pattern=r"^(steps|(images|minutes)=[0-9]+(\.[0-9]+)?)$",
-        metavar="steps|images=N|minutes=M",
+        "steps", metavar="steps|images=N|minutes=M",
         help="budget that all runs share: their steps, N images drawn, or M minutes of training",
+        pattern=r"^(steps|(images|minutes)=[0-9]+(\.[0-9]+)?)$",
     )
     launcher: str = setting(
-        "local",
-        min_length=1,
+        "local", help="launcher of the runs: local, ray, slurm or a plugin's", min_length=1,
         metavar="NAME",
-        help="launcher of the runs: local, ray, slurm or a plugin's",
     )
     launcher_options: dict[str, Any] = option({}, help="options of the launcher")
     threads: int | None = setting(
-        None, ge=1, metavar="N", default_text="cores / jobs", help="number of CPU threads per run"
+        None, help="number of CPU threads per run", ge=1, metavar="N", default_text="cores / jobs"
     )
     name: str | None = setting(
-        None, min_length=1, metavar="TEXT", default_text="the folder's name", help="title"
+        None, help="title", min_length=1, metavar="TEXT", default_text="the folder's name"
     )
     output: Place | None = setting(
-        None,
-        metavar="DIR",
+        None, help="path to the folder of the comparison", metavar="DIR",
         default_text="runs/comparison-<data>",
-        help="path to the folder of the comparison",
     )
+    # fmt: on
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,19 @@ class Settings(Options):
     model: ModelSettings = setting(ModelSettings(), help="details of the network")
     # fmt: on
 
+    @property
+    def plugins(self) -> tuple[tuple[str, str], ...]:
+        """The group and the name of each plugin that is set; timm's backbones included."""
+        augment = self.augment
+        names = {
+            "algorithms": (self.algo,),
+            "augmenters": (augment.weak, augment.strong),
+            "backbones": (self.backbone,),
+            "datasets": (self.dataset,),
+            "loggers": tuple(self.loggers),
+        }
+        return tuple((group, name) for group, of in names.items() for name in of if name)
+
 
 class ResolvedSettings(Settings):
     """Settings whose open values are filled by data set, backbone and length of the run."""

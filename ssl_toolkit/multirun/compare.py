@@ -12,14 +12,16 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.gather import gather_plan
-from ssl_toolkit.comparisons.plan_file import (
+from ssl_toolkit.comparisons.schema import (
     MEASURING,
     PLAN,
+    ComparedRun,
+    Comparison,
     Failures,
+    Variant,
     read_failures,
     write_failures,
 )
-from ssl_toolkit.comparisons.schema import ComparedRun, Comparison, Variant
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
@@ -31,7 +33,7 @@ from ssl_toolkit.interfaces import Job, Launcher
 from ssl_toolkit.interrupts import STATUS, Interrupted, Interrupts, handled
 from ssl_toolkit.launchers.job import last_error
 from ssl_toolkit.locking import LOCK, hold
-from ssl_toolkit.multirun.in_process import InProcess, registered_here
+from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.multirun.measure import measured
 from ssl_toolkit.multirun.plan import Plan, make_plan
 from ssl_toolkit.multirun.progress import RunStates, state_of
@@ -220,10 +222,20 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
+def registered_here(comparison: ComparisonConfig) -> str:
+    """Return a plugin that a decorator registered in this process; empty for none."""
+    settings = [row.config.settings for row in comparison.rows]
+    for group, name in (plugin for of_row in settings for plugin in of_row.plugins):
+        if registry.has(group, name):
+            entry = registry.find(group, name)
+            if entry.distribution == registry.NOTEBOOK:
+                return f"{group.removesuffix('s')} {entry.name!r}"
+    return ""
+
+
 def _launcher(comparison: ComparisonConfig) -> Launcher:
     name = comparison.settings.launcher
-    plugins = filter(None, (registered_here(row.config.settings) for row in comparison.rows))
-    if plugin := next(plugins, ""):
+    if plugin := registered_here(comparison):
         if name == "local":
             return InProcess()
         raise ConfigError(

@@ -10,32 +10,11 @@ from pathlib import Path
 
 import torch
 
-from ssl_toolkit import registry
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, ToolkitError, one_line, visible_lines
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.runs.train import train
-
-
-def registered_here(settings: Settings) -> str:
-    """Return a plugin of a run that a decorator registered in this process; empty for none."""
-    augment = settings.augment
-    plugins = [
-        ("algorithms", settings.algo),
-        ("augmenters", augment.weak),
-        ("augmenters", augment.strong),
-        ("backbones", settings.backbone),
-        ("datasets", settings.dataset),
-        *(("loggers", name) for name in settings.loggers),
-    ]
-    for group, name in plugins:
-        if name and registry.has(group, name):
-            entry = registry.find(group, name)
-            if entry.distribution == registry.NOTEBOOK:
-                return f"{group.removesuffix('s')} {entry.name!r}"
-    return ""
 
 
 class InProcess(Launcher):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from ssl_toolkit.comparisons.plan_file import MEASURING
+from ssl_toolkit.comparisons.schema import MEASURING
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import PlannedRow, parse_budget
 from ssl_toolkit.config.loading import RunConfig, load_config

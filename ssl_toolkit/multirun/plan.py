@@ -10,8 +10,14 @@ from typing import NamedTuple
 import torch
 
 from ssl_toolkit.comparisons.comparability import unequal_draws
-from ssl_toolkit.comparisons.plan_file import CONFIG, PLAN, PlanFile, PlannedRuns, read_plan
-from ssl_toolkit.comparisons.schema import ComparedRun
+from ssl_toolkit.comparisons.schema import (
+    CONFIG,
+    PLAN,
+    ComparedRun,
+    PlanFile,
+    PlannedRuns,
+    read_plan,
+)
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import (
@@ -210,7 +216,7 @@ def make_plan(
 
 
 class _Rehearsal(NamedTuple):
-    """What is kept of a run that was prepared: neither its images nor its model."""
+    """The facts of a run that was prepared, without its images and its model."""
 
     images: int
     """Images that a step draws."""

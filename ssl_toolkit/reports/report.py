@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from ssl_toolkit.comparisons.discover import loose_runs
 from ssl_toolkit.comparisons.gather import gather, gather_plan
-from ssl_toolkit.comparisons.plan_file import CONFIG, PLAN, read_failures, read_plan
-from ssl_toolkit.comparisons.schema import Comparison
+from ssl_toolkit.comparisons.schema import CONFIG, PLAN, Comparison, read_failures, read_plan
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.reports.html.page import PAGE, write_report
 from ssl_toolkit.reports.tables import NAMES, write_tables
+from ssl_toolkit.runs.check import refuse_contradictions
 from ssl_toolkit.tabular import TABLES
 from ssl_toolkit.text import display_path
 
@@ -53,8 +53,9 @@ def report(
         The comparison, and the files that were written.
 
     Raises:
-        UserError: A folder is of neither kind, rows are not comparable, or the output folder has
-            such files that are not of a report; nothing is written.
+        UserError: A folder is of neither kind, rows are not comparable, the files of a completed
+            run contradict each other, or the output folder has such files that are not of a
+            report; nothing is written.
     """
     paths = [at_home(f) for f in ([folders] if isinstance(folders, str | os.PathLike) else folders)]
     compared = [path for path in paths if any((path / name).exists() for name in (PLAN, CONFIG))]
@@ -79,19 +80,15 @@ def report(
     if not page_only and target not in compared:
         _refuse_foreign(files)
     if compared:
-        folder = compared[0]
+        plan, failures = read_plan(compared[0]), read_failures(compared[0])
         comparison = gather_plan(
-            read_plan(folder),
-            folder,
-            read_failures(folder),
-            name=name,
-            baseline=baseline,
-            allow=allow,
+            plan, compared[0], failures, name=name, baseline=baseline, allow=allow
         )
     else:
         runs, algorithms = loose_runs(paths)
         title = name or (paths[0].resolve().name if single else "runs")
         comparison = gather(runs, name=title, baseline=baseline, allow=allow, algorithms=algorithms)
+    refuse_contradictions(run.folder for run in comparison.runs if run.completed)
     if not page_only:
         write_tables(comparison, target)
     write_report(comparison, files[-1])

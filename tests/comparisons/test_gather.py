@@ -11,8 +11,13 @@ from fake_runs import fake_plan, fake_run
 
 from ssl_toolkit.comparisons.discover import loose_runs
 from ssl_toolkit.comparisons.gather import gather, gather_plan
-from ssl_toolkit.comparisons.plan_file import RunPlace, read_failures, read_plan
-from ssl_toolkit.comparisons.schema import ComparedRun, Comparison
+from ssl_toolkit.comparisons.schema import (
+    ComparedRun,
+    Comparison,
+    RunPlace,
+    read_failures,
+    read_plan,
+)
 from ssl_toolkit.errors import ConfigError, ModelError
 
 

@@ -75,6 +75,9 @@ def with_member(compared: Comparison, row: int, seed: int, **changes: object) ->
 def test_every_section_is_there_and_named_in_the_contents(tmp_path: Path) -> None:
     page = written(comparison(tmp_path), tmp_path)
     assert tuple(section["id"] for section in page.all("section")) == SECTIONS
+    assert [s["aria-labelledby"] for s in page.all("section")] == [f"{id}-h" for id in SECTIONS]
+    for chart in page.all("svg"):
+        assert chart["class"] == "swatch" or chart.get("aria-labelledby")
     links = [link["href"] for link in page.all("a")]
     assert links == [f"#{name}" for name in SECTIONS]
     assert page.all("html") == [{"lang": "en"}]

@@ -181,7 +181,7 @@ def test_every_region_and_chart_has_a_name_and_every_image_a_text(show: Show) ->
     page = show()
     names = page.execute_script(
         "return [...document.querySelectorAll('[role=region], svg[role=img], img')].map(e => "
-        "e.getAttribute('aria-label') || e.alt || (e.getAttribute('aria-labeledby') || '')"
+        "e.getAttribute('aria-label') || e.alt || (e.getAttribute('aria-labelledby') || '')"
         ".split(' ').map(i => document.getElementById(i)?.textContent).join(' '))"
     )
     assert len(names) > 50

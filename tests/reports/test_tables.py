@@ -14,8 +14,7 @@ from fake_runs import fake_run
 from rich.console import Console as RichConsole
 
 from ssl_toolkit.comparisons.gather import gather
-from ssl_toolkit.comparisons.plan_file import RunPlace
-from ssl_toolkit.comparisons.schema import SCORES, Comparison
+from ssl_toolkit.comparisons.schema import SCORES, Comparison, RunPlace
 from ssl_toolkit.console import Console
 from ssl_toolkit.reports.html.page import write_report
 from ssl_toolkit.reports.tables import NAMES, markdown_page, show_table, write_tables

@@ -7,6 +7,7 @@ dashes ``d0`` to ``d4``; so a line is identified by its color, its dashes and it
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,10 +95,11 @@ def style_of(index: int) -> str:
 
 def swatch(index: int) -> Markup:
     """Draw a short piece of a row's line, for a legend."""
-    return Markup(
+    return _element(
         '<svg class="swatch" width="36" height="10" aria-hidden="true">'
-        '<path class="line {}" d="M1 5H35"/></svg>'
-    ).format(style_of(index))
+        '<path class="line {}" d="M1 5H35"/></svg>',
+        style_of(index),
+    )
 
 
 def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
@@ -121,24 +123,20 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
         low, high = low - gap, high + gap
     across = Axis(0, max(1.0, float(steps.max())), 44, width - right)
     up = Axis(low, high, height - 28, 8, log)
-    parts = [_grid(across, up, height)]
+    parts = _grid(across, up, height)
     if len(lines) <= MOST_NAMED:
         parts += [_band(line, across, up) for line in lines if line.curve.seeds > 1]
     parts += [_line(line, across, up) for line in lines]
     if named:
-        parts.append(_end_names(lines, names, up, width - right + 5))
+        parts += _end_names(lines, names, up, width - right + 5)
     ends = "; ".join(f"{n.name} ends at {number(float(n.curve.mean[-1]))}" for n in lines)
-    parts.append(
-        Markup('<text x="{}" y="{}" text-anchor="end">step</text>').format(
-            _fixed(width - right), height - 2
-        )
-    )
-    scale = ", logarithmic scale" if log else ""
+    end = '<text x="{}" y="{}" text-anchor="end">step</text>'
+    parts.append(_element(end, width - right, height - 2))
     if log:
-        parts.append(
-            Markup('<text x="44" y="{}">values on a logarithmic scale</text>').format(height - 2)
-        )
-    return _svg(identity, width, height, f"{title} over steps{scale}", ends, parts)
+        scale = '<text x="44" y="{}">values on a logarithmic scale</text>'
+        parts.append(_element(scale, height - 2))
+    title = f"{title} over steps{', logarithmic scale' if log else ''}"
+    return _svg(identity, width, height, title, ends, parts)
 
 
 def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStats]]) -> Markup:
@@ -156,40 +154,25 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
     low, high = min(ends), max(ends)
     gap = 0.05 * (high - low) or 0.01
     across = Axis(low - gap, high + gap, left, width - 16)
+    tick = (
+        '<path class="grid" d="M{0} 6V{1}"/><text x="{0}" y="{2}" text-anchor="middle">{3}</text>'
+    )
     parts = [
-        Markup(
-            '<path class="grid" d="M{0} 6V{1}"/><text x="{0}" y="{2}" text-anchor="middle">{3}'
-            "</text>"
-        ).format(_fixed(across.at(t)), height - 32, height - 17, number(t))
-        for t in across.ticks
+        _element(tick, across.at(t), height - 32, height - 17, number(t)) for t in across.ticks
     ]
     for k, (full, index, stats) in enumerate(rows):
-        y = 20 + 26 * k
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
-                _fixed(left - 10), y + 4, names[k]
-            )
-        )
+        y, style = 20 + 26 * k, style_of(index)
+        name = '<text x="{}" y="{}" text-anchor="end">{}</text>'
+        parts.append(_element(name, left - 10, y + 4, names[k]))
         if stats.interval is not None:
             a, b = (across.at(end) for end in stats.interval)
-            parts.append(
-                Markup('<path class="interval {}" d="M{} {}H{}"/>').format(
-                    style_of(index), _fixed(a), y, _fixed(b)
-                )
-            )
+            parts.append(_element('<path class="interval {}" d="M{} {}H{}"/>', style, a, y, b))
+        dot = '<circle class="dot {}" cx="{}" cy="{}" r="4"><title>{}, seed {}: {}</title></circle>'
         for seed, value in stats.values.items():
-            parts.append(
-                Markup(
-                    '<circle class="dot {}" cx="{}" cy="{}" r="4"><title>{}, seed {}: {}</title>'
-                    "</circle>"
-                ).format(style_of(index), _fixed(across.at(value)), y, full, seed, share(value))
-            )
+            parts.append(_element(dot, style, across.at(value), y, full, seed, share(value)))
         if stats.count > 1:
-            parts.append(
-                Markup('<path class="mean" d="M{} {}v18"/>').format(
-                    _fixed(across.at(stats.mean)), y - 9
-                )
-            )
+            mean = across.at(stats.mean)
+            parts.append(_element('<path class="mean" d="M{} {}v18"/>', mean, y - 9))
     description = "; ".join(f"{name}: {share(stats.mean)}" for name, _, stats in rows)
     return _svg(identity, width, height, title, description, parts)
 
@@ -205,64 +188,46 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _grid(across: Axis, up: Axis, height: float) -> Markup:
-    parts = [
-        Markup(
-            '<path class="grid" d="M44 {0}H{1}"/><text x="38" y="{2}" text-anchor="end">{3}</text>'
-        ).format(_fixed(up.at(t)), _fixed(across.end), _fixed(up.at(t) + 4), number(t))
-        for t in up.ticks
+def _grid(across: Axis, up: Axis, height: float) -> list[Markup]:
+    left = '<path class="grid" d="M44 {0}H{1}"/><text x="38" y="{2}" text-anchor="end">{3}</text>'
+    below = '<text x="{}" y="{}" text-anchor="middle">{}</text>'
+    return [
+        *(_element(left, up.at(t), across.end, up.at(t) + 4, number(t)) for t in up.ticks),
+        *(_element(below, across.at(t), height - 14, number(t)) for t in across.ticks),
+        _element('<path class="axis" d="M44 {}H{}"/>', height - 28, across.end),
     ]
-    parts += [
-        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            _fixed(across.at(t)), height - 14, number(t)
-        )
-        for t in across.ticks
-    ]
-    parts.append(
-        Markup('<path class="axis" d="M44 {}H{}"/>').format(height - 28, _fixed(across.end))
-    )
-    return Markup("").join(parts)
 
 
 def _line(line: Line, across: Axis, up: Axis) -> Markup:
     curve = line.curve
-    x, y = across(curve.steps.astype(np.float64)), up(curve.mean)
+    path = _path(across(curve.steps.astype(np.float64)), up(curve.mean))
     seeds = f"mean of {curve.seeds} seeds" if curve.seeds > 1 else "one run"
     # A single point has no length; a round cap makes it a dot.
-    path = _path(x, y) if len(x) > 1 else f"{_path(x, y)}h0"
-    return Markup('<path class="line {}" d="{}"><title>{}, {}</title></path>').format(
-        style_of(line.index), path, line.name, seeds
-    )
+    path += "h0" if len(curve.steps) == 1 else ""
+    element = '<path class="line {}" d="{}"><title>{}, {}</title></path>'
+    return _element(element, style_of(line.index), path, line.name, seeds)
 
 
 def _band(line: Line, across: Axis, up: Axis) -> Markup:
     curve = line.curve
     x = across(curve.steps.astype(np.float64))
     outline = np.concatenate([x, x[::-1]]), np.concatenate([up(curve.high), up(curve.low)[::-1]])
-    return Markup('<path class="band {}" d="{}z"/>').format(style_of(line.index), _path(*outline))
+    return _element('<path class="band {}" d="{}z"/>', style_of(line.index), _path(*outline))
 
 
 def _path(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
     """Return a path in relative steps of tenths: about half as long as in absolute coordinates."""
     points = np.round(np.stack([x, y], axis=1) * 10).astype(int)
-    steps = np.diff(points, axis=0)
-    steps_text = "".join(f"l{_tenth(dx)}{_joined(_tenth(dy))}" for dx, dy in steps)
-    return f"M{_tenth(points[0, 0])} {_tenth(points[0, 1])}{steps_text}"
+    steps = [(_tenth(dx), _tenth(dy)) for dx, dy in np.diff(points, axis=0)]
+    moves = "".join(f"l{dx}{'' if dy.startswith('-') else ' '}{dy}" for dx, dy in steps)
+    return f"M{_tenth(points[0, 0])} {_tenth(points[0, 1])}{moves}"
 
 
 def _tenth(value: int) -> str:
-    sign, value = ("-" if value < 0 else ""), abs(int(value))
-    whole, rest = divmod(value, 10)
-    if not rest:
-        return f"{sign}{whole}"
-    return f"{sign}{whole or ''}.{rest}"
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value / 10:g}")
 
 
-def _joined(text: str) -> str:
-    return text if text.startswith("-") else f" {text}"
-
-
-def _end_names(lines: Sequence[Line], names: Sequence[str], up: Axis, x: float) -> Markup:
+def _end_names(lines: Sequence[Line], names: Sequence[str], up: Axis, x: float) -> list[Markup]:
     """Draw names at the ends of the lines, moved apart if they would overlap."""
     wanted = sorted((up.at(float(n.curve.mean[-1])), k) for k, n in enumerate(lines))
     heights: list[float] = []
@@ -272,12 +237,11 @@ def _end_names(lines: Sequence[Line], names: Sequence[str], up: Axis, x: float) 
     for k in range(len(heights) - 1, -1, -1):
         heights[k] = min(heights[k], lowest)
         lowest = heights[k] - 13
-    return Markup("").join(
-        Markup('<text class="name {}" x="{}" y="{}">{}</text>').format(
-            style_of(lines[k].index), _fixed(x), _fixed(y + 4), names[k]
-        )
+    name = '<text class="name {}" x="{}" y="{}">{}</text>'
+    return [
+        _element(name, style_of(lines[k].index), x, y + 4, names[k])
         for y, (_, k) in zip(heights, wanted, strict=True)
-    )
+    ]
 
 
 def _svg(
@@ -288,18 +252,20 @@ def _svg(
     description: str,
     parts: Sequence[Markup],
 ) -> Markup:
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labeledby="{}-t {}-d">'
-        '<title id="{}-t">{}</title><desc id="{}-d">{}</desc>{}</svg>'
-    ).format(
-        _fixed(width), _fixed(height), *(identity,) * 3, title, identity, description,
-        Markup("").join(parts),
-    )  # fmt: skip
+    return _element(
+        '<svg class="chart" viewBox="0 0 {1} {2}" role="img" aria-labelledby="{0}-t {0}-d">'
+        '<title id="{0}-t">{3}</title><desc id="{0}-d">{4}</desc>{5}</svg>',
+        *(identity, width, height, title, description, Markup("").join(parts)),
+    )
+
+
+def _element(template: str, *values: object) -> Markup:
+    """Fill a template with escaped texts, and with numbers to one decimal."""
+    texts = (
+        f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value for value in values
+    )
+    return Markup(template).format(*texts)
 
 
 def _short(name: str, longest: int = _LONGEST) -> str:
     return name if len(name) <= longest else f"{name[: longest - 1]}…"
-
-
-def _fixed(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
