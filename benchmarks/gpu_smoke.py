@@ -30,7 +30,7 @@ import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.engine.devices import choose_device, describe
 from ssl_toolkit.runs.record import versions
-from ssl_toolkit.runs.train import resume
+from ssl_toolkit.runs.resume import resume
 
 SMALL = {"backbone": "wrn_28_2", "image_size": 32, "batch_size": 32}
 LARGE = {"backbone": "resnet50", "image_size": 84, "batch_size": 16}

@@ -84,7 +84,11 @@ from ssl_toolkit.reports.report import Report as Report
 from ssl_toolkit.reports.report import report as report
 from ssl_toolkit.runs.check import RunCheck as RunCheck
 from ssl_toolkit.runs.check import check_run as check_run
+from ssl_toolkit.runs.record import AutoChoice as AutoChoice
+from ssl_toolkit.runs.record import AutoTrial as AutoTrial
+from ssl_toolkit.runs.record import Candidate as Candidate
 from ssl_toolkit.runs.record import Change as Change
+from ssl_toolkit.runs.record import MinutesChoice as MinutesChoice
 from ssl_toolkit.runs.record import RunRecord as RunRecord
 from ssl_toolkit.runs.resume import resume as resume
 from ssl_toolkit.runs.summary import ClassScore as ClassScore

@@ -28,7 +28,7 @@ def command(
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.interrupts import STATUS
-    from ssl_toolkit.runs.train import resume
+    from ssl_toolkit.runs.resume import resume
 
     console = Console(quiet=quiet, verbose=verbose)
     outcome = resume(

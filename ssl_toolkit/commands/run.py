@@ -92,7 +92,7 @@ def _resume_flag(name: str, field: FieldInfo) -> Callable[[Any], Any]:
 @click.option("--overwrite", is_flag=True, help="Replace an existing run in --output.")
 @click.option(
     "--continue",
-    "proceed",
+    "resume",
     is_flag=True,
     help="Resume the run in --output if its configuration is the same.",
 )
@@ -102,7 +102,7 @@ def command(
     files: tuple[str, ...],
     sets: tuple[str, ...],
     overwrite: bool,
-    proceed: bool,
+    resume: bool,
     dry_run: bool,
     quiet: bool,
     verbose: bool,
@@ -132,7 +132,7 @@ def command(
     from ssl_toolkit.runs.train import train
 
     console = Console(quiet=quiet, verbose=verbose)
-    outcome = train(config, overwrite=overwrite, proceed=proceed, console=console)
+    outcome = train(config, overwrite=overwrite, resume=resume, console=console)
     return STATUS.get(outcome.signal, 0)
 
 

@@ -223,7 +223,7 @@ def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> lis
 
 
 def _chosen_by_auto(run: ComparedRun) -> list[str]:
-    return [str(run.record.auto["algorithm"])] if run.record and run.record.auto else []
+    return [run.record.auto.algorithm] if run.record and run.record.auto else []
 
 
 def _warnings(run: ComparedRun) -> tuple[str, ...]:

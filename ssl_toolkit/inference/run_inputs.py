@@ -15,10 +15,8 @@ from ssl_toolkit.text import display_path
 def inputs_of(run: Path) -> list[Path]:
     """The files of a run, and those that its configuration names."""
     folder = RunFolder(run)
-    properties = (name for name, kind in vars(RunFolder).items() if isinstance(kind, property))
-    files = [getattr(folder, name) for name in properties]
-    named = _paths_in(folder, ("data", "labels", "split", "weights"))
-    return [*files, *filter(None, named)]
+    inputs = _paths_in(folder, ("data", "labels", "split", "weights"))
+    return [*folder.files(), *filter(None, inputs)]
 
 
 def data_of(run: Path) -> list[tuple[Path, Path | None]]:

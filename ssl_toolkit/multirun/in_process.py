@@ -51,7 +51,7 @@ def _run(job: Job) -> JobResult:
                 raise ConfigError(
                     f"{job.name}: a job without a configuration needs a process of its own"
                 )
-            result = train(load_config([job.config], {"output": str(job.folder)}), proceed=True)
+            result = train(load_config([job.config], {"output": str(job.folder)}), resume=True)
         except ToolkitError as error:
             for message in error.messages:
                 print("error:", one_line(message))

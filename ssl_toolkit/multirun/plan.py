@@ -39,11 +39,10 @@ from ssl_toolkit.interfaces import ImageTable, Job, Launcher
 from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, stand_in
-from ssl_toolkit.runs.check import refuse_contradictions
-from ssl_toolkit.runs.data_check import check_same_data
+from ssl_toolkit.runs.check import check_same_data, refuse_contradictions
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.record import RunRecord
-from ssl_toolkit.runs.time_budget import check_chosen
+from ssl_toolkit.runs.time_budget import check_same_config
 from ssl_toolkit.text import display_path
 
 
@@ -292,7 +291,7 @@ def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]
             if not folder.summary.exists():
                 continue
             if row not in plan.unmeasured:
-                check_chosen(folder, plan.configs[row.name, seed])
+                check_same_config(folder, plan.configs[row.name, seed])
             rehearsal = rehearsals.get((row.name, seed))
             check_same_data(folder, table, rehearsal and rehearsal.split, of_data)
             if ComparedRun.read(row.name, seed, folder.path).completed:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from ssl_toolkit.models.freezing import has_batchnorm
 from ssl_toolkit.runs.auto_trials import (
     HELD_OUT,
     LEVEL,
-    Candidate,
     Trial,
     computed,
     cross_validated,
@@ -28,6 +26,7 @@ from ssl_toolkit.runs.auto_trials import (
     tuned_trial,
     validated,
 )
+from ssl_toolkit.runs.record import AutoChoice, Candidate
 
 Announce = Callable[[str], None]
 
@@ -43,51 +42,42 @@ WITHOUT_BATCHNORM: Tree = {"model": {"freeze": "none"}}
 """The same where the backbone has no BatchNorm."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The candidate that was chosen, and why."""
+def describe(choice: AutoChoice) -> list[str]:
+    """Return a line for each kind of trial, and one for the choice."""
+    lines = []
+    frozen = [trial for trial in choice.trials if not trial.tuned]
+    if frozen:
+        scores = ", ".join(f"{trial.name} {100 * trial.accuracy:.1f} %" for trial in frozen)
+        seconds = sum(trial.seconds for trial in frozen)
+        count, images = frozen[0].count, frozen[0].images
+        test = f"{count} {images}"
+        if images == HELD_OUT:
+            test = f"{choice.folds}-fold cross-validation on the {count} labels"
+        lines.append(f"auto: {test}: {scores} ({seconds:.0f} s)")
+    lines += [
+        f"auto: {t.name}: {100 * t.accuracy:.1f} % of {t.count} {t.images} ({t.seconds:.0f} s)"
+        for t in choice.trials[len(frozen) :]
+    ]
+    if choice.skipped:
+        names = ", ".join(choice.skipped)
+        lines.append(f"auto: no time to try {names} (--minutes gives more)")
+    return [*lines, f"auto: uses {choice.name}: {choice.reason}"]
 
-    candidate: Candidate
-    reason: str
-    trials: tuple[Trial, ...] = ()
-    folds: int = 0
-    skipped: tuple[str, ...] = ()
-    """Candidates that there was no time for."""
 
-    def record(self) -> dict[str, Any]:
-        """Plain types, for ``record.json``."""
-        return {
-            "name": self.candidate.name,
-            "algorithm": self.candidate.algorithm,
-            "overrides": self.candidate.overrides,
-            "reason": self.reason,
-            "folds": self.folds,
-            "skipped": list(self.skipped),
-            "trials": [trial.record() for trial in self.trials],
-        }
-
-    def lines(self) -> list[str]:
-        """What a user should see."""
-        found = []
-        frozen = [t for t in self.trials if not t.candidate.tuned]
-        if frozen:
-            scores = ", ".join(f"{t.name} {100 * t.accuracy():.1f} %" for t in frozen)
-            seconds = sum(t.seconds for t in frozen)
-            count = len(frozen[0].hits)
-            where = (
-                f"{self.folds}-fold cross-validation on the {count} labels"
-                if frozen[0].images == HELD_OUT
-                else f"{count} {frozen[0].images}"
-            )
-            found.append(f"auto: {where}: {scores} ({seconds:.0f} s)")
-        found += [
-            f"auto: {t.name}: {100 * t.accuracy():.1f} % of {int(t.tested.sum())} {t.images} "
-            f"({t.seconds:.0f} s)"
-            for t in self.trials[len(frozen) :]
-        ]
-        if self.skipped:
-            found.append(f"auto: no time to try {', '.join(self.skipped)} (--minutes gives more)")
-        return [*found, f"auto: uses {self.candidate.name}: {self.reason}"]
+def _choice(
+    candidate: Candidate,
+    reason: str,
+    trials: Sequence[Trial] = (),
+    folds: int = 0,
+    skipped: Sequence[str] = (),
+) -> AutoChoice:
+    return AutoChoice(
+        **candidate.model_dump(include={"name", "algorithm", "overrides"}),
+        reason=reason,
+        trials=tuple(trial.record() for trial in trials),
+        folds=folds,
+        skipped=tuple(skipped),
+    )
 
 
 def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
@@ -113,10 +103,11 @@ def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
         rank = plugin.auto_rank if pretrained else plugin.auto_rank_from_scratch
         if rank <= 0:
             continue
-        candidate = Candidate(entry.name, entry.name)
+        candidate = Candidate(name=entry.name, algorithm=entry.name)
         if pretrained and not issubclass(plugin, FeatureAlgorithm):
             overrides = FINE_TUNED | {entry.name: dict(plugin.auto_options)}
-            candidate = Candidate(f"{entry.name} (fine-tuned)", entry.name, overrides)
+            name = f"{entry.name} (fine-tuned)"
+            candidate = Candidate(name=name, algorithm=entry.name, overrides=overrides)
         ranked.append(((candidate.tuned, -rank, entry.name), candidate))
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
 
@@ -127,7 +118,7 @@ def choose(
     announce: Announce = lambda line: None,
     progress: Progress | None = None,
     budget: float | None = None,
-) -> tuple[RunConfig, Choice]:
+) -> tuple[RunConfig, AutoChoice]:
     """The configuration with the chosen algorithm in place of ``auto``.
 
     From random weights the preferred algorithm is taken: cross-validation would train each of them
@@ -158,7 +149,7 @@ def choose(
     if not ranked:
         raise ConfigError("--algo auto: no installed algorithm offers itself; name one")
     if not pretrained:
-        choice = Choice(ranked[0], "the default for training from scratch")
+        choice = _choice(ranked[0], "the default for training from scratch")
         return with_candidate(config, ranked[0]), choice
     frozen = [candidate for candidate in ranked if not candidate.tuned]
     first = (frozen or ranked)[0]
@@ -167,7 +158,7 @@ def choose(
     folds = [] if enough else list(_folds(experiment))
     if not (enough or folds) or not frozen:
         reason = "the default; a class with a single label leaves nothing to cross-validate"
-        return with_candidate(config, first), Choice(first, reason if frozen else "the only kind")
+        return with_candidate(config, first), _choice(first, reason if frozen else "the only kind")
     limit = computed() + (BUDGET if budget is None else budget)
     experiment.trainer.start()
     trials = []
@@ -199,7 +190,7 @@ def choose(
         if p < LEVEL or (trial.leads(best) and not best.candidate.tuned):
             reason = _ahead(trial, best, p)
             best = trial
-    choice = Choice(best.candidate, reason, tuple(trials), len(folds), tuple(skipped))
+    choice = _choice(best.candidate, reason, trials, len(folds), skipped)
     return with_candidate(config, best.candidate), choice
 
 
@@ -214,7 +205,7 @@ def _worth_training(
     tuned = [candidate for candidate in ranked if candidate.tuned]
     if has_batchnorm(experiment.trainer.classifier.backbone):
         return tuned
-    return [replace(c, overrides=c.overrides | WITHOUT_BATCHNORM) for c in tuned]
+    return [c.model_copy(update={"overrides": c.overrides | WITHOUT_BATCHNORM}) for c in tuned]
 
 
 def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
@@ -224,18 +215,17 @@ def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
     return validate([Layer("--algo auto", tree) for tree in layers])
 
 
-def stand_in(config: RunConfig, chosen: Mapping[str, Any] | None = None) -> RunConfig:
+def stand_in(config: RunConfig, chosen: Candidate | None = None) -> RunConfig:
     """The configuration with an algorithm for ``auto``; one with another algorithm as it is.
 
     Args:
         config: validated.
-        chosen: what `Choice.record` gave when the run started; None for the preferred algorithm.
+        chosen: the choice at the start of the run; None for the preferred algorithm.
     """
     if config.settings.algo != AUTO:
         return config
     if chosen is not None:
-        candidate = Candidate(chosen["name"], chosen["algorithm"], chosen["overrides"])
-        return with_candidate(config, candidate)
+        return with_candidate(config, chosen)
     given = holds_features(config.settings.data)
     ranked = candidates(config.settings.pretrained or given, given)
     return with_candidate(config, ranked[0]) if ranked else config
@@ -294,8 +284,8 @@ def resolve_auto(
     announce: Announce,
     progress: Progress | None = None,
     budget: float | None = None,
-) -> tuple[RunConfig, dict[str, Any] | None]:
-    """The configuration to run, and what ``record.json`` says of the choice; None for none.
+) -> tuple[RunConfig, AutoChoice | None]:
+    """Return the configuration to run, and the choice of ``algo: auto``, if it is set.
 
     Args:
         config: validated.
@@ -306,6 +296,6 @@ def resolve_auto(
     if config.settings.algo != AUTO:
         return config, None
     config, choice = choose(config, announce=announce, progress=progress, budget=budget)
-    for line in choice.lines():
+    for line in describe(choice):
         announce(line)
-    return config, choice.record()
+    return config, choice

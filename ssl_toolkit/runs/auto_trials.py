@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import comb
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.loading import RunConfig, Tree
+from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.transfer import training_features
 from ssl_toolkit.interfaces import FeatureAlgorithm, TrainingFeatures
+from ssl_toolkit.runs.record import AutoTrial, Candidate
 
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 """Places of the labels that are kept and that are held out."""
@@ -32,20 +32,6 @@ TUNED_FOLDS = 3
 TRIAL_STEPS, TRIAL_SECONDS = 5, 10.0
 """So many steps of a fine-tuned candidate after the first, or what is done in so long, say whether
 there is time for the rest."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An algorithm, and what it changes in the configuration of the run."""
-
-    name: str
-    algorithm: str
-    overrides: Tree = field(default_factory=dict)
-
-    @property
-    def tuned(self) -> bool:
-        """Whether it trains the backbone."""
-        return bool(self.overrides)
 
 
 @dataclass(frozen=True)
@@ -80,17 +66,15 @@ class Trial:
         both = self.tested & other.tested
         return bool(self.hits[both].sum() > other.hits[both].sum())
 
-    def record(self) -> dict[str, Any]:
-        """Plain types, for ``record.json``."""
-        return {
-            "name": self.name,
-            "algorithm": self.candidate.algorithm,
-            "overrides": self.candidate.overrides,
-            "accuracy": self.accuracy(),
-            "images": self.images,
-            "count": int(self.tested.sum()),
-            "seconds": self.seconds,
-        }
+    def record(self) -> AutoTrial:
+        """Return the trial as a part of ``record.json``."""
+        return AutoTrial(
+            **self.candidate.model_dump(),
+            accuracy=self.accuracy(),
+            images=self.images,
+            count=int(self.tested.sum()),
+            seconds=self.seconds,
+        )
 
 
 def sign_test(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> float:

@@ -1,4 +1,4 @@
-"""Whether the folder of a run is whole: everything there, and its parts agree."""
+"""Check that the folder of a run is complete and consistent, and its data unchanged."""
 
 from __future__ import annotations
 
@@ -11,42 +11,50 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import fingerprint_of
-from ssl_toolkit.data.splits.split_file import read_hash
+from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.splits.contents import compare_rows
+from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.splits.split_file import data_changed, load_split, read_hash
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
+from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.models.export import load_exported
-from ssl_toolkit.runs.data_check import check_data, find_data
-from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import metric_rows
 from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.runs.summary import RunSummary, Scores
 from ssl_toolkit.text import display_path
 
+NEW_COMPARISON = "restore them, or compare into another folder (--output)"
+
 
 @dataclass
 class RunCheck:
-    """What `check_run` found."""
+    """The result of `check_run`."""
 
     status: str
     """Of the run; ``damaged`` if its summary can't be read."""
     faults: list[str] = field(default_factory=list)
-    """One line each, none for a run that is whole."""
+    """One line each; empty for a complete and consistent run."""
     checked: list[str] = field(default_factory=list)
-    """The files that were looked at."""
+    """Names of the files that were checked."""
     data: str = ""
-    """Why the data was not compared with the run's; empty where it was."""
+    """Reason why the data was not checked; empty if it was."""
 
 
 def check_run(run: str | os.PathLike[str]) -> RunCheck:
     """Check that the folder of a run is complete and consistent; nothing is written.
 
-    A run that is finished has everything, its metrics end at its last step, and its predictions
-    give the numbers of its summary. Another one has what is there before its first step, and is
-    one that can be resumed. Where the data is at hand, it is what the run was made with.
+    A finished run has every file, its metrics end at its last step, and its predictions give the
+    scores of its summary. Another one has the files of its start, and can be resumed. If the data
+    is found, it must be unchanged.
 
     Args:
         run: the folder.
@@ -61,14 +69,14 @@ def check_run(run: str | os.PathLike[str]) -> RunCheck:
         if not folder.summary.exists():
             raise
         return RunCheck("damaged", [*error.messages], [folder.summary.name])
-    return _Checking(folder, summary).all()
+    return _Checker(folder, summary).all()
 
 
 def refuse_contradictions(paths: Iterable[Path]) -> None:
     """Refuse finished runs whose files contradict each other, before their results are read.
 
-    Compared are configuration, split and predictions with the record and the summary, of those
-    that are there; `check_run` looks at more.
+    Configuration, split and predictions are compared with the record and the summary, as far as
+    they exist; `check_run` checks more.
 
     Raises:
         ModelError: one line for each such run.
@@ -76,7 +84,7 @@ def refuse_contradictions(paths: Iterable[Path]) -> None:
     messages = []
     for path in paths:
         folder = RunFolder(path)
-        if faults := _Checking(folder, folder.read_summary()).contradictions():
+        if faults := _Checker(folder, folder.read_summary()).contradictions():
             message = "; ".join(faults)
             messages.append(
                 f"{display_path(path)} contradicts itself: {message}; see `ssl-toolkit check-run "
@@ -87,15 +95,15 @@ def refuse_contradictions(paths: Iterable[Path]) -> None:
 
 
 _Part = tuple[Path, bool, Callable[[], None]]
-"""A file, whether it must be there, and what looks at it."""
+"""A file, True if it is required, and its check."""
 
 
-class _Checking:
+class _Checker:
     def __init__(self, folder: RunFolder, summary: RunSummary) -> None:
         self._folder = folder
         self._summary = summary
         self._done = summary.status == "completed"
-        self._found = RunCheck(summary.status)
+        self._result = RunCheck(summary.status)
 
     def all(self) -> RunCheck:
         f = self._folder
@@ -114,15 +122,15 @@ class _Checking:
             (f.card, self._done, lambda: None),
             (f.table, self._done, lambda: None),
         ]
-        self._look(parts)
-        if not self._found.faults:
+        self._check_files(parts)
+        if not self._result.faults:
             self._data()
-        return self._found
+        return self._result
 
     def contradictions(self) -> list[str]:
-        """The faults between the files that results are read from."""
+        """Return the faults between the files that results are read from."""
         f = self._folder
-        self._look(
+        self._check_files(
             [
                 (f.config, False, self._summary_of_config),
                 (f.record, False, self._record),
@@ -130,70 +138,68 @@ class _Checking:
                 (f.predictions, False, self._predictions),
             ]
         )
-        return self._found.faults
+        return self._result.faults
 
-    def _look(self, parts: list[_Part]) -> None:
-        for path, wanted, look in parts:
+    def _check_files(self, parts: list[_Part]) -> None:
+        for path, required, check in parts:
             name = path.relative_to(self._folder.path).as_posix()
             if not path.exists():
-                if wanted:
+                if required:
                     self._fault(f"{name}: missing")
                 continue
-            self._found.checked.append(name)
+            self._result.checked.append(name)
             try:
-                look()
+                check()
             except (OSError, LookupError, TypeError, ValueError, zipfile.BadZipFile) as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 self._fault(f"{name}: damaged ({reason[:200]})")
             except ToolkitError as error:
-                self._found.faults += error.messages
+                self._result.faults += error.messages
 
     def _data(self) -> None:
-        """The data, where it is at hand."""
+        """Check the data, if it is found."""
         data = self._folder.read_config().settings.data
         try:
             table = find_data(self._folder)
         except ToolkitError as error:
             if isinstance(error, DataError) and data is not None and Path(data).exists():
-                self._found.faults += error.messages
+                self._result.faults += error.messages
             else:
-                self._found.data = error.messages[0]
+                self._result.data = error.messages[0]
             return
         try:
             check_data(self._folder, table)
         except ToolkitError as error:
-            self._found.faults += error.messages
+            self._result.faults += error.messages
 
     def _fault(self, text: str) -> None:
-        self._found.faults.append(text)
+        self._result.faults.append(text)
 
-    def _equal(self, name: str, found: Any, wanted: Any, other: str) -> None:
-        if found != wanted:
-            self._fault(f"{name} is {found!r}, in {other} {wanted!r}")
+    def _equal(self, name: str, value: Any, expected: Any, other: str) -> None:
+        if value != expected:
+            self._fault(f"{name} is {value!r}, in {other} {expected!r}")
 
     def _config(self) -> None:
-        self._folder.read_config()  # is one, of plugins that are there
+        self._folder.read_config()  # refuses one with missing plugins
         self._summary_of_config()
 
     def _summary_of_config(self) -> None:
         tree = yaml.read_dumped(self._folder.config)
-        wanted = {"fingerprint": fingerprint_of(tree)}
-        keys = ("seed", "profile", "backbone", *(("steps",) if self._done else ()))
-        if self._done and self._summary.fitted:
-            tree = {**tree, "steps": 1}
-        for key, value in (wanted | {key: tree[key] for key in keys}).items():
-            found = getattr(self._summary, key)
-            self._equal(f"summary.json: {key}", found, value, "config.yaml")
+        expected: dict[str, Any] = {"fingerprint": fingerprint_of(tree)}
+        if self._done:
+            expected["steps"] = 1 if self._summary.fitted else tree["steps"]
+        expected |= {key: tree[key] for key in ("seed", "profile", "backbone")}
+        for key, value in expected.items():
+            self._equal(f"summary.json: {key}", getattr(self._summary, key), value, "config.yaml")
 
     def _record(self) -> None:
+        fingerprint = fingerprint_of(yaml.read_dumped(self._folder.config))
         record = self._folder.read_record()
-        own = fingerprint_of(yaml.read_dumped(self._folder.config))
-        self._equal("record.json: fingerprint", record.fingerprint, own, "config.yaml")
+        self._equal("record.json: fingerprint", record.fingerprint, fingerprint, "config.yaml")
 
     def _split(self) -> None:
-        record = self._folder.read_record()
-        own = read_hash(self._folder.split)
-        self._equal("record.json: split", record.split, own, "split.json")
+        stored = read_hash(self._folder.split)
+        self._equal("record.json: split", self._folder.read_record().split, stored, "split.json")
 
     def _metrics(self) -> None:
         text = self._folder.metrics.read_text(encoding="utf-8")
@@ -224,7 +230,9 @@ class _Checking:
 
     def _checkpoint(self, path: Path) -> dict[str, Any] | None:
         if verify_checksum(path) is None:
-            self._fault(f"checkpoints/{path.name}: carries no checksum (cut, or of an old version)")
+            self._fault(
+                f"checkpoints/{path.name}: has no checksum (truncated, or of an old version)"
+            )
         try:
             state = load_checkpoint(path)
         except ToolkitError as error:
@@ -241,14 +249,12 @@ class _Checking:
         self._equal("predictions.npz: classes", own, classes, "summary.json")
         for part in ("validation", "test"):
             probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
-            found = scores(probs, labels, classes) if len(labels) else None
             stored: Scores | None = getattr(self._summary, part)
-            reported = None if stored is None else stored.model_dump()
-            if reported is None and not self._done:  # killed before its summary was written
+            if stored is None and not self._done:  # killed before its summary was written
                 continue
-            if (found is None) != (reported is None):
-                self._fault(f"predictions.npz: its {part} scores are not those of summary.json")
-            elif found is not None and reported is not None and (names := _unlike(found, reported)):
+            computed = scores(probs, labels, classes) if len(labels) else {}
+            names = _different(computed, {} if stored is None else stored.model_dump())
+            if names:
                 self._fault(
                     f"predictions.npz: its {part} scores are not those of summary.json "
                     f"({', '.join(names)})"
@@ -260,19 +266,85 @@ class _Checking:
         self._equal("model/config.json: classes", config["classes"], classes, "summary.json")
 
 
-def _unlike(found: Mapping[str, Any], reported: Mapping[str, Any]) -> list[str]:
-    """The names of scores that both have and that are not the same.
+def _different(computed: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Return the names of scores that differ.
 
-    Another processor or numpy may round the last digits otherwise, or draw another interval, which
-    follows from the accuracy.
+    Another processor or version of numpy may round the last digits otherwise, or draw another
+    interval, which follows from the accuracy. An older version may have stored fewer scores.
     """
-    common = [key for key in found if key in reported and key != "interval"]
-    return [key for key in common if not _alike(found[key], reported[key])]
+    if not (computed and stored):
+        return [*computed, *stored]
+    names = [key for key in computed if key in stored and key != "interval"]
+    return [key for key in names if not _alike(computed[key], stored[key])]
 
 
-def _alike(found: Any, reported: Any) -> bool:
-    if isinstance(found, Mapping) and isinstance(reported, Mapping):
-        return found.keys() == reported.keys() and all(_alike(found[k], reported[k]) for k in found)
-    if isinstance(found, int | float) and isinstance(reported, int | float):
-        return math.isclose(found, reported, rel_tol=1e-6, abs_tol=1e-6)
-    return bool(found == reported)
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_alike(one[k], other[k]) for k in one)
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
+    return bool(one == other)
+
+
+def find_data(folder: RunFolder, data: Path | None = None) -> ImageTable:
+    """Return the data of a run, without decoding or downloading images.
+
+    Args:
+        folder: of the run.
+        data: path to its images, if they were moved.
+
+    Raises:
+        UserError: it is not found or can't be read.
+    """
+    settings = folder.reopen(data).settings.model_copy(update={"download": False})
+    return chosen_labels(load_table(settings, lazily=True), settings)[0]
+
+
+def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -> None:
+    """Refuse data that a run was not trained with; no image is decoded.
+
+    Digests come from the cache of the run's images, if it exists; else the files are read.
+
+    Args:
+        folder: of the run.
+        table: of `find_data`.
+        data: path to it, if it was moved.
+
+    Raises:
+        DataError: other classes, missing images, or other images.
+    """
+    settings = folder.read_config().settings
+    trained = folder.read_summary().classes
+    check_classes(table.classes, trained, folder.path, data or settings.data)
+    stored = load_split(folder.split, table)
+    if (files := files_of(table)) is not None:
+        if settings.stream_buffer is not None:
+            parts = [stored.split.labeled, stored.split.validation, stored.split.test]
+            files.cache_only(np.concatenate(parts))
+        files.open_existing(settings.image_size)
+    stored.check(table)
+
+
+def check_same_data(
+    folder: RunFolder, table: ImageTable, drawn: Split | None, known: set[str]
+) -> None:
+    """Refuse to continue a comparison with other data than a run in it was trained with.
+
+    Args:
+        folder: of the run.
+        table: the data, read for the comparison.
+        drawn: the split of a new run of these settings and seed; None if not drawn.
+        known: hashes of splits known to be of this data; gets that of the run.
+
+    Raises:
+        DataError: one line with how many images of which part differ.
+        ModelError: the record of the run is missing or damaged.
+    """
+    split = folder.read_record().split
+    if split in known:
+        return
+    stored = load_split(folder.split, table)
+    stored.check(table, NEW_COMPARISON)
+    if drawn is not None and (changes := compare_rows(stored.split, drawn)).description:
+        raise data_changed(folder.split, changes, NEW_COMPARISON)
+    known.add(split)

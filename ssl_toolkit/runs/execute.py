@@ -149,7 +149,7 @@ def _finish(
         f"`ssl-toolkit resume {folder.path}`",
         important=True,
     )
-    return RunResult(folder.path, summary, interrupts.signal)
+    return RunResult(folder=folder.path, summary=summary, signal=interrupts.signal)
 
 
 def _so_far(
@@ -248,7 +248,7 @@ def _conclude(
     _show(console, summary)
     if settings.data is None and named_dataset(settings.dataset).is_example:
         console.say(OWN_DATA.format(settings.dataset))
-    return RunResult(folder.path, summary)
+    return RunResult(folder=folder.path, summary=summary)
 
 
 def _scored(

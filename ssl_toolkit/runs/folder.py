@@ -1,95 +1,66 @@
-"""The folder of a run: where each file is, and who may write there."""
+"""The folder of a run: its files, and the output folder of a new run."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparability import flatten
-from ssl_toolkit.config.loading import Layer, ResolvedConfig, RunConfig, filled, validate
-from ssl_toolkit.config.roles import FREE_ON_RESUME
+from ssl_toolkit.config.loading import Layer, ResolvedConfig, filled, validate
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
+from ssl_toolkit.files import check_writable
+from ssl_toolkit.locking import LOCK, hold
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import RunSummary
 from ssl_toolkit.text import display_path, summarize
 
-FROM_DATA = "labeled_in_pool"
-"""The key that is filled from the data alone: None in a configuration that was not run yet."""
 
-
-@dataclass(frozen=True)
 class RunFolder:
-    """The files of one run."""
+    """The files of one run.
 
-    path: Path
+    Args:
+        path: the folder.
+    """
 
-    @property
-    def config(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
         """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def record(self) -> Path:
+        self.record = path / "record.json"
         """Versions, device, distributions and fingerprint."""
-        return self.path / "record.json"
-
-    @property
-    def split(self) -> Path:
-        """Which image is in which part."""
-        return self.path / "split.json"
-
-    @property
-    def leaks(self) -> Path:
-        """The same images in places where they must not be; only where there are such."""
-        return self.path / "leaks.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def table(self) -> Path:
+        self.split = path / "split.json"
+        """The images of each part."""
+        self.leaks = path / "leaks.json"
+        """Images that are in several parts; only if there are any."""
+        self.metrics = path / "metrics.jsonl"
+        """One JSON object per line."""
+        self.table = path / "metrics.csv"
         """The same rows as a table; written when the run ends, however it ends."""
-        return self.path / "metrics.csv"
-
-    @property
-    def log(self) -> Path:
-        """What was printed."""
-        return self.path / "log.txt"
-
-    @property
-    def summary(self) -> Path:
+        self.log = path / "log.txt"
+        """The printed lines."""
+        self.summary = path / "summary.json"
         """Status and results."""
-        return self.path / "summary.json"
-
-    @property
-    def predictions(self) -> Path:
+        self.predictions = path / "predictions.npz"
         """Test and validation probabilities and labels."""
-        return self.path / "predictions.npz"
-
-    @property
-    def last(self) -> Path:
+        self.last = path / "checkpoints" / "last.pt"
         """The newest checkpoint."""
-        return self.path / "checkpoints" / "last.pt"
-
-    @property
-    def best(self) -> Path:
+        self.best = path / "checkpoints" / "best.pt"
         """Weights of the best validation."""
-        return self.path / "checkpoints" / "best.pt"
-
-    @property
-    def model(self) -> Path:
+        self.model = path / "model"
         """The exported model."""
-        return self.path / "model"
-
-    @property
-    def card(self) -> Path:
+        self.card = self.model / "README.md"
         """The model card."""
-        return self.model / "README.md"
+
+    def files(self) -> list[Path]:
+        """Return the path of every file above, whether it exists or not."""
+        return [path for path in vars(self).values() if path != self.path]
 
     def read_summary(self) -> RunSummary:
         """Read the summary.
@@ -103,7 +74,7 @@ class RunFolder:
             raise ModelError(f"{self.path}: not the folder of a run (no summary.json)") from error
 
     def read_record(self) -> RunRecord:
-        """Read the record of the run's start.
+        """Read the record that was written at the start.
 
         Raises:
             ModelError: it is missing or damaged.
@@ -114,19 +85,19 @@ class RunFolder:
             raise ModelError(f"{display_path(self.record)}: not found") from error
 
     def read_config(self) -> ResolvedConfig:
-        """The configuration of the run's start.
+        """Read the configuration that the run started with.
 
         Raises:
-            UserError: the file is missing or damaged, or a plugin that it names isn't there.
+            UserError: the file is missing or damaged, or one of its plugins is not installed.
         """
         config = validate([Layer(str(self.config), yaml.read(self.config))])
         return filled(config, {}, str(self.config))
 
     def reopen(self, data: Path | None = None) -> ResolvedConfig:
-        """The configuration with the run's own split, and without weights that a checkpoint holds.
+        """Read the configuration, with the split of the run and without the weights to start from.
 
         Args:
-            data: where the run's images are now; None for where they were.
+            data: path to the images of the run, if they were moved.
 
         Raises:
             ConfigError: `data` is given, but the run used a data set by name.
@@ -138,52 +109,140 @@ class RunFolder:
             if config.settings.data is None:
                 raise ConfigError(
                     f"--data {display_path(data)}: {display_path(self.path)} was trained on the "
-                    "data set "
-                    f"{config.settings.dataset}, which has no folder; leave --data out"
+                    f"data set {config.settings.dataset}, which has no folder; leave --data out"
                 )
             update["data"] = str(data)
         return replace(config, settings=config.settings.model_copy(update=update))
 
 
 def check_classes(
-    classes: Sequence[str], own: Sequence[str], run: Path, data: str | Path | None
+    found: Sequence[str], trained: Sequence[str], run: Path, data: str | Path | None
 ) -> None:
-    """Refuse data whose classes are not those of a run, in whatever order.
-
-    Raises:
-        DataError: names both lists.
-    """
-    if set(classes) != set(own):
-        where = "its data" if data is None else display_path(Path(data))
-        raise DataError(
-            f"{display_path(run)} was trained on the classes {summarize(own)}; {where} has "
-            f"{summarize(classes)}; "
-            "the names must be the same"
-        )
-
-
-def check_same(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse a folder whose run has another configuration; where it lies is no part of it.
+    """Refuse data whose classes are not those of a run, in any order.
 
     Args:
-        folder: of a run.
-        config: resolved.
+        found: classes of the data.
+        trained: classes of the run.
+        run: its folder.
+        data: path to the data; None for a data set by name.
 
     Raises:
-        ConfigError: names the keys that differ, with both values.
+        DataError: lists both.
     """
-    stored = dict(flatten(folder.read_config().tree()))
-    left_out = {*FREE_ON_RESUME, "devices"}  # each start or resume says how many
-    given = {key: value for key, value in flatten(config.tree()) if key not in left_out}
-    if given[FROM_DATA] is None:
-        del given[FROM_DATA]
-    messages = [
-        f"{key} is {stored.get(key)!r} there, {value!r} here"
-        for key, value in given.items()
-        if stored.get(key) != value
-    ]
-    if messages:
-        raise ConfigError(
-            f"{display_path(folder.path)}: the run there has another configuration: "
-            f"{'; '.join(messages)}"
+    if set(found) != set(trained):
+        name = "its data" if data is None else display_path(Path(data))
+        raise DataError(
+            f"{display_path(run)} was trained on the classes {summarize(trained)}; {name} has "
+            f"{summarize(found)}; the names must be the same"
         )
+
+
+class Output:
+    """The output folder of a new run, locked until the block ends.
+
+    Args:
+        settings: of the run.
+        overwrite: replace a run in the folder.
+        restart: replace a run that ended before its first checkpoint.
+
+    Raises:
+        ModelError: the folder exists (and may not be replaced), is in use, or can't be created.
+    """
+
+    def __init__(self, settings: Settings, *, overwrite: bool, restart: bool = False) -> None:
+        self._lock: contextlib.ExitStack | None = None
+        path = Path(settings.output or "runs")
+        name = f"--output {display_path(path)}"
+        exists = settings.output is not None and os.path.lexists(path)
+        if exists:
+            if not path.is_dir():
+                raise ModelError(f"{name}: there is a file of that name; choose another name")
+            bare = _is_bare_start(path)
+            if not overwrite and not (restart and bare):
+                raise ModelError(_exists(path))
+            if not RunFolder(path).summary.exists() and not bare:
+                raise ModelError(f"{name}: not the folder of a run, so it is not overwritten")
+        check_writable(path, name)
+        if exists:
+            self._lock = hold(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def create(self, settings: Settings) -> RunFolder:
+        """Create the folder, or empty it; a default name gets a number if the folder exists.
+
+        Args:
+            settings: resolved.
+
+        Raises:
+            ModelError: another run has created it in the meantime, or it can't be created.
+        """
+        path = Path(settings.output or "runs")
+        try:
+            if settings.output is None:
+                path = _numbered(path, default_name(settings))
+            elif self._lock is not None:
+                _empty(path)
+                return RunFolder(path)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.mkdir()
+        except FileExistsError as error:
+            raise ModelError(_exists(path)) from error
+        except OSError as error:
+            raise ModelError(f"--output {path}: {error.strerror or error}") from error
+        self._lock = hold(path)
+        return RunFolder(path)
+
+
+def default_name(settings: Settings) -> str:
+    """Return ``<algo>-<dataset>-s<seed>``, from resolved settings."""
+    if settings.data:
+        path = Path(settings.data).resolve()
+        data = path.stem if path.is_file() else path.name
+    else:
+        data = (settings.dataset or "").rpartition(":")[2]
+    return f"{settings.algo.rpartition(':')[2]}-{data or 'data'}-s{settings.seed}"
+
+
+def _exists(path: Path) -> str:
+    return (
+        f"--output {display_path(path)}: the folder exists; choose another name, resume with "
+        f"`ssl-toolkit resume {display_path(path)}`, or replace it with --overwrite"
+    )
+
+
+def _numbered(parent: Path, name: str) -> Path:
+    parent.mkdir(exist_ok=True)
+    for number in itertools.count(1):
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError
+
+
+def _is_bare_start(path: Path) -> bool:
+    """Return True if a folder contains only files of a run, and no summary."""
+    folder = RunFolder(path)
+    if folder.summary.exists():
+        return False
+    names = {LOCK, folder.last.parent.name, *(file.name for file in folder.files())}
+    return all(entry.name in names or ".partial" in entry.name for entry in path.iterdir())
+
+
+def _empty(path: Path) -> None:
+    """Remove a run except for its lock; the summary first, without which it is not a run."""
+    RunFolder(path).summary.unlink(missing_ok=True)
+    for entry in [*path.iterdir()]:
+        if entry.name == LOCK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

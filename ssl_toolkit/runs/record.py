@@ -8,6 +8,7 @@ from typing import Any
 
 import importlib_metadata
 import torch
+from pydantic import Field
 from torch import nn
 
 from ssl_toolkit import registry
@@ -17,7 +18,7 @@ from ssl_toolkit.engine.experiment import Experiment
 
 
 class Change(Part):
-    """Something that is not as it was at the start of the run."""
+    """A value that changed when the run was resumed."""
 
     key: str
     before: Any
@@ -25,8 +26,61 @@ class Change(Part):
     after_step: int
 
 
+class Candidate(Part):
+    """An algorithm, and its changes of the configuration of the run."""
+
+    name: str
+    algorithm: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def tuned(self) -> bool:
+        """True if it trains the backbone."""
+        return bool(self.overrides)
+
+
+class AutoTrial(Candidate):
+    """The score of a candidate of ``algo: auto``."""
+
+    accuracy: float
+    images: str
+    """Images it was tested on."""
+    count: int
+    """Their number."""
+    seconds: float
+
+
+class AutoChoice(Candidate):
+    """The candidate that ``algo: auto`` chose."""
+
+    reason: str
+    trials: tuple[AutoTrial, ...] = ()
+    folds: int = 0
+    skipped: tuple[str, ...] = ()
+    """Candidates that there was no time for."""
+
+
+class MinutesChoice(Part):
+    """The choices of ``minutes``."""
+
+    minutes: float
+    image_size: int
+    steps: int | None
+    """None if a head is fitted at once."""
+    feature_views: int | None
+    """None if steps don't draw from features."""
+    image_seconds: float | None
+    """Measured time of the features of an image."""
+    step_seconds: float | None
+    """Measured time of a step."""
+    expected_seconds: float
+    """Estimated time of the rest of the run."""
+    enough: bool
+    """True if it trains long enough to prefer it to a smaller image size."""
+
+
 class RunRecord(Document):
-    """What a run is made of: its ``record.json``."""
+    """The environment of a run, and what it started from: its ``record.json``."""
 
     versions: dict[str, str]
     """Of Python and of the packages that results depend on."""
@@ -48,30 +102,28 @@ class RunRecord(Document):
     """Hashes of the first orders of images and draws of views, by name."""
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    auto: dict[str, Any] | None = None
-    """The choice of ``algo: auto``."""
-    minutes: dict[str, Any] | None = None
-    """The choices of ``minutes``."""
+    auto: AutoChoice | None = None
+    minutes: MinutesChoice | None = None
     changes: tuple[Change, ...] = ()
-    """Changes when it was resumed."""
+    """Changes by resuming."""
 
 
 PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on; missing ones are left out."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the installed packages that results depend on."""
+    numbers = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib_metadata.version(name)
+            numbers[name] = importlib_metadata.version(name)
         except importlib_metadata.PackageNotFoundError:
             continue
-    return found | {"torch": torch.__version__}  # with its build, such as +cu130
+    return numbers | {"torch": torch.__version__}  # with its build, such as +cu130
 
 
 def _weights_hash(module: nn.Module) -> str:
-    """Hash over the names and bytes of all parameters and buffers."""
+    """Return a hash of the names and bytes of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -79,28 +131,32 @@ def _weights_hash(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def record(experiment: Experiment, **choices: Any) -> RunRecord:
-    """Return what a run is made of; taken before its first step.
+def make_record(
+    experiment: Experiment, auto: AutoChoice | None, minutes: MinutesChoice | None
+) -> RunRecord:
+    """Return the record of a run before its first step.
 
     Versions, device, the distribution of each plugin, and hashes of the shared configuration, the
-    split, the initial weights, and how the orders of images and the draws of the views begin: in a
+    split, the initial weights, and of the first orders of images and draws of the views: in a
     comparison those agree for each seed, the last ones by name as far as two rows have them.
 
     Args:
         experiment: prepared.
-        choices: `RunRecord.auto` and `RunRecord.minutes`.
+        auto: the choice of ``algo: auto``.
+        minutes: the choices of ``minutes``.
     """
     settings = experiment.config.settings
-    plugins = {
-        "algorithms": settings.algo,
-        "augmenters": settings.augment.weak,
-        "backbones": settings.backbone or "",
-        "datasets": settings.dataset or "",
-    }
-    chosen = [(group, name) for group, name in plugins.items() if name]
-    chosen.append(("augmenters", settings.augment.strong))
+    plugins = [
+        ("algorithms", settings.algo),
+        ("augmenters", settings.augment.weak),
+        ("backbones", settings.backbone),
+        ("datasets", settings.dataset),
+        ("augmenters", settings.augment.strong),
+    ]
     distributions = {}
-    for group, name in chosen:
+    for group, name in plugins:
+        if not name:
+            continue
         if registry.has(group, name):
             entry = registry.find(group, name)
             distributions[f"{group}: {entry.name}"] = (
@@ -122,5 +178,6 @@ def record(experiment: Experiment, **choices: Any) -> RunRecord:
         draws=experiment.trainer.batches.digests(settings.image_size),
         notes=tuple(experiment.notes),
         warnings=tuple(experiment.warnings),
-        **choices,
+        auto=auto,
+        minutes=minutes,
     )

@@ -1,9 +1,10 @@
-"""Going on with a run that was stopped, or with one that shall become longer."""
+"""Resume a run that was interrupted, or train a finished one longer."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,15 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import at_home, drop_partial
-from ssl_toolkit.interrupts import Interrupts, handled
+from ssl_toolkit.interrupts import handled
 from ssl_toolkit.locking import hold
-from ssl_toolkit.runs.data_check import check_data, find_data
+from ssl_toolkit.runs.check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import truncate_metrics
 from ssl_toolkit.runs.record import Change
-from ssl_toolkit.runs.spawn import launch
 from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
-from ssl_toolkit.runs.workers import prepare_all, shared
+from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
 from ssl_toolkit.text import display_path
 
 State = dict[str, Any]
@@ -50,13 +50,13 @@ def resume(
 
     Args:
         run: folder of the run.
-        data: where its images are now, if they were moved; the same ones as before.
-        steps: steps in all, to train longer than was asked at first. The configuration and the
-            record say so from then on. Values that were chosen by the number of steps at the
-            start stay (decay of the average, BatchNorm's momentum, when is evaluated and saved);
-            schedules and ramps that are shares of the steps follow the new number from here on.
+        data: path to its images, if they were moved; their content must be the same.
+        steps: total steps, to train longer than before. The configuration and the record are
+            updated. Values chosen by the number of steps at the start stay (decay of the average,
+            BatchNorm's momentum, intervals of evaluations and checkpoints); schedules and ramps
+            that are shares of the steps follow the new number from here on.
         devices: processes that share each batch from now on; None for as many as before. The record
-            says so; another number of parts changes the order of sums, and what BatchNorm sees.
+            is updated; another number changes the order of sums, and what BatchNorm sees.
         time_limit: minutes after which to save and stop this time; None for that of the
             configuration, which stays as it is.
         console: as for `train`.
@@ -65,29 +65,33 @@ def resume(
         ModelError: the folder is not that of a run, another process uses it, or none of its
             checkpoints can be used.
         ConfigError: its configuration was changed, or it has done as many steps already.
-        UserError: its data is not there any more, or not the same.
+        UserError: its data is not found, or has changed.
         TrainingError: as `train`.
     """
     console = console or Console(quiet=True)
     path, moved = at_home(run), None if data is None else at_home(data)
     if under_launcher():
         with init_process_group() as processes:
-            return shared(
+            return run_with_workers(
                 processes,
-                lambda: lead_on(path, processes, moved, steps, time_limit, console=console),
+                lambda: resume_as_main(path, processes, moved, steps, time_limit, console=console),
             )
     folder = RunFolder(path)
-    if outcome := _over(folder, moved, steps, console):
-        return outcome
+    if result := _already_finished(folder, moved, steps, console):
+        return result
     count = devices or folder.read_config().settings.devices
     if count > 1:
-        order = {"resume": str(path), "data": None if moved is None else str(moved)}
-        asked = {"steps": steps, "time_limit": time_limit}
-        return launch(order | asked | console.kind(), count, str(path))
-    return lead_on(path, ProcessGroup(), moved, steps, time_limit, console=console)
+        options = {
+            "run": str(path),
+            "data": None if moved is None else str(moved),
+            "steps": steps,
+            "time_limit": time_limit,
+        }
+        return start_workers("resume", options, console, count, str(path))
+    return resume_as_main(path, ProcessGroup(), moved, steps, time_limit, console=console)
 
 
-def lead_on(
+def resume_as_main(
     path: Path,
     processes: ProcessGroup,
     data: Path | None = None,
@@ -96,23 +100,24 @@ def lead_on(
     *,
     console: Console,
 ) -> RunResult:
-    """`resume` in the first process of a run; the arguments and errors are the same."""
+    """`resume` in the main process of a run; the arguments and errors are the same."""
     folder = RunFolder(path)
     with handled() as interrupts:
-        if outcome := _over(folder, data, steps, console):
-            return outcome
+        if result := _already_finished(folder, data, steps, console):
+            return result
         with hold(path):
-            # Another process may have ended it before this one had the lock.
-            if outcome := _over(folder, data, steps, console):
-                return outcome
+            # Another process may have finished it before this one had the lock.
+            if result := _already_finished(folder, data, steps, console):
+                return result
             drop_partial(path)
-            return _go_on(folder, processes, data, steps, time_limit, console, interrupts)
+            experiment = _resume(folder, processes, data, steps, time_limit, console)
+            return finish(experiment, folder, console, interrupts)
 
 
-def _over(
+def _already_finished(
     folder: RunFolder, data: Path | None, steps: int | None, console: Console
 ) -> RunResult | None:
-    """How the run ended, if nothing is left to do."""
+    """Return the result of a run that has no steps left."""
     summary, path = folder.read_summary(), folder.path
     more = steps not in (None, summary.steps) and not summary.fitted
     if summary.status != "completed" or more:
@@ -120,59 +125,55 @@ def _over(
     if data is not None:
         check_data(folder, find_data(folder, data), data)
     console.say(f"{path}: finished already; nothing to do", important=True)
-    return RunResult(path, summary)
+    return RunResult(folder=path, summary=summary)
 
 
-def _go_on(
+def _resume(
     folder: RunFolder,
     processes: ProcessGroup,
     data: Path | None,
     steps: int | None,
     time_limit: float | None,
     console: Console,
-    interrupts: Interrupts,
-) -> RunResult:
+) -> Experiment:
+    """Return the experiment in the state of its last checkpoint, and update the run's files."""
     summary, config = folder.read_summary(), folder.read_config()
-    state, used, warning = _newest(folder, summary)
-    asked = {} if steps is None else {"steps": steps}
+    state, checkpoint, warning = _newest(folder, summary)
+    requested = {} if steps is None else {"steps": steps}
     if processes.size != config.settings.devices:
-        asked["devices"] = processes.size
-    config, changes = _checked(folder, config, state, asked)
-    reopened = folder.reopen(data)
-    reopened = replace(reopened, settings=reopened.settings.model_copy(update=asked))
-    # The folder keeps the configuration of its start, whatever the data was opened with.
-    experiment = replace(
-        prepare_all(reopened, processes, console), config=_limited(config, time_limit)
-    )
+        requested["devices"] = processes.size
+    changes = _requested_changes(folder, config, state, requested)
+    experiment = prepare_all(_updated(folder.reopen(data), requested), processes, console)
+    # The folder keeps the configuration of its start, wherever the data is now.
+    config = _updated(config, requested)
+    limit = {} if time_limit is None else {"time_limit": time_limit}
+    experiment = replace(experiment, config=_updated(config, limit))
     check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
     if state is not None:
-        _take_up(experiment.trainer, state, used)
-    if used != folder.last and state is not None:
-        os.replace(used, folder.last)  # else the damaged one would become the one before
+        _load_state(experiment.trainer, state, checkpoint)
+        if checkpoint != folder.last:
+            os.replace(checkpoint, folder.last)  # else the damaged one would become the previous
     truncate_metrics(folder.metrics, experiment.trainer.step)
     console.log_to(folder.log)
     if warning:
         console.warn(warning)
-    if moved := _moved(folder, experiment):
-        changes += moved
-        console.warn("this run computes otherwise from here on; its result will differ a little")
+    if hardware := _hardware_changes(folder, experiment):
+        changes += hardware
+        console.warn("the hardware or precision has changed; the result will differ a little")
     if changes:
         _record(folder, config, changes)
     for change in changes:
         console.say(f"{change.key}: {change.after} instead of {change.before}", important=True)
     progress = f"{experiment.trainer.step} of {config.settings.steps}"
     console.say(f"resuming after step {progress}", important=True)
-    folder.predictions.unlink(missing_ok=True)  # of the weights it was stopped with
+    folder.predictions.unlink(missing_ok=True)  # those of the weights at the interruption
     summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
-    return finish(experiment, folder, console, interrupts)
+    return experiment
 
 
-def _limited(config: ResolvedConfig, minutes: float | None) -> ResolvedConfig:
-    """The configuration for this time, with another time limit if one was given."""
-    if minutes is None:
-        return config
-    return replace(config, settings=config.settings.model_copy(update={"time_limit": minutes}))
+def _updated(config: ResolvedConfig, update: dict[str, Any]) -> ResolvedConfig:
+    return replace(config, settings=config.settings.model_copy(update=update))
 
 
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:
@@ -184,7 +185,7 @@ def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path,
     )
     if not kept_checkpoints(folder.last):
         if trained:
-            raise ModelError(f"{display_path(folder.last)}: its checkpoints are gone; {again}")
+            raise ModelError(f"{display_path(folder.last)}: checkpoint not found; {again}")
         return None, folder.last, ""
     try:
         return load_newest(folder.last)
@@ -192,83 +193,80 @@ def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path,
         raise ModelError(f"{error}; {again}") from error
 
 
-def _checked(
-    folder: RunFolder, config: ResolvedConfig, state: State | None, asked: dict[str, int]
-) -> tuple[ResolvedConfig, list[Change]]:
-    """The configuration to go on with, and the changes that were asked for.
+def _requested_changes(
+    folder: RunFolder, config: ResolvedConfig, state: State | None, requested: dict[str, int]
+) -> list[Change]:
+    """Return the changes by the arguments; refuse changes in the file of the configuration.
 
     Args:
         folder: of the run.
-        config: that is in it.
+        config: in the folder.
         state: of the last checkpoint.
-        asked: keys that shall have another value from now on.
+        requested: new values by key.
 
     Raises:
-        ConfigError: names the keys that were changed otherwise.
+        ConfigError: names the keys that were changed in the file.
     """
     done = 0 if state is None else state["step"]
-    started = config.tree() if state is None else state.get("config", config.tree())
-    was = dict(flatten(started))
-    steps = asked.get("steps")
+    steps = requested.get("steps")
     if steps is not None and steps < max(done, 1):
         raise ConfigError(
             f"--steps {steps}: {display_path(folder.path)} has done {done} steps already; give more"
         )
     now = dict(flatten(config.tree()))
-    agreed = {
+    before = now if state is None else dict(flatten(state.get("config", config.tree())))
+    recorded = {
         change.key: change.after
         for change in folder.read_record().changes
         if change.key in RECORDED_ON_RESUME
     }
-    agreed |= {key: now[key] for key in asked}
-    changes = [
-        Change(key=key, before=now[key], after=value, after_step=done)
-        for key, value in asked.items()
-        if now[key] != value
-    ]
+    recorded |= {key: now[key] for key in requested}
     messages = [
-        f"{key} is {now.get(key)!r}, was {was.get(key)!r}"
-        for key in sorted(was.keys() | now.keys())
-        if key not in FREE_ON_RESUME | MOVED_ON_RESUME  # images may move; what they hold is checked
-        and now.get(key) not in (was.get(key), agreed.get(key, was.get(key)))
+        f"{key} is {now.get(key)!r}, was {before.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if key not in FREE_ON_RESUME | MOVED_ON_RESUME  # moved images are checked by content
+        and now.get(key) not in (before.get(key), recorded.get(key, before.get(key)))
     ]
     if messages:
         raise ConfigError(
             f"{display_path(folder.config)} was changed since the run started: "
             f"{'; '.join(messages)}; restore it, or start a new run with `ssl-toolkit run --config "
-            f"{display_path(folder.config)} "
-            "--output NEW` (more steps alone: resume --steps N)"
+            f"{display_path(folder.config)} --output NEW` (more steps alone: resume --steps N)"
         )
-    return replace(config, settings=config.settings.model_copy(update=asked)), changes
+    return _changes(now, requested, done)
 
 
-def _moved(folder: RunFolder, experiment: Experiment) -> list[Change]:
-    """Return the changes of device and precision since the run was last started or resumed."""
-    made, step = folder.read_record(), experiment.trainer.step
-    was = {"device": made.device, "precision": made.precision}
-    was |= {change.key: change.after for change in made.changes}
-    now = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], step: int) -> list[Change]:
     return [
-        Change(key=key, before=was[key], after=value, after_step=step)
-        for key, value in now.items()
-        if _unnumbered(was[key]) != _unnumbered(value)
+        Change(key=key, before=before[key], after=value, after_step=step)
+        for key, value in after.items()
+        if _unnumbered(before[key]) != _unnumbered(value)
     ]
 
 
-def _unnumbered(device: str) -> str:
-    """Another GPU of the same name is no change."""
-    return re.sub(r"^cuda:\d+", "cuda", device)
+def _hardware_changes(folder: RunFolder, experiment: Experiment) -> list[Change]:
+    """Return the changes of device and precision since the last start or resume."""
+    record = folder.read_record()
+    before = {"device": record.device, "precision": record.precision}
+    before |= {change.key: change.after for change in record.changes}
+    now = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
+    return _changes(before, now, experiment.trainer.step)
+
+
+def _unnumbered(value: Any) -> Any:
+    """Return a device without its index: another GPU of the same name is no change."""
+    return re.sub(r"^cuda:\d+", "cuda", value) if isinstance(value, str) else value
 
 
 def _record(folder: RunFolder, config: ResolvedConfig, changes: list[Change]) -> None:
-    """Write changes down; killed in between, the same command does it again."""
-    made = folder.read_record()
+    """Write the changes to the files; after a kill in between, the same command repeats it."""
+    record = folder.read_record()
     yaml.write(folder.config, config.tree())
-    update = {"fingerprint": config.fingerprint(), "changes": (*made.changes, *changes)}
-    made.model_copy(update=update).write(folder.record)
+    update = {"fingerprint": config.fingerprint(), "changes": (*record.changes, *changes)}
+    record.model_copy(update=update).write(folder.record)
 
 
-def _take_up(trainer: Trainer, state: State, path: Path) -> None:
+def _load_state(trainer: Trainer, state: State, path: Path) -> None:
     try:
         trainer.load_state_dict(state)
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,16 +126,15 @@ Results = dict[str, Scores | None]
 """Scores by part, None for an empty one."""
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """The end of a run, as `train` and `resume` return it."""
+class RunResult(Part):
+    """The result of a run, as `train` and `resume` return it."""
 
     folder: Path
     """The folder of the run."""
     summary: RunSummary
     """Status and results, as in ``summary.json``."""
     signal: str = ""
-    """The signal that ended it early, such as ``SIGINT``; empty for none."""
+    """Name of the signal that ended it early, such as ``SIGINT``."""
 
     @property
     def status(self) -> Status:

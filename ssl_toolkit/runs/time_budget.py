@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import AUTO, RunConfig
-from ssl_toolkit.config.roles import OPEN_VALUES
+from ssl_toolkit.config.roles import FREE_ON_RESUME, OPEN_VALUES
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.auto import resolve_auto, stand_in
-from ssl_toolkit.runs.folder import RunFolder, check_same
+from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.pace import brief, roughly
+from ssl_toolkit.runs.record import AutoChoice, MinutesChoice
 from ssl_toolkit.runs.speeds import Speeds, count_images, measure_speeds
+from ssl_toolkit.text import display_path
 
 USED = 0.9
 """Share of the time that is planned for; the rest is for what is not measured."""
@@ -34,50 +37,36 @@ LEAST_VIEWS = 4
 """A larger size is taken if the features of so many views fit; more of them gain less."""
 LEAST_STEPS = 10
 """Fewer steps are refused."""
+FROM_DATA = "labeled_in_pool"
+"""The key that only the data determines: None in a configuration before its run."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What fits into the time."""
+def describe(fit: MinutesChoice, larger: tuple[int, float] | None) -> str:
+    """Return the choice and its reason in one line.
 
-    image_size: int
-    steps: int | None
-    """None where a head is fitted at once."""
-    feature_views: int | None
-    """None where steps don't draw from features."""
-    image_seconds: float | None
-    """Measured, for the features of an image."""
-    step_seconds: float | None
-    """Measured."""
-    expected_seconds: float
-    """Of all that is left to do."""
-    enough: bool
-    """Whether it trains long enough to prefer it to a smaller image size."""
-
-    def line(self, minutes: float, larger: tuple[int, float] | None) -> str:
-        """What was chosen and why.
-
-        Args:
-            minutes: that were given.
-            larger: the next larger size and the seconds that it would take.
-        """
-        chosen = [f"{self.image_size} px"]
-        if self.feature_views is not None:
-            chosen.append(f"{self.feature_views} view" + "s" * (self.feature_views != 1))
-        if self.steps is not None:
-            chosen.append(f"{self.steps:,} steps")
-        found = [
-            f"{brief(taken)} {what}"
-            for taken, what in ((self.image_seconds, "an image"), (self.step_seconds, "a step"))
-            if taken is not None
-        ]
-        why = f"measured {', '.join(found)}" if found else "features are there"
-        if larger is not None:
-            why += f"; {larger[0]} px would take about {roughly(larger[1])}"
-        return f"--minutes {minutes:g}: {', '.join(chosen)} ({why})"
+    Args:
+        fit: the choice.
+        larger: the next larger size and the seconds that it would take.
+    """
+    parts = [f"{fit.image_size} px"]
+    if fit.feature_views is not None:
+        parts.append(f"{fit.feature_views} view" + "s" * (fit.feature_views != 1))
+    if fit.steps is not None:
+        parts.append(f"{fit.steps:,} steps")
+    times = [
+        f"{brief(seconds)} per {what}"
+        for seconds, what in ((fit.image_seconds, "image"), (fit.step_seconds, "step"))
+        if seconds is not None
+    ]
+    reason = f"measured {', '.join(times)}" if times else "the features are cached"
+    if larger is not None:
+        reason += f"; {larger[0]} px would take about {roughly(larger[1])}"
+    return f"--minutes {fit.minutes:g}: {', '.join(parts)} ({reason})"
 
 
-def resolve_minutes(config: RunConfig, console: Console) -> tuple[RunConfig, dict[str, Any]]:
+def resolve_minutes(
+    config: RunConfig, console: Console
+) -> tuple[RunConfig, AutoChoice | None, MinutesChoice | None]:
     """Choose what ``algo: auto`` and ``minutes`` leave open.
 
     Args:
@@ -85,8 +74,7 @@ def resolve_minutes(config: RunConfig, console: Console) -> tuple[RunConfig, dic
         console: where it is said what was chosen.
 
     Returns:
-        The configuration to run, and what ``record.json`` says of the choices: under ``auto`` and
-        ``minutes``, None for none.
+        The configuration to run, and the choices; None for one that the configuration makes.
 
     Raises:
         UserError: what `prepare` raises, or the time is too short.
@@ -94,7 +82,7 @@ def resolve_minutes(config: RunConfig, console: Console) -> tuple[RunConfig, dic
     minutes = config.settings.minutes
     if minutes is None:
         config, choice = resolve_auto(config, console.say, console.reading)
-        return config, {"auto": choice, "minutes": None}
+        return config, choice, None
     if config.settings.devices > 1:
         raise ConfigError(
             f"--minutes {minutes:g}: steps of {config.settings.devices} processes are not measured;"
@@ -110,52 +98,63 @@ def resolve_minutes(config: RunConfig, console: Console) -> tuple[RunConfig, dic
         config = _with(config, image_size=size, feature_views=first_fit.feature_views)
         left = started + SHARE * given - time.monotonic()
         config, choice = resolve_auto(config, console.say, console.reading, max(0.0, left))
-        ready = bool(choice and choice["trials"])
+        ready = bool(choice and choice.trials)
         fit, _ = fitting.fit(config, started + USED * given, ready=ready)
         if fit.image_seconds is None:
-            fit = replace(fit, image_seconds=first_fit.image_seconds)
+            fit = fit.model_copy(update={"image_seconds": first_fit.image_seconds})
     else:
         fit, larger = fitting.fit(config, started + USED * given)
-    console.say(fit.line(minutes, larger), important=True)
-    return with_fit(config, asdict(fit)), {
-        "auto": choice,
-        "minutes": {"minutes": minutes, **asdict(fit)},
-    }
+    console.say(describe(fit, larger), important=True)
+    return with_fit(config, fit), choice, fit
 
 
-def check_chosen(folder: RunFolder, config: RunConfig) -> None:
-    """As `check_same`; the run in the folder has what was chosen when it started.
+def check_same_config(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse a folder whose run has another configuration, wherever its output is.
 
     Args:
-        folder: of a run.
+        folder: of a run, which has made its choices for ``auto`` and ``minutes``.
         config: validated.
 
     Raises:
-        ConfigError: as `check_same`.
+        ConfigError: names the keys that differ, with both values.
     """
-    found = folder.read_record()
-    config = stand_in(config, found.auto)
-    fit = found.minutes
-    if fit is not None and fit["minutes"] == config.settings.minutes:
-        config = with_fit(config, fit)
-    check_same(folder, resolve_config(config)[0])
+    record = folder.read_record()
+    config = stand_in(config, record.auto)
+    if record.minutes is not None and record.minutes.minutes == config.settings.minutes:
+        config = with_fit(config, record.minutes)
+    stored = dict(flatten(folder.read_config().tree()))
+    skipped = {*FREE_ON_RESUME, "devices"}  # each start or resume sets them
+    wanted = {k: v for k, v in flatten(resolve_config(config)[0].tree()) if k not in skipped}
+    if wanted[FROM_DATA] is None:
+        del wanted[FROM_DATA]
+    messages = [
+        f"{key} is {stored.get(key)!r} there, {value!r} here"
+        for key, value in wanted.items()
+        if stored.get(key) != value
+    ]
+    if messages:
+        raise ConfigError(
+            f"{display_path(folder.path)}: the run there has another configuration: "
+            f"{'; '.join(messages)}"
+        )
 
 
-def with_fit(config: RunConfig, fit: Mapping[str, Any]) -> RunConfig:
-    """The configuration with what was chosen for its ``minutes``, which are then done with."""
-    steps = config.settings.steps if fit["steps"] is None else fit["steps"]
-    made = _with(config, image_size=fit["image_size"], feature_views=fit["feature_views"])
-    update = {"steps": steps, "minutes": None}
-    return replace(made, settings=made.settings.model_copy(update=update))
+def with_fit(config: RunConfig, fit: MinutesChoice) -> RunConfig:
+    """Return the configuration with the choices in place of ``minutes``."""
+    steps = config.settings.steps if fit.steps is None else fit.steps
+    config = _with(config, image_size=fit.image_size, feature_views=fit.feature_views)
+    return replace(config, settings=_updated(config, steps=steps, minutes=None))
 
 
 def _with(config: RunConfig, *, image_size: int | None, feature_views: int | None) -> RunConfig:
-    settings = config.settings
-    model = settings.model
+    model = config.settings.model
     if feature_views is not None:
         model = model.model_copy(update={"feature_views": feature_views})
-    update = {"image_size": image_size, "model": model}
-    return replace(config, settings=settings.model_copy(update=update))
+    return replace(config, settings=_updated(config, image_size=image_size, model=model))
+
+
+def _updated(config: RunConfig, **update: Any) -> Settings:
+    return config.settings.model_copy(update=update)
 
 
 class Fitting:
@@ -174,7 +173,7 @@ class Fitting:
 
     def fit(
         self, config: RunConfig, deadline: float, *, ready: bool = False
-    ) -> tuple[Fit, tuple[int, float] | None]:
+    ) -> tuple[MinutesChoice, tuple[int, float] | None]:
         """The best that ends by a time.
 
         Args:
@@ -204,7 +203,7 @@ class Fitting:
                 elif hoped.enough:  # no size of this backbone
                     continue
                 else:
-                    found = replace(found, enough=False)
+                    found = found.model_copy(update={"enough": False})
             if found.enough or size == smallest:
                 break
             larger = size, found.expected_seconds
@@ -220,7 +219,7 @@ class Fitting:
                 return size, speeds
         raise AssertionError(sizes)
 
-    def _plan(self, config: RunConfig, size: int, speeds: Speeds, deadline: float) -> Fit:
+    def _plan(self, config: RunConfig, size: int, speeds: Speeds, deadline: float) -> MinutesChoice:
         """What fits at one size; the least that makes sense where nothing does."""
         counts, settings = self._counts, config.settings
         left = deadline - time.monotonic()
@@ -229,7 +228,16 @@ class Fitting:
         costs = speeds.costs
         image_seconds = speeds.plain or None
         if costs is None:
-            return Fit(size, None, None, image_seconds, None, fixed, fixed <= left)
+            return MinutesChoice(
+                minutes=settings.minutes or 0.0,
+                image_size=size,
+                steps=None,
+                feature_views=None,
+                image_seconds=image_seconds,
+                step_seconds=None,
+                expected_seconds=fixed,
+                enough=fixed <= left,
+            )
         fixed += (counts.validation + counts.test) * speeds.predict
         view = counts.trained * speeds.view
         most_views = settings.model.feature_views
@@ -250,20 +258,26 @@ class Fitting:
         if view and spare > 0:
             views = min(most_views, least_views + int(spare / view))
         expected = fixed + views * view + total(steps if enough else wanted)
-        return Fit(
-            size, steps, views if view else None, image_seconds, costs.step, expected, enough
+        return MinutesChoice(
+            minutes=settings.minutes or 0.0,
+            image_size=size,
+            steps=steps,
+            feature_views=views if view else None,
+            image_seconds=image_seconds,
+            step_seconds=costs.step,
+            expected_seconds=expected,
+            enough=enough,
         )
 
-    def _refuse_too_little(self, config: RunConfig, fit: Fit, left: float) -> None:
+    def _refuse_too_little(self, config: RunConfig, fit: MinutesChoice, left: float) -> None:
         wanted = _steps_asked(config)
         if fit.steps is not None and fit.steps >= (wanted or LEAST_STEPS):
             return
-        given = config.settings.minutes or 0.0
-        least = given + max(fit.expected_seconds - left, 6) / 60 / self._share
+        least = fit.minutes + max(fit.expected_seconds - left, 6) / 60 / self._share
         what = f"{wanted:,} steps" if wanted and fit.steps is not None else "training"
         raise ConfigError(
-            f"--minutes {given:g}: at {fit.image_size} px {what} with the {self._counts.all:,} "
-            f"images would take about {roughly(fit.expected_seconds)}; give at least --minutes "
+            f"--minutes {fit.minutes:g}: at {fit.image_size} px {what} with the "
+            f"{self._counts.all:,} images would take about {roughly(fit.expected_seconds)}; give at least --minutes "
             f"{math.ceil(10 * least) / 10:.1f}, a smaller --backbone or fewer images"
         )
 
@@ -285,8 +299,8 @@ def _steps_asked(config: RunConfig) -> int | None:
 
 
 def _eval_every(config: RunConfig, steps: int) -> int:
-    settings = config.settings.model_copy(update={"steps": max(1, steps)})
-    return resolve_config(replace(config, settings=settings))[0].settings.eval_every
+    config = replace(config, settings=_updated(config, steps=max(1, steps)))
+    return resolve_config(config)[0].settings.eval_every
 
 
 def _own_size(config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""A run from its configuration to its finished folder; and going on with one that was stopped."""
+"""Train a run from its configuration to its finished folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.loading import AUTO, Layer, RunConfig, plain_tree, validate
+from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate
 from ssl_toolkit.config.locations import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.readers.in_memory import Images, LabeledImages, Labels, write_data
@@ -27,16 +27,12 @@ from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_json
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import finish
-from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.output_folder import Output
-from ssl_toolkit.runs.record import record
-from ssl_toolkit.runs.resume import lead_on, resume
-from ssl_toolkit.runs.spawn import launch
+from ssl_toolkit.runs.folder import Output, RunFolder
+from ssl_toolkit.runs.record import AutoChoice, MinutesChoice, make_record
+from ssl_toolkit.runs.resume import resume_as_main
 from ssl_toolkit.runs.summary import RunResult, counts, summary_of
-from ssl_toolkit.runs.time_budget import check_chosen, resolve_minutes
-from ssl_toolkit.runs.workers import prepare_all, shared
-
-__all__ = ["RunResult", "is_started", "resume", "train"]
+from ssl_toolkit.runs.time_budget import check_same_config, resolve_minutes
+from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
 
 
 def train(
@@ -48,29 +44,29 @@ def train(
     validation: LabeledImages | None = None,
     test: LabeledImages | None = None,
     overwrite: bool = False,
-    proceed: bool = False,
+    resume: bool = False,
     console: Console | None = None,
 ) -> RunResult:
-    """Do what ``ssl-toolkit run`` does, on the data that `config` names or that are given here.
+    """Train as ``ssl-toolkit run`` does, on the data of `config` or on images in memory.
 
-    Images that are given are written beside the folder of the run as a file of the name
-    ``given-HASH``, and ``data`` of the configuration names it: resuming and evaluating need it.
+    Images in memory are written next to the folder of the run as a file ``given-HASH``, which
+    ``data`` of the configuration names: resuming and evaluating need it.
 
     Args:
         config: a validated configuration, a tree of keys as in a ``--config`` file, or the path
-            of such a file.
+            to such a file.
         images: an array (N, H, W, 3) or (N, H, W), uint8 or float in [0, 1]; a tensor (N, 3, H, W);
-            a list of paths, images of Pillow's, arrays and tensors, of any sizes; a map-style data
-            set of torch's, its items images or pairs (image, label); or features (N, D).
-        labels: (N,) whole numbers or texts, -1 or None for an image without label, which joins the
+            a list of paths, Pillow images, arrays and tensors, of any sizes; a map-style torch data
+            set of images or pairs (image, label); or features (N, D).
+        labels: (N,) integers or strings, -1 or None for an image without label, which joins the
             unlabeled ones.
         unlabeled: more images, without labels.
         validation: a pair (images, labels), or a data set of pairs; likewise `test`.
-        test: never learned from.
-        overwrite: whether a run that is in the output folder may be replaced.
-        proceed: resume a run of this very configuration that is in the output folder, and
-            leave a finished one as it is; so the call may be repeated until it succeeds.
-        console: where the course is shown; None shows warnings and the results only. The log gets
+        test: never used for training.
+        overwrite: replace a run in the output folder.
+        resume: resume a run of this configuration in the output folder, and leave a finished one
+            as it is; so the call can be repeated until it succeeds.
+        console: shows the progress; None shows only warnings and results. The log contains
             everything.
 
     Returns:
@@ -81,22 +77,29 @@ def train(
         TrainingError: a loss or weight was not finite; the summary says ``failed``.
     """
     if images is not None:
-        checked = _check_given(_layer(config), overwrite=overwrite, proceed=proceed)
-        layer = _with_data(checked, images, labels, unlabeled, validation, test)
-        config = validate([layer])
-    elif any(given is not None for given in (labels, unlabeled, validation, test)):
+        layer = _layer(config)
+        _check_output(layer, overwrite=overwrite, resume=resume)
+        config = validate([_with_images(layer, images, labels, unlabeled, validation, test)])
+    elif any(value is not None for value in (labels, unlabeled, validation, test)):
         raise ConfigError("labels, unlabeled, validation and test go with images=")
     elif not isinstance(config, RunConfig):
         config = validate([_layer(config)])
     console = console or Console(quiet=True)
-    if config.settings.devices > 1 and not under_launcher():
-        order = {"config": config.tree(), "overwrite": overwrite, "proceed": proceed}
-        return launch(order | console.kind(), config.settings.devices, config.settings.output)
+    settings = config.settings
+    if settings.devices > 1 and not under_launcher():
+        options = {"config": config.tree(), "overwrite": overwrite, "resume": resume}
+        return start_workers("train", options, console, settings.devices, settings.output)
     with init_process_group() as processes:
-        config = _shared_out(config, processes.size)
-        return shared(
+        if settings.devices not in (1, processes.size):
+            raise ConfigError(
+                f"--devices {settings.devices}: {processes.size} processes were started; leave it "
+                "out"
+            )
+        shared = settings.model_copy(update={"devices": processes.size})
+        config = replace(config, settings=shared)
+        return run_with_workers(
             processes,
-            lambda: _lead(config, processes, overwrite, proceed or restarted(), console),
+            lambda: _train_as_main(config, processes, overwrite, resume or restarted(), console),
         )
 
 
@@ -108,78 +111,73 @@ def _layer(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> La
     return Layer("configuration", tree)
 
 
-def _check_given(layer: Layer, *, overwrite: bool, proceed: bool) -> Layer:
-    """Refuse what is wrong with the keys of a run on images that are given, before a write."""
+def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> None:
+    """Refuse wrong keys and outputs of a run on images in memory, before they are written."""
     for key in ("data", "dataset", "root"):
         if layer.tree.get(key) is not None:
-            raise ConfigError(f"{layer.origin}: {key} and images= are both given; leave one out")
+            raise ConfigError(f"{layer.origin}: {key} and images= exclude each other; drop one")
     settings = validate([Layer(layer.origin, layer.tree | {"data": "images="})]).settings
-    if not proceed:
+    if not resume:
         with Output(settings, overwrite=overwrite):
             pass
-    return layer
 
 
-def _with_data(layer: Layer, images: Images, *given: Any) -> Layer:
-    """The keys with ``data`` for images that are given, which are written for it."""
-    labels, unlabeled, validation, test = given
+def _with_images(
+    layer: Layer,
+    images: Images,
+    labels: Labels | None,
+    unlabeled: Images | None,
+    validation: LabeledImages | None,
+    test: LabeledImages | None,
+) -> Layer:
+    """Write images in memory to a file, and return the keys with its path."""
     output = layer.tree.get("output")
     folder = Path(output).parent if output else Path("runs")
     try:
-        made = write_data(
+        data = write_data(
             folder, images, labels, unlabeled=unlabeled, validation=validation, test=test
         )
     except OSError as error:
         raise ModelError(f"{error.filename or folder}: {error.strerror or error}") from error
-    keys: dict[str, Any] = {"data": str(made.path)}
-    if made.root is not None:
-        keys["root"] = str(made.root)
-    if layer.tree.get("classes") is None and len(made.classes) > 1:
-        keys["classes"] = list(made.classes)
+    keys: dict[str, Any] = {"data": str(data.path)}
+    if data.root is not None:
+        keys["root"] = str(data.root)
+    if layer.tree.get("classes") is None and len(data.classes) > 1:
+        keys["classes"] = list(data.classes)
     return Layer(layer.origin, layer.tree | keys)
 
 
-def _lead(
-    config: RunConfig, processes: ProcessGroup, overwrite: bool, proceed: bool, console: Console
+def _train_as_main(
+    config: RunConfig, processes: ProcessGroup, overwrite: bool, resume: bool, console: Console
 ) -> RunResult:
-    if proceed and is_started(config):
-        return lead_on(Path(str(config.settings.output)), processes, console=console)
+    if resume and is_started(config):
+        return resume_as_main(Path(str(config.settings.output)), processes, console=console)
     for name in config.settings.loggers:
         registry.require_packages("loggers", name)
     with (
         handled() as interrupts,
-        Output(config.settings, overwrite=overwrite, restart=proceed) as output,
+        Output(config.settings, overwrite=overwrite, restart=resume) as output,
     ):
-        choices: dict[str, Any] = {"auto": None, "minutes": None}
-        if config.settings.algo == AUTO or config.settings.minutes is not None:
-            config, choices = resolve_minutes(config, console)
+        config, auto, minutes = resolve_minutes(config, console)
         experiment = prepare_all(config, processes, console)
-        folder = output.make(experiment.config.settings)
-        _begin(experiment, folder, console, choices)
+        folder = output.create(experiment.config.settings)
+        _write_start(experiment, folder, console, auto, minutes)
         processes.broadcast({"state": None})
         return finish(experiment, folder, console, interrupts)
 
 
-def _shared_out(config: RunConfig, size: int) -> RunConfig:
-    """The configuration with the number of processes that were started."""
-    if config.settings.devices not in (1, size):
-        raise ConfigError(
-            f"--devices {config.settings.devices}: {size} processes were started; leave it out"
-        )
-    return replace(config, settings=config.settings.model_copy(update={"devices": size}))
-
-
-def _begin(
+def _write_start(
     experiment: Experiment,
     folder: RunFolder,
     console: Console,
-    choices: dict[str, Any],
+    auto: AutoChoice | None,
+    minutes: MinutesChoice | None,
 ) -> None:
-    """Write what is known before the first step; if that fails, nothing is left."""
+    """Write the files of a run before its first step; remove all if that fails."""
     try:
         console.log_to(folder.log)
         yaml.write(folder.config, experiment.config.tree())
-        record(experiment, **choices).write(folder.record)
+        make_record(experiment, auto, minutes).write(folder.record)
         save_split(folder.split, experiment.table, experiment.split, experiment.content)
         if experiment.leaks:
             write_json(folder.leaks, experiment.leaks.content(experiment.table))
@@ -194,18 +192,18 @@ def _begin(
 
 
 def is_started(config: RunConfig) -> bool:
-    """Return True if the output folder holds a run of this configuration.
+    """Return True if the output folder contains a run of this configuration.
 
     Raises:
-        ConfigError: no output is given, or the run that is there has another configuration.
-        ModelError: what is there is damaged.
+        ConfigError: no output is set, or the run there has another configuration.
+        ModelError: a file there is damaged.
     """
     if config.settings.output is None:
-        raise ConfigError("--continue resumes the run in a folder; give the folder as --output")
+        raise ConfigError("--continue resumes the run in a folder; set the folder by --output")
     folder = RunFolder(Path(config.settings.output))
     if not folder.summary.exists():
-        return False  # at most the start of a run that ended before there was anything in it
-    check_chosen(folder, config)
+        return False  # at most the start of a run that ended before its first checkpoint
+    check_same_config(folder, config)
     return True
 
 

@@ -1,7 +1,6 @@
 """One of several processes of a run: ``python -m ssl_toolkit.runs.worker_main ORDER``.
 
-Started by `ssl_toolkit.runs.spawn`; the order is a JSON file beside which the first
-process leaves its answer.
+Started by `start_workers`; ORDER is a JSON file. The main process writes its result beside it.
 """
 
 from __future__ import annotations
@@ -9,52 +8,42 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ToolkitError, one_line
-from ssl_toolkit.files import write_json
+from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interrupts import STATUS, end_soon, exit_status
-from ssl_toolkit.runs.spawn import ANSWER
-from ssl_toolkit.runs.train import resume, train
+from ssl_toolkit.runs.resume import resume
+from ssl_toolkit.runs.summary import RunResult
+from ssl_toolkit.runs.train import train
+from ssl_toolkit.runs.workers import ANSWER
 from ssl_toolkit.stdio import protect
 
+FUNCTIONS: dict[str, Callable[..., RunResult]] = {"train": train, "resume": resume}
 
-def main(order: Path) -> int:
-    """Carry the order out; returns the exit status."""
+
+def main(path: Path) -> int:
+    """Carry out an order; return the exit status."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    leads = os.environ["RANK"] == "0"
-    asked: dict[str, Any] = json.loads(order.read_text(encoding="utf-8"))
-    console = Console(quiet=asked["quiet"], verbose=asked["verbose"], silent=asked["silent"])
+    rank = os.environ["RANK"]
+    order = json.loads(path.read_text(encoding="utf-8"))
     try:
-        if "config" in asked:
-            config = validate([Layer("configuration", asked["config"])])
-            keys = {key: asked[key] for key in ("overwrite", "proceed")}
-            outcome = train(config, console=console, **keys)
-        else:
-            data = asked["data"]
-            outcome = resume(
-                Path(asked["resume"]),
-                data=None if data is None else Path(data),
-                steps=asked["steps"],
-                time_limit=asked["time_limit"],
-                console=console,
-            )
+        function = FUNCTIONS[order["function"]]
+        result = function(**order["options"], console=Console(**order["console"]))
     except ToolkitError as error:
-        if leads:
+        if rank == "0":
             content = {"messages": list(error.messages), "status": error.exit_status}
-            write_json(order.with_name(ANSWER), content)
+            write_json(path.with_name(ANSWER), content)
         elif not error.already_reported:
-            print(f"process {os.environ['RANK']}: {one_line(str(error))}", file=sys.stderr)
+            print(f"process {rank}: {one_line(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as error:
         return exit_status(error)
-    if leads:
-        content = {"folder": str(outcome.folder), "summary": outcome.summary.tree()}
-        write_json(order.with_name(ANSWER), content | {"signal": outcome.signal})
-    return STATUS.get(outcome.signal, 0)
+    if rank == "0":
+        write_text(path.with_name(ANSWER), result.model_dump_json())
+    return STATUS.get(result.signal, 0)
 
 
 if __name__ == "__main__":

@@ -1,50 +1,66 @@
-"""A run in several processes: the first one leads, with the files, and the others follow it."""
+"""A run in several processes: the main one leads and writes files, the workers follow it.
+
+``--devices N`` starts all of them on this machine (`start_workers`); torchrun may as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from torch import distributed as dist
 
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.compiling import compile_forwards
-from ssl_toolkit.engine.distributed import Message, ProcessGroup
+from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.engine.plugin_faults import plugin_faults
-from ssl_toolkit.errors import TrainingError
+from ssl_toolkit.errors import ToolkitError, TrainingError, UserError
 from ssl_toolkit.interrupts import handled
+from ssl_toolkit.processes.children import DIE_WITH_PARENT, GRACE, TICK, cores
 from ssl_toolkit.runs.execute import predict_best
-from ssl_toolkit.runs.summary import RunResult, RunSummary
+from ssl_toolkit.runs.summary import RunResult
+
+Process = subprocess.Popen[bytes]
+
+ANSWER = "result.json"
+"""File beside the order with the result of the main process."""
+
+CAUSE = 5.0
+"""Seconds that the other processes get to end by themselves after the first one failed."""
 
 
-def shared(processes: ProcessGroup, lead: Callable[[], RunResult]) -> RunResult:
-    """The outcome of a run that the first process carries out, and all others with it.
+def run_with_workers(processes: ProcessGroup, main: Callable[[], RunResult]) -> RunResult:
+    """Return the result of a run in all of its processes, which all call this.
 
     Args:
-        processes: the processes, all of which call this.
-        lead: carries the run out in the first one, by `prepare_all` and `finish`.
+        processes: of the run.
+        main: carries it out in the main process, by `prepare_all` and `finish`.
 
     Raises:
-        ToolkitError: of the first process, in all of them.
+        ToolkitError: of the main process, in all of them.
     """
     if not processes.is_main:
         with processes.peer_failures():
             return _follow(processes)
     with processes.main_process_section():
-        outcome = lead()
+        result = main()
         if processes.peers_waiting:
-            processes.broadcast(
-                {
-                    "folder": str(outcome.folder),
-                    "summary": outcome.summary.model_dump_json(),
-                    "signal": outcome.signal,
-                }
-            )
-        return outcome
+            processes.broadcast({"result": result.model_dump_json()})
+        return result
 
 
 def prepare_all(config: RunConfig, processes: ProcessGroup, console: Console) -> Experiment:
-    """`prepare` in all processes; called by the first one."""
+    """`prepare` in all processes; called by the main one."""
     processes.broadcast({"config": config.tree()})
     return processes.run_on_all(
         lambda: prepare(config, progress=console.reading, processes=processes)
@@ -54,27 +70,135 @@ def prepare_all(config: RunConfig, processes: ProcessGroup, console: Console) ->
 def _follow(processes: ProcessGroup) -> RunResult:
     with handled() as interrupts:
         message = processes.receive()
-        if "folder" in message:  # nothing was left to do
-            return _outcome(message)
-        config = validate([Layer("configuration of the first process", message["config"])])
-        experiment = processes.run_on_all(lambda: prepare(config, processes=processes))
-        trainer = experiment.trainer
-        if state := processes.receive()["state"]:
-            trainer.load_state_dict(state)
-        trainer.stop = lambda: interrupts.signal
-        trainer.stepped = interrupts.took
-        if trainer.settings.compile:
-            compile_forwards(trainer)
-        faults = plugin_faults(config.settings, TrainingError)
-        with faults, interrupts.patient(), processes.collective_section():
-            if not trainer.fit():
-                predict_best(experiment)
-        return _outcome(processes.receive())
+        if "config" in message:  # else nothing was left to do
+            config = validate([Layer("configuration of the main process", message["config"])])
+            experiment = processes.run_on_all(lambda: prepare(config, processes=processes))
+            trainer = experiment.trainer
+            if state := processes.receive()["state"]:
+                trainer.load_state_dict(state)
+            trainer.stop = lambda: interrupts.signal
+            trainer.stepped = interrupts.took
+            if trainer.settings.compile:
+                compile_forwards(trainer)
+            faults = plugin_faults(config.settings, TrainingError)
+            with faults, interrupts.patient(), processes.collective_section():
+                if not trainer.fit():
+                    predict_best(experiment)
+            message = processes.receive()
+        return RunResult.model_validate_json(message["result"])
 
 
-def _outcome(message: Message) -> RunResult:
-    return RunResult(
-        Path(message["folder"]),
-        RunSummary.model_validate_json(message["summary"]),
-        message["signal"],
+def start_workers(
+    function: str,
+    options: Mapping[str, Any],
+    console: Console,
+    count: int,
+    resumable: str | None,
+) -> RunResult:
+    """Start the processes of a run on this machine, and wait for the result.
+
+    Ctrl-C and SIGTERM are forwarded to all; if one fails, all end.
+
+    Args:
+        function: ``train`` or ``resume``.
+        options: its arguments, in plain types.
+        console: its `console`.
+        count: number of processes.
+        resumable: folder of the run, if known, for a message.
+
+    Raises:
+        ToolkitError: raised in the main process.
+        TrainingError: a process was killed.
+    """
+    with tempfile.TemporaryDirectory() as scratch, handled() as interrupts:
+        path = Path(scratch, "order.json")
+        order = {"function": function, "options": options, "console": console.kind()}
+        path.write_text(json.dumps(order), encoding="utf-8")
+        # This process opens the store on a free port, so that two runs never share one.
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )
+        processes: list[Process] = []
+        try:
+            processes.extend(_start(path, rank, count, store.port) for rank in range(count))
+            killed = _wait(processes)
+        except KeyboardInterrupt:
+            for process in processes:
+                process.send_signal(getattr(signal, interrupts.signal or "SIGINT"))
+            killed = _wait(processes, GRACE)
+        finally:
+            for process in processes:
+                process.kill()  # does nothing after its end
+                process.wait()
+        if killed and not interrupts.signal:
+            folder = resumable or "the run's folder"
+            raise TrainingError(
+                f"{killed}; the last checkpoint is kept, resume with `ssl-toolkit resume {folder}`"
+            )
+        return _result(path.with_name(ANSWER), interrupts.signal)
+
+
+def _start(order: Path, rank: int, count: int, port: int) -> Process:
+    defaults = {
+        "OMP_NUM_THREADS": max(1, cores() // count),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # else torch reports that every parameter had a gradient
+    }
+    command = [sys.executable, "-m", "ssl_toolkit.runs.worker_main", str(order)]
+    if sys.platform == "linux":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may not resolve to this machine
+        command = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
+    places = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,  # the store exists, no worker opens it
+        "TORCHELASTIC_RESTART_COUNT": 0,
+    }
+    environment = {**defaults, **os.environ, **places}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=None if rank == 0 else subprocess.DEVNULL,
+        env={name: str(value) for name, value in environment.items()},
+        start_new_session=True,  # signals of the terminal are forwarded, once
     )
+
+
+def _wait(processes: Sequence[Process], patience: float | None = None) -> str:
+    """Wait until all have ended, `CAUSE` seconds after the first failure at most.
+
+    Args:
+        processes: to wait for.
+        patience: seconds from now on; None until one fails.
+
+    Returns:
+        A message if one was killed, else empty.
+    """
+    deadline = None if patience is None else time.monotonic() + patience
+    while any(process.poll() is None for process in processes):
+        if deadline is None and any(process.returncode for process in processes):
+            deadline = time.monotonic() + CAUSE
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        time.sleep(TICK)
+    for rank, process in enumerate(processes):
+        if process.returncode is not None and process.returncode < 0:
+            name = signal.Signals(-process.returncode).name
+            return f"process {rank} of {len(processes)} was killed by {name}"
+    return ""
+
+
+def _result(path: Path, name: str) -> RunResult:
+    if not path.exists():
+        if name:
+            raise KeyboardInterrupt(name)
+        raise TrainingError("the processes of the run ended without a result; see above")
+    text = path.read_text(encoding="utf-8")
+    answer = json.loads(text)
+    if "messages" in answer:
+        kind: type[ToolkitError] = UserError if answer["status"] == 2 else TrainingError
+        raise kind(answer["messages"])
+    return RunResult.model_validate_json(text)

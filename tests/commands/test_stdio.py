@@ -104,8 +104,7 @@ def test_a_run_survives_closed_output(broken: TextIO, tmp_path: Path) -> None:
 
 def test_a_process_of_a_run_survives_closed_output_too(tmp_path: Path) -> None:
     tree = load_config(flags={"output": "run", "eval_every": 1, "steps": 6}).tree()
-    order = {"config": tree, "overwrite": False, "proceed": False}
-    order |= {"quiet": False, "verbose": False, "silent": False}
+    order = {"function": "train", "options": {"config": tree}, "console": {}}
     (tmp_path / "order.json").write_text(json.dumps(order))
     command = [sys.executable, "-m", "ssl_toolkit.runs.worker_main", "order.json"]
     done = bash(f"{shlex.join(command)} | head -1", cwd=tmp_path, env=os.environ | {"RANK": "0"})

@@ -16,7 +16,7 @@ from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.data.cache.decoded_images import VARIABLE, cache_folder
 from ssl_toolkit.data.sets.local_files import ROOT_VARIABLE, default_root
-from ssl_toolkit.runs.train import resume
+from ssl_toolkit.runs.resume import resume
 
 DIGITS = {"algo": "supervised", "steps": 2, "eval_every": 1, "device": "cpu", "batch_size": 8}
 PLACES = ("data", "root", "weights", "labels", "split", "output")

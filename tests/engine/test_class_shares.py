@@ -17,7 +17,8 @@ from ssl_toolkit.engine.shares import class_shares, estimate_shares, labels_are_
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.runs.health import collapse
-from ssl_toolkit.runs.train import resume, train
+from ssl_toolkit.runs.resume import resume
+from ssl_toolkit.runs.train import train
 
 LABELS = (5,) * 7
 POOL = (141, 14, 8, 11, 7, 242, 74)

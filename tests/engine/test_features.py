@@ -20,7 +20,8 @@ from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.runs.train import resume, train
+from ssl_toolkit.runs.resume import resume
+from ssl_toolkit.runs.train import train
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from in_process import call, refusal
 from ssl_toolkit import Logger, RunInfo, register_logger, registry, train
 from ssl_toolkit.errors import PluginError, TrainingError
 from ssl_toolkit.runs.metrics_log import metric_rows, write_table
-from ssl_toolkit.runs.train import resume
+from ssl_toolkit.runs.resume import resume
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # also where a test imports it first
 
@@ -215,7 +215,7 @@ WANDB = """
 import json, os, sys
 import test_loggers
 from ssl_toolkit import train
-from ssl_toolkit.runs.train import resume
+from ssl_toolkit.runs.resume import resume
 
 test_loggers.stop_at(3)
 config = {**test_loggers.CONFIG, "loggers": ["wandb", "stop"], "group": "mine", "output": "s0"}

@@ -19,7 +19,8 @@ from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.multirun import compare as comparing
 from ssl_toolkit.runs import auto
 from ssl_toolkit.runs.auto import candidates, choose
-from ssl_toolkit.runs.auto_trials import Candidate, Trial, sign_test
+from ssl_toolkit.runs.auto_trials import Trial, cross_validated, sign_test
+from ssl_toolkit.runs.record import Candidate
 from ssl_toolkit.runs.resume import resume
 
 
@@ -48,7 +49,9 @@ def test_the_sign_test_is_exact() -> None:
 
 
 def trial(name: str, right: int, of: int = 30) -> Trial:
-    return Trial(Candidate(name, name), np.ones(of, dtype=bool), np.arange(of) < right, 1.0)
+    return Trial(
+        Candidate(name=name, algorithm=name), np.ones(of, dtype=bool), np.arange(of) < right, 1.0
+    )
 
 
 def test_the_preferred_one_is_kept_unless_another_leads_significantly() -> None:
@@ -105,23 +108,24 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_fold_predicts_the_same_as_a_run_without_the_labels(folder: Path) -> None:
     """The features that all trials share give the hits of a run of its own."""
     given = config(folder, algo="auto")
-    _, choice = choose(given, budget=0)
-    probe = Candidate("linear_probe", "linear_probe")
+    probe = Candidate(name="linear_probe", algorithm="linear_probe")
     experiment = prepare(auto.with_candidate(given, probe))
-    (kept, held_out), *_ = auto._folds(experiment)
+    experiment.trainer.start()
+    folds = list(auto._folds(experiment))
+    trial = cross_validated(experiment.config, probe, experiment, folds)
+    kept, held_out = folds[0]
     split = experiment.split
     labeled = split.labeled[kept]
     pool = np.unique(np.concatenate([split.unlabeled, split.labeled[held_out]]))
     part = type(split)(labeled, pool, split.labeled[held_out], split.test[:0])
     run = prepare(experiment.config, table=experiment.table, split=part)
     run.trainer.fit()
-    trial = next(t for t in choice.trials if t.name == "linear_probe")
     assert run.trainer.best.accuracy == trial.hits[held_out].mean()
 
 
 def test_one_label_per_class_uses_the_default(folder: Path, prepared: list[Any]) -> None:
     _, choice = choose(config(folder, algo="auto", labels_per_class=1, val_fraction=0.0))
-    assert choice.candidate.name == "graph_probe"
+    assert choice.name == "graph_probe"
     assert choice.trials == ()
     assert "nothing to cross-validate" in choice.reason
     assert len(prepared) == 1
@@ -132,8 +136,8 @@ def test_from_random_weights_the_default_is_selected_immediately(
 ) -> None:
     given = config(folder, algo="auto", pretrained=False, weights=None)
     chosen, choice = choose(given)
-    assert chosen.settings.algo == choice.candidate.algorithm
-    assert choice.candidate == candidates(pretrained=False)[0]
+    assert chosen.settings.algo == choice.algorithm
+    assert choice.name == candidates(pretrained=False)[0].name
     assert prepared == []
 
 

@@ -18,7 +18,7 @@ import pytest
 from ssl_toolkit import ModelError
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.locking import hold
-from ssl_toolkit.runs.output_folder import Output
+from ssl_toolkit.runs.folder import Output
 
 
 def write_lock(folder: Path, pid: int, host: str) -> None:
@@ -127,13 +127,13 @@ def test_one_of_two_simultaneous_runs_wins(tmp_path: Path, overwrite: bool) -> N
     with Output(settings, overwrite=overwrite) as first:
         with Output(settings, overwrite=overwrite) as second:
             # Both found no folder; the second reads its data faster.
-            folder = second.make(settings)
+            folder = second.create(settings)
             folder.summary.write_text("of the second")
             with pytest.raises(ModelError, match="the folder exists"):
-                first.make(settings)
+                first.create(settings)
             assert folder.summary.read_text() == "of the second"
         with pytest.raises(ModelError, match="the folder exists"):
-            first.make(settings)  # although the other one has ended by now
+            first.create(settings)  # although the other one has ended by now
     assert folder.summary.read_text() == "of the second"
 
 
@@ -147,7 +147,7 @@ def test_one_of_two_simultaneous_overwrites_wins(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="in use by process"):
             Output(settings, overwrite=True)
         assert (folder / "own.txt").exists()  # nothing is removed before there is something new
-        first.make(settings)
+        first.create(settings)
         assert [entry.name for entry in folder.iterdir()] == [".lock"]
     assert list(folder.iterdir()) == []
 
@@ -169,7 +169,7 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="the folder exists"):
         Output(settings, overwrite=False)
     with Output(settings, overwrite=False, restart=True) as output:
-        output.make(settings)
+        output.create(settings)
         assert [entry.name for entry in (tmp_path / "run").iterdir()] == [".lock"]
 
 

@@ -104,7 +104,7 @@ def test_another_machine_is_reported_and_recorded(made: dict[str, Path], stopped
     change(record, '"precision": "fp32"', '"precision": "bf16"')
     ended = call("resume", without_limit(stopped))
     assert ended.returncode == 0
-    assert "warning: this run computes otherwise from here on" in ended.stdout
+    assert "warning: the hardware or precision has changed" in ended.stdout
     assert f"device: {here} instead of cuda:0 (NVIDIA H200)" in ended.stdout
     assert "precision: fp32 instead of bf16" in ended.stdout
     assert [(c["key"], c["after_step"]) for c in strict_json(record.read_text())["changes"]] == [
@@ -193,7 +193,7 @@ def test_without_a_complete_checkpoint_nothing_restarts_silently(stopped: Path) 
     assert str(stopped / "checkpoints" / "last-1.pt") in message
     assert "--overwrite" in message
     shutil.rmtree(stopped / "checkpoints")
-    assert "checkpoints are gone" in refusal("resume", stopped)
+    assert "checkpoint not found" in refusal("resume", stopped)
     assert {k: v for k, v in before.items() if "/" not in k or "model" in k} == hashes(stopped)
 
 

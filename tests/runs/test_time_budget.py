@@ -27,9 +27,9 @@ from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.multirun.measure import measure
 from ssl_toolkit.runs import auto, time_budget
-from ssl_toolkit.runs.auto_trials import Candidate
+from ssl_toolkit.runs.record import AutoChoice, Candidate, MinutesChoice
 from ssl_toolkit.runs.speeds import Speeds, measure_speeds
-from ssl_toolkit.runs.time_budget import Fit, Fitting
+from ssl_toolkit.runs.time_budget import Fitting
 
 DIGITS = ("run", "--dataset", "digits", "--algo", "supervised", "--backbone", "timm:test_resnet",
           "--image-size", "32", "--batch-size", "8", "--device", "cpu")  # fmt: skip
@@ -76,7 +76,7 @@ def configured(data: Path, **keys: Any) -> RunConfig:
 
 def fitted(
     monkeypatch: pytest.MonkeyPatch, config: RunConfig, device: Device, seconds: float
-) -> tuple[Fit, tuple[int, float] | None]:
+) -> tuple[MinutesChoice, tuple[int, float] | None]:
     monkeypatch.setattr(time_budget, "measure_speeds", device)
     return Fitting(config).fit(config, time.monotonic() + seconds)
 
@@ -244,14 +244,16 @@ def test_a_run_reuses_the_measurement(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_auto_has_half_of_the_time(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
-    fixmatch = Candidate("fixmatch", "fixmatch")
+    fixmatch = Candidate(name="fixmatch", algorithm="fixmatch")
 
     def chosen(
         config: RunConfig, announce: object, progress: object, budget: float
     ) -> tuple[RunConfig, dict[str, Any]]:
         given.append(budget)
         assert config.settings.image_size == 192
-        return auto.with_candidate(config, fixmatch), {"algorithm": "fixmatch", "trials": [1]}
+        return auto.with_candidate(config, fixmatch), AutoChoice.model_construct(
+            name="fixmatch", algorithm="fixmatch", trials=(1,)
+        )
 
     monkeypatch.setattr(time_budget, "resolve_auto", chosen)
     monkeypatch.setattr(
@@ -261,13 +263,13 @@ def test_auto_has_half_of_the_time(data: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(time_budget, "measure_speeds", device)
     # Half of nine tenths of 667 s is what 300 s are in a test above.
     config = configured(data, algo="auto", minutes=667 / 60)
-    config, choices = time_budget.resolve_minutes(config, Console(quiet=True))
+    config, choice, minutes = time_budget.resolve_minutes(config, Console(quiet=True))
     assert 320 < given[0] <= 667 / 2
     settings = config.settings
     assert (settings.image_size, settings.steps, settings.minutes) == (192, STEPS, None)
     assert settings.model.feature_views == 4  # as the features that are there
-    assert choices["auto"]["algorithm"] == "fixmatch"
-    assert choices["minutes"]["image_seconds"] == pytest.approx((192 / 224) ** 2)
+    assert choice.algorithm == "fixmatch"
+    assert minutes.image_seconds == pytest.approx((192 / 224) ** 2)
 
 
 # --- where it is refused ---------------------------------------------------------------------
