@@ -37,3 +37,22 @@ def duration(seconds: float) -> str:
         if minutes
         else f"{rest} s"
     )
+
+
+def brief(seconds: float) -> str:
+    """Return a short time, such as that of a step: ``9 ms``, ``0.42 s``."""
+    if seconds < 0.1:
+        return f"{1000 * seconds:.0f} ms" if seconds > 0.001 else f"{1000 * seconds:.1g} ms"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def roughly(seconds: float) -> str:
+    """Return a time in a readable unit: ``40 s``, ``7 min``, ``2.5 h``, ``4 days``."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    if hours < 10:
+        return f"{hours:.1f} h"
+    return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} days"

@@ -27,10 +27,10 @@ from ssl_toolkit.interfaces import RunInfo
 from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.loggers.dispatch import Log
 from ssl_toolkit.models.export import export_model
+from ssl_toolkit.runs.estimate import Estimate
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
-from ssl_toolkit.runs.pace import Pace, roughly
 from ssl_toolkit.runs.predictions import (
     Predictions,
     predict_parts,
@@ -42,7 +42,7 @@ from ssl_toolkit.runs.predictions import (
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
 from ssl_toolkit.runs.progress import TrainingProgress, show_results
 from ssl_toolkit.runs.summary import Results, RunResult, RunSummary, Status, summary_of
-from ssl_toolkit.text import display_path
+from ssl_toolkit.text import display_path, roughly
 
 OWN_DATA = (
     "trained on the embedded data set {}; for your own images: --data FOLDER "
@@ -180,12 +180,13 @@ def _train(
         console, trainer.steps, metric_rows(folder.metrics), _expected_metrics(trainer)
     )
     stops = trainer.settings.on_collapse == "stop"
-    given = limit or folder.read_record().minutes or trainer.settings.group
-    pace = Pace(experiment, console, warns=not given and not trainer.step)
+    planned = limit or folder.read_record().minutes or trainer.settings.group
+    warns = not planned and not trainer.step
+    estimate = Estimate(experiment, console, course, warns=warns)
 
     def stepped(seconds: float) -> None:
         interrupts.took(seconds)
-        pace.stepped()
+        estimate.update()
 
     with interrupts.patient(), course:
         trainer.announce = lambda probe: console.say(_probe_line(experiment, probe), important=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from types import TracebackType
 from typing import Any, Self
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -69,18 +68,18 @@ class TrainingProgress:
             else None
         )
 
+    @property
+    def started(self) -> bool:
+        """True once the header is printed."""
+        return self._rows.started
+
     def __enter__(self) -> Self:
         if self._progress is not None:
             self._progress.start()
             self._task = self._progress.add_task(f"0 of {self._steps} steps", total=self._steps)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 

@@ -51,6 +51,11 @@ class ProgressRows:
         self._seen: set[str] = set()
         self._shown: list[str] = []
 
+    @property
+    def started(self) -> bool:
+        """True once there is a header."""
+        return bool(self._shown)
+
     def header(self, row: Mapping[str, float]) -> str:
         """Return the header if the row needs one: the first row, or one with a new column."""
         self._seen |= row.keys()

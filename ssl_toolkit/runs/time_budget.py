@@ -18,10 +18,9 @@ from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.auto import resolve_auto, stand_in
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.pace import brief, roughly
 from ssl_toolkit.runs.record import AutoChoice, MinutesChoice
 from ssl_toolkit.runs.speeds import Speeds, count_images, measure_speeds
-from ssl_toolkit.text import display_path
+from ssl_toolkit.text import brief, display_path, roughly
 
 USED = 0.9
 """Share of the time that is planned for; the rest is for what is not measured."""
@@ -277,7 +276,8 @@ class Fitting:
         what = f"{wanted:,} steps" if wanted and fit.steps is not None else "training"
         raise ConfigError(
             f"--minutes {fit.minutes:g}: at {fit.image_size} px {what} with the "
-            f"{self._counts.all:,} images would take about {roughly(fit.expected_seconds)}; give at least --minutes "
+            f"{self._counts.all:,} images would take about "
+            f"{roughly(fit.expected_seconds)}; give at least --minutes "
             f"{math.ceil(10 * least) / 10:.1f}, a smaller --backbone or fewer images"
         )
 

@@ -115,7 +115,7 @@ def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> None:
     """Refuse wrong keys and outputs of a run on images in memory, before they are written."""
     for key in ("data", "dataset", "root"):
         if layer.tree.get(key) is not None:
-            raise ConfigError(f"{layer.origin}: {key} and images= exclude each other; drop one")
+            raise ConfigError(f"{layer.origin}: {key} and images= are both given; leave one out")
     settings = validate([Layer(layer.origin, layer.tree | {"data": "images="})]).settings
     if not resume:
         with Output(settings, overwrite=overwrite):

@@ -72,7 +72,7 @@ def test_a_killed_process_ends_the_others_and_the_resumed_run_has_the_same_resul
     first.process.join(120)
     assert time.monotonic() - began < 60
     text = first.check(1)
-    assert "process 1 of 2 was ended by SIGKILL; the last checkpoint is kept" in text
+    assert "process 1 of 2 was killed by SIGKILL; the last checkpoint is kept" in text
     assert f"ssl-toolkit resume {run}" in text
     assert gone(ranks)
 

@@ -16,8 +16,8 @@ from run_files import summary
 
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.interrupts import Interrupts
-from ssl_toolkit.runs import execute, pace, resume
-from ssl_toolkit.runs.pace import brief, roughly
+from ssl_toolkit.runs import estimate, execute, resume
+from ssl_toolkit.text import brief, roughly
 
 RUN = ("run", "--dataset", "digits", "--algo", "supervised", "--batch-size", "8",
        "--device", "cpu", "--backbone", "timm:test_resnet", "--image-size", "32")  # fmt: skip
@@ -182,22 +182,31 @@ def test_the_grace_period_follows_the_longest_step() -> None:
 
 def test_the_estimate_is_printed_once_after_three_steps(tmp_path: Path) -> None:
     printed = call(*RUN, "--steps", "7", "--eval-every", "7", "--output", tmp_path / "run").stdout
-    output = [line for line in printed.splitlines() if "a step, about" in line]
+    output = [line for line in printed.splitlines() if "per step, about" in line]
     assert len(output) == 1
     assert output[0].startswith("step 3/7: ")
     assert output[0].endswith(" left")
     assert "warning" not in printed
     # A resumed run is estimated too; the last step leaves nothing to estimate.
     more = call("resume", tmp_path / "run", "--steps", "10").stdout
-    assert "a step, about" not in more
+    assert "per step, about" not in more
     assert "step 13/14: " not in call("resume", tmp_path / "run", "--steps", "13").stdout
-    assert "step 16/17: " in call("resume", tmp_path / "run", "--steps", "17").stdout
+    call("resume", tmp_path / "run", "--steps", "14")
+    assert "step 17/18: " in call("resume", tmp_path / "run", "--steps", "18").stdout
+
+
+def test_the_estimate_does_not_interrupt_the_rows(tmp_path: Path) -> None:
+    printed = call(*RUN, "--steps", "7", "--eval-every", "2", "--output", tmp_path / "run").stdout
+    lines = printed.splitlines()
+    header = next(n for n, line in enumerate(lines) if line.split()[:2] == ["step", "loss"])
+    assert [line.split()[0] for line in lines[header + 1 : header + 5]] == ["2", "4", "6", "7"]
+    assert "per step, about" not in printed
 
 
 def test_a_long_run_warns_and_names_the_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "LONG", 0.0)
+    monkeypatch.setattr(estimate, "LONG", 0.0)
     run = (*RUN, "--steps", "4", "--eval-every", "4")
     printed = call(*run, "--output", tmp_path / "run").stdout
     assert printed.count("warning: this run takes about") == 1
