@@ -28,7 +28,7 @@ from ssl_toolkit.augment import operations
 from ssl_toolkit.augment.fixed import Fixed
 from ssl_toolkit.augment.randaugment import FIXMATCH, RandAugment
 from ssl_toolkit.augment.weak import Weak
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
+from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.interfaces import AugmentationParams
 
 COUNT, SIZE, REPEATS = 112, 32, 5
@@ -90,7 +90,7 @@ def main() -> None:
 
     generator = torch.Generator().manual_seed(0)
     shape = (5000, 3, SIZE, SIZE)
-    store = ImageTensorStore(torch.randint(256, shape, generator=generator, dtype=torch.uint8))
+    store = ImageSource(torch.randint(256, shape, generator=generator, dtype=torch.uint8))
     rows = torch.randint(len(store), (COUNT,), generator=generator)
     mean, std = torch.rand(2, 1, 3, 1, 1, generator=generator).add(0.1).unbind()
     images = store.gather(rows)

@@ -29,8 +29,8 @@ from torch import Tensor
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
-from ssl_toolkit.data.feed import image_store
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.engine import training_images
 
 IMAGES, BATCH = 250, 50
 
@@ -98,9 +98,9 @@ def main() -> None:
         print(f"opening it: {seconds:.2f} s, {arguments.images / seconds:,.0f} images a second")
 
         rows = np.arange(arguments.images)
-        in_memory = image_store.load_images(table, rows, size)
-        image_store._COPIED_BYTES = 0
-        mapped = image_store.load_images(table, rows, size)
+        in_memory = training_images.load_images(table, rows, size)
+        training_images._COPIED_BYTES = 0
+        mapped = training_images.load_images(table, rows, size)
         assert isinstance(in_memory.images, Tensor)
         assert not isinstance(mapped.images, Tensor)
         ways: dict[str, Callable[[list[int]], Tensor]] = {

@@ -94,7 +94,7 @@ def main() -> None:
     print(f"average: {took:.2f} ms; {ratio(times, 'ours', 'foreach')} of foreach, ", end="")
     print(f"{ratio(times, 'ours', 'loop')} of the loop")
 
-    store, rows = trainer.batches.images.store, torch.arange(128)
+    store, rows = trainer.batches.images.loaded, torch.arange(128)
     batches = [store.gather(part) for part in rows.split(64)]
     model = trainer.eval_model.eval()
 

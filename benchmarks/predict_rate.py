@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 
 from ssl_toolkit import load_model, train
-from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.tabular import write_rows
 
 

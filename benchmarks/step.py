@@ -44,7 +44,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_toolkit.config.loading import Layer, parse_set, validate
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.engine import trainer as trainers
 from ssl_toolkit.engine.compiling import compile_forwards
@@ -53,6 +52,7 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.trainer import Trainer
+from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.registry import register_dataset
 from ssl_toolkit.torch_workarounds import copy_all_, keep_freed_memory, lerp_all_
@@ -182,7 +182,7 @@ def shares(trainer: Trainer, steps: int) -> dict[str, float]:
     measured, step = Shares(), step_of(trainer)
     parts: list[tuple[Any, str, str]] = [
         (trainer.batches, "draw", "data"),
-        (ImageTensorStore, "gather", "data"),
+        (ImageSource, "gather", "data"),
         (trainer.batches, "_views", "augmentation"),
         (type(trainer.algorithm), "step", "loss"),
         (EngineContext, "teacher_forward", "guess"),

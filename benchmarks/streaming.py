@@ -28,9 +28,10 @@ from PIL import Image
 
 from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.data.cache.image_files import files_of
-from ssl_toolkit.data.feed.streaming import BLOCK_BYTES, StreamedImages
 from ssl_toolkit.data.images.files import read_images
+from ssl_toolkit.engine.batches import unlabeled_stream
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.streaming import BLOCK_BYTES, StreamedImages
 
 SIZE, BATCH, A_SHARD, DIFFERENT = 84, 64, 1000, 500
 
@@ -88,7 +89,7 @@ def main() -> None:
         streamed, files = images.pool.images, files_of(experiment.table)
         assert isinstance(streamed, StreamedImages)
         assert files is not None
-        order = images.stream(0).take(0, len(images.unlabeled))
+        order = unlabeled_stream(images, 0).take(0, len(images.unlabeled))
         before, highest = resident(), 0.0
         streamed.blocks.reads = 0
         start = time.perf_counter()

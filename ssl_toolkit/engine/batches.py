@@ -1,10 +1,10 @@
-"""From stored images to the augmented views of a step.
+"""The random batches of a run: which images, in which order, under which augmentations.
 
 Everything random here is a pure function of (seed, batch number): a resumed run and every
 algorithm of a comparison see the same images in the same order under the same draws.
 
-Algorithms with other numbers of unlabeled images per batch share as much as that allows. Batch t
-holds positions t·U to (t+1)·U - 1 of one endless order, which depends on the seed and the pool
+Algorithms with different numbers of unlabeled images per batch share as much as that allows. Batch
+t contains positions t·U to (t+1)·U - 1 of one endless order, which depends on the seed and the pool
 alone; row i of a view's draws depends on the seed, t, the kind of the view, its number and i, not
 on U. So the labeled part is equal in every batch. A larger U runs through the same order faster,
 and the first rows of a view have equal draws in every batch, though after the first batch for other
@@ -15,73 +15,168 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
-from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, Order, derive_seed
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.engine.features import FeatureStore, FeatureViews
-from ssl_toolkit.interfaces import AugmentationParams, Augmenter, Batch, Views
+from ssl_toolkit.engine.streaming import Order
+from ssl_toolkit.engine.training_images import (
+    FeatureViews,
+    ImageSource,
+    TrainingImages,
+    channel_statistics,
+)
+from ssl_toolkit.interfaces import AugmentationParams, Augmenter, Batch, ChannelStatistics, Views
+
+_EPOCHS = 2  # permutations in memory: a batch may cover the end of one epoch and the next start
+_POSITIONS = 256  # of an order, and
+_BATCHES = 3  # of draws, that a digest covers
+_COUNTED = 2000
+"""Streamed images from which channel statistics are computed."""
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Return a seed in [0, 2**63) that depends on the numbers and texts alone.
+
+    The first 63 bits of a SHA-256, so it is the same in every process and on every machine;
+    ``1`` and ``"1"`` are different parts.
+
+    >>> derive_seed(0, "labeled") == derive_seed(0, "labeled")
+    True
+    """
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
 def seeded_generator(*parts: int | str) -> torch.Generator:
-    """A CPU generator that depends on the parts alone."""
+    """Return a CPU generator whose seed is derived from the parts."""
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
-@dataclass(frozen=True)
-class TrainingImages:
-    """The images of training, and their rows of the store."""
+class IndexStream:
+    """Endless shuffled order of 0 .. count-1: one permutation after another.
 
-    store: ImageTensorStore
-    labeled: Tensor
-    """(n,) int64 rows of the store, on its device; likewise below."""
-    labels: Tensor
-    """(n,) int64 classes of the labeled rows."""
-    pool: ImageTensorStore
-    """Where the unlabeled ones are: the same store, or one that decodes them as they come."""
-    unlabeled: Tensor
-    """(m,) int64 rows of `pool`."""
-    hidden: Tensor
-    """(m,) int64 true classes of the unlabeled rows, -1 where unknown; for metrics and oracles."""
-    order: Order | None = None
-    """In which the unlabeled ones are drawn; None for any."""
-    features: FeatureStore | None = None
-    """Features of all rows of `store`, where a frozen backbone makes pixels needless."""
-    feature_views: FeatureViews | None = None
-    """Features of augmented views, from which batches are drawn in place of images."""
+    Args:
+        count: number of indices, at least 1.
+        seed: seed of the run.
+        name: unique among the streams of a run, such as ``"labeled"``.
+        order: draws the permutation of an epoch; None for a uniform one.
 
-    @property
-    def plain(self) -> ImageTensorStore | FeatureStore:
-        """Features if there are any, else images: the input of an evaluation."""
-        return self.store if self.features is None else self.features
+    Raises:
+        ValueError: `count` is below 1.
+    """
 
-    def stream(self, seed: int) -> IndexStream:
-        """Places in `unlabeled` in the order of a run."""
-        return IndexStream(len(self.unlabeled), seed, _stream("unlabeled"), self.order)
+    def __init__(self, count: int, seed: int, name: str, order: Order | None = None) -> None:
+        if count < 1:
+            raise ValueError(f"stream {name!r} needs at least one index, got {count}")
+        self.count = count
+        self._seed = seed
+        self._name = name
+        self._order = order
+        self._epochs: dict[int, Tensor] = {}
+
+    def take(self, start: int, length: int) -> Tensor:
+        """Return the indices at positions start .. start+length-1 of the endless order.
+
+        Returns:
+            (length,) int64 on the CPU. Costs O(length) while positions advance.
+
+        Raises:
+            ValueError: `start` or `length` is negative.
+        """
+        if start < 0 or length < 0:
+            raise ValueError(f"start and length must be at least 0, got {start} and {length}")
+        pieces = [torch.empty(0, dtype=torch.int64)]
+        position, end = start, start + length
+        while position < end:
+            epoch, offset = divmod(position, self.count)
+            pieces.append(self._epoch(epoch)[offset : offset + end - position])
+            position += len(pieces[-1])
+        return torch.cat(pieces)
+
+    def at(self, position: int) -> int:
+        """Return the index at one position of the endless order."""
+        epoch, offset = divmod(position, self.count)
+        return int(self._epoch(epoch)[offset])
+
+    def _epoch(self, epoch: int) -> Tensor:
+        if epoch not in self._epochs:
+            generator = seeded_generator(self._seed, self._name, epoch)
+            while len(self._epochs) >= _EPOCHS:
+                del self._epochs[next(iter(self._epochs))]
+            self._epochs[epoch] = (
+                torch.randperm(self.count, generator=generator)
+                if self._order is None
+                else self._order(generator)
+            )
+        return self._epochs[epoch]
 
 
-_POSITIONS = 256  # of an order, and
-_BATCHES = 3  # of draws, that a digest covers
+class BalancedStream:
+    """Endless order of indices in which every class is equally frequent.
+
+    Each round contains one index of every class that occurs, the classes in a new random order;
+    within a class the indices come in its own `IndexStream`.
+
+    Args:
+        labels: (N,) class of each index, none negative; classes may be absent.
+        seed: seed of the run.
+        name: unique among the streams of a run.
+
+    Raises:
+        ValueError: `labels` is empty or contains a negative label.
+    """
+
+    def __init__(self, labels: Tensor | Sequence[int], seed: int, name: str) -> None:
+        labels = torch.as_tensor(labels, dtype=torch.int64)
+        if len(labels) == 0 or int(labels.min()) < 0:
+            raise ValueError(f"stream {name!r} needs at least one label and none below 0")
+        self._classes: list[tuple[list[int], IndexStream]] = []
+        for label in torch.unique(labels).tolist():
+            members = (labels == label).nonzero().flatten().tolist()
+            stream = IndexStream(len(members), seed, f"{name}/class-{label}")
+            self._classes.append((members, stream))
+        # An epoch of this stream is a round: each class once.
+        self._rounds = IndexStream(len(self._classes), seed, f"{name}/rounds")
+
+    def take(self, start: int, length: int) -> Tensor:
+        """Return the indices at positions start .. start+length-1; see `IndexStream.take`."""
+        indices = []
+        for position, which in enumerate(self._rounds.take(start, length).tolist(), start):
+            members, stream = self._classes[which]
+            indices.append(members[stream.at(position // len(self._classes))])
+        return torch.tensor(indices, dtype=torch.int64)
+
+
+def unlabeled_stream(images: TrainingImages, seed: int) -> IndexStream:
+    """Return the order in which a run draws the unlabeled images."""
+    return IndexStream(len(images.unlabeled), seed, _stream("unlabeled"), images.order)
+
+
+def training_statistics(
+    images: TrainingImages, seed: int
+) -> tuple[ChannelStatistics, ChannelStatistics]:
+    """Return channel statistics of all training images; of streamed ones, of the first 2,000."""
+    if images.streamed is None:
+        indices = torch.unique(torch.cat([images.labeled, images.unlabeled]))
+        return channel_statistics((images.loaded, indices.cpu()))
+    first = unlabeled_stream(images, seed).take(0, min(_COUNTED, len(images.unlabeled)))
+    return channel_statistics((images.loaded, images.labeled.cpu()), (images.streamed, first))
 
 
 class BatchMaker:
     """Draws the batch of any number, in any order.
 
-    Processes that share a run draw the same; each reads and augments its own part of it alone.
+    Processes that share a run draw the same; each reads and augments only its own part of it.
 
     Args:
-        images: what to draw from.
-        views: what the algorithm wants.
+        images: images of the run.
+        views: views that the algorithm needs.
         weak: augmenter of the weak views.
         strong: augmenter of the strong views.
         batch_size: B, labeled images in a batch.
-        seed: the seed of the run.
+        seed: seed of the run.
         balanced: True to draw labeled images with equal class frequencies.
         uses_hidden_labels: True to pass the hidden labels in batches.
         processes: the processes that share each batch, whose sizes they divide; None for this one.
@@ -104,6 +199,7 @@ class BatchMaker:
         self.views = views
         self.weak = weak
         self.strong = strong
+        self._augmenters = {"weak": weak, "strong": strong}
         self._seed = seed
         self._labeled_size = batch_size
         self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0
@@ -115,12 +211,11 @@ class BatchMaker:
             else IndexStream(len(images.labels), seed, _stream("labeled"))
         )
         if self._unlabeled_size:
-            self._unlabeled = images.stream(seed)
+            self._unlabeled = unlabeled_stream(images, seed)
 
     def draw(self, number: int) -> Batch:
-        """Batch `number`, counted from 0; this process's part of it."""
+        """Return batch `number`, counted from 0; this process's part of it."""
         device = self.images.labels.device
-        store, views = self.images.store, self.views
         labeled = self._labeled.take(number * self._labeled_size, self._labeled_size)
         unlabeled = torch.empty(0, dtype=torch.int64)
         if self._unlabeled_size:
@@ -128,44 +223,27 @@ class BatchMaker:
         labeled = self._processes.local_shard(labeled).to(device, non_blocking=True)
         unlabeled = self._processes.local_shard(unlabeled).to(device, non_blocking=True)
         if self.images.feature_views is not None:
-            return self._feature_batch(self.images.feature_views, number, labeled, unlabeled)
-        x = store.gather(self.images.labeled[labeled])
-        u = self.images.pool.gather(self.images.unlabeled[unlabeled])
-        weak_x, weak_u = self._views(
-            self.weak,
-            number,
-            {
-                "labeled_weak": (x, views.labeled_weak),
-                "unlabeled_weak": (u, views.unlabeled_weak),
-            },
-        )
-        strong_x, strong_u = self._views(
-            self.strong,
-            number,
-            {
-                "labeled_strong": (x, views.labeled_strong),
-                "unlabeled_strong": (u, views.unlabeled_strong),
-            },
-        )
+            views = self._feature_views(self.images.feature_views, number, labeled, unlabeled)
+        else:
+            x = self.images.loaded.gather(self.images.labeled[labeled])
+            u = self.images.pool.gather(self.images.unlabeled[unlabeled])
+            views = self._views("weak", number, x, u) | self._views("strong", number, x, u)
         return Batch(
             labels=self.images.labels[labeled],
             labeled_indices=labeled,
-            labeled_weak=weak_x,
-            labeled_strong=strong_x,
             unlabeled_indices=unlabeled,
-            unlabeled_weak=weak_u,
-            unlabeled_strong=strong_u,
             unlabeled_labels=self.images.hidden[unlabeled] if self._uses_hidden_labels else None,
+            **views,
         )
 
     def digests(self, image_size: int) -> dict[str, str]:
-        """Return hashes of the first positions of each order and the first draws, by name.
+        """Return hashes of the first positions of each order and of the first draws, by name.
 
         ``labeled_order`` and ``unlabeled_order`` are of the first positions; ``labeled_weak``
         and the like, for each kind of view there is, of the first view's draws in the first
         batches, of as many rows as a batch has labeled images. So the names that two algorithms
-        have in common have equal hashes, also where their batches have other numbers of unlabeled
-        images. Nothing is changed by it.
+        have in common have equal hashes, also if their batches have different numbers of unlabeled
+        images. Changes nothing.
 
         Args:
             image_size: side of the images in pixels.
@@ -173,120 +251,113 @@ class BatchMaker:
         streams = {"labeled": (self._labeled, self._labeled_size)}
         if self._unlabeled_size:
             streams["unlabeled"] = (self._unlabeled, self._unlabeled_size)
-        found = {}
+        digests = {}
         for part, (stream, size) in streams.items():
-            found[f"{part}_order"] = _digest([stream.take(0, _POSITIONS)])
-            for strength, augmenter in (("weak", self.weak), ("strong", self.strong)):
+            digests[f"{part}_order"] = _digest([stream.take(0, _POSITIONS)])
+            for strength, augmenter in self._augmenters.items():
                 kind = f"{part}_{strength}"
                 if getattr(self.views, kind):
-                    found[kind] = _digest(self._first_rows(augmenter, kind, size, image_size))
-        return found
+                    digests[kind] = _digest(self._first_rows(augmenter, kind, size, image_size))
+        return digests
 
     def _first_rows(
         self, augmenter: Augmenter, kind: str, size: int, image_size: int
     ) -> Iterator[Tensor]:
-        augmenter = copy.deepcopy(augmenter)  # one may count what it draws
+        augmenter = copy.deepcopy(augmenter)  # one may count its draws
         for number in range(_BATCHES):
-            generator = seeded_generator(self._seed, number, _stream(kind), 0)
-            draws = augmenter.draw(size, image_size, image_size, generator)
+            draws = augmenter.draw(size, image_size, image_size, self._generator(number, kind, 0))
             yield from (draws[name][: self._labeled_size] for name in sorted(draws))
 
     def hidden_labels(self, batch: Batch) -> Tensor:
-        """(U,) true classes of the batch's unlabeled images, -1 where unknown; for metrics."""
+        """Return the (U,) true classes of the unlabeled images, -1 if unknown; for metrics."""
         return self.images.hidden[batch.unlabeled_indices]
 
     def probe(self, augmenter: Augmenter, number: int) -> tuple[Tensor, AugmentationParams, Tensor]:
-        """Views of the batch's labeled images for an augmenter that wants feedback.
+        """Return views of the batch's labeled images for an augmenter that learns from feedback.
 
         The same in every process, so that its state stays the same as well.
 
         Returns:
             The views (B, 3, H, W), their draws, and the labels (B,).
         """
-        rows = self._labeled.take(number * self._labeled_size, self._labeled_size)
-        rows = rows.to(self.images.labels.device)
-        images = self.images.store.gather(self.images.labeled[rows])
-        generator = seeded_generator(self._seed, number, "probe", 0)
+        labeled = self._labeled.take(number * self._labeled_size, self._labeled_size)
+        labeled = labeled.to(self.images.labels.device)
+        images = self.images.loaded.gather(self.images.labeled[labeled])
         count, _, height, width = images.shape
-        draws = augmenter.draw_probe(count, height, width, generator)
-        return augmenter.transform(images, draws), draws, self.images.labels[rows]
+        draws = augmenter.draw_probe(count, height, width, self._generator(number, "probe", 0))
+        return augmenter.transform(images, draws), draws, self.images.labels[labeled]
 
     def labeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """All labeled images in order, unchanged: (indices, images, labels), `size` at a time."""
-        rows = self.images.labeled
-        for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
-            yield indices, self.images.plain.gather(rows[indices]), self.images.labels[indices]
+        """Yield all labeled images in order, unchanged: (positions, images, labels) of a batch."""
+        labels = self.images.labels
+        for positions, images in _in_order(self.images.inputs, self.images.labeled, size):
+            yield positions, images, labels[positions]
 
     def unlabeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The whole pool in order, unchanged: (indices, images), `size` at a time."""
-        rows = self.images.unlabeled
-        for indices in torch.split(torch.arange(len(rows), device=rows.device), size):
-            plain = self.images.pool if self.images.features is None else self.images.features
-            yield indices, plain.gather(rows[indices])
+        """Yield the whole pool in order, unchanged: (positions, images) of a batch."""
+        images = self.images
+        source = images.pool if images.features is None else images.features
+        yield from _in_order(source, images.unlabeled, size)
 
-    def _feature_batch(
+    def _generator(self, number: int, kind: str, view: int) -> torch.Generator:
+        return seeded_generator(self._seed, number, _stream(kind), view)
+
+    def _feature_views(
         self, features: FeatureViews, number: int, labeled: Tensor, unlabeled: Tensor
-    ) -> Batch:
-        """A batch of features: for each image and view one of the views that were computed."""
-        rows = {
+    ) -> dict[str, Tensor]:
+        """Draw for each image and view one of the views whose features were computed."""
+        positions = {
             "labeled": features.labeled[labeled],
             "unlabeled": features.unlabeled[unlabeled],
         }
-        stacks = {"weak": features.weak, "strong": features.strong}
+        views = {}
+        for strength, stack in (("weak", features.weak), ("strong", features.strong)):
+            for part, columns in positions.items():
+                kind = f"{part}_{strength}"
+                drawn = [stack.new_empty(0, len(columns), stack.shape[-1])]
+                for view in range(getattr(self.views, kind)):
+                    size = len(columns) * self._processes.size
+                    generator = self._generator(number, kind, view)
+                    which = torch.randint(len(stack), (size,), generator=generator)
+                    which = self._processes.local_shard(which).to(stack.device)
+                    drawn.append(stack[which, columns][None])
+                views[kind] = torch.cat(drawn)
+        return views
 
-        def drawn(source: str, strength: str) -> Tensor:
-            kind, stack = f"{source}_{strength}", stacks[strength]
-            chosen = []
-            for view in range(getattr(self.views, kind)):
-                generator = seeded_generator(self._seed, number, _stream(kind), view)
-                size = len(rows[source]) * self._processes.size
-                which = torch.randint(len(stack), (size,), generator=generator)
-                chosen.append(
-                    stack[self._processes.local_shard(which).to(stack.device), rows[source]]
-                )
-            empty = stack.new_empty(0, len(rows[source]), stack.shape[-1])
-            return torch.stack(chosen) if chosen else empty
-
-        return Batch(
-            labels=self.images.labels[labeled],
-            labeled_indices=labeled,
-            labeled_weak=drawn("labeled", "weak"),
-            labeled_strong=drawn("labeled", "strong"),
-            unlabeled_indices=unlabeled,
-            unlabeled_weak=drawn("unlabeled", "weak"),
-            unlabeled_strong=drawn("unlabeled", "strong"),
-            unlabeled_labels=self.images.hidden[unlabeled] if self._uses_hidden_labels else None,
-        )
-
-    def _views(
-        self, augmenter: Augmenter, number: int, wanted: dict[str, tuple[Tensor, int]]
-    ) -> list[Tensor]:
-        """All views of one augmenter, made in one call; per kind (views, n, 3, H, W)."""
-        sources, draws = [], []
-        for kind, (images, count) in wanted.items():
+    def _views(self, strength: str, number: int, x: Tensor, u: Tensor) -> dict[str, Tensor]:
+        """Return all views of one augmenter, computed in one call; per kind (views, n, 3, H, W)."""
+        augmenter = self._augmenters[strength]
+        sources, draws, shapes = [], [], {}
+        for kind, images in ((f"labeled_{strength}", x), (f"unlabeled_{strength}", u)):
             size, _, height, width = images.shape
-            for view in range(count):
-                generator = seeded_generator(self._seed, number, _stream(kind), view)
-                drawn = augmenter.draw(size * self._processes.size, height, width, generator)
-                draws.append(
-                    {key: self._processes.local_shard(value) for key, value in drawn.items()}
-                )
+            shapes[kind] = getattr(self.views, kind), *images.shape
+            for view in range(shapes[kind][0]):
+                generator = self._generator(number, kind, view)
+                params = augmenter.draw(size * self._processes.size, height, width, generator)
+                draws.append({key: self._processes.local_shard(p) for key, p in params.items()})
                 sources.append(images)
-        sizes = [len(images) * count for images, count in wanted.values()]
-        shape = next(iter(wanted.values()))[0].shape[1:]
         if not sources:
-            return [images.new_empty((0, len(images), *shape)) for images, _ in wanted.values()]
-        joined = {key: torch.cat([draw[key] for draw in draws]) for key in draws[0]}
-        made = augmenter.transform(torch.cat(sources), joined)
-        ends = list(accumulate(sizes))
-        return [
-            made[end - size : end].view(count, len(images), *shape)
-            for end, size, (images, count) in zip(ends, sizes, wanted.values(), strict=True)
-        ]
+            return {kind: x.new_empty(shape) for kind, shape in shapes.items()}
+        joined = {key: torch.cat([params[key] for params in draws]) for key in draws[0]}
+        views = augmenter.transform(torch.cat(sources), joined)
+        sizes = [count * size for count, size, *_ in shapes.values()]
+        return {
+            kind: part.view(shape)
+            for (kind, shape), part in zip(shapes.items(), torch.split(views, sizes), strict=True)
+        }
+
+
+def _in_order(source: ImageSource, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    positions = torch.arange(len(indices), device=indices.device)
+    for part in torch.split(positions, size):
+        yield part, source.gather(indices[part])
 
 
 def _stream(kind: str) -> str:
-    """The name of a random stream; it is hashed, so another spelling would change every draw."""
+    """Return the name of a random stream, from which its seed is derived.
+
+    The spelling is British on purpose: another one would change every draw.
+    """
     return kind.replace("labeled", "labelled")
 
 

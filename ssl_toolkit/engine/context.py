@@ -1,4 +1,4 @@
-"""The engine's implementation of `Context`, which an algorithm gets at each step."""
+"""A training step as a module: the algorithm, its `Context`, and the total loss."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ssl_toolkit.engine.batches import seeded_generator
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.interfaces import Context, ForwardOutput
+from ssl_toolkit.engine.step_checks import check_output
+from ssl_toolkit.interfaces import Algorithm, Batch, Context, ForwardOutput, StepOutput
 from ssl_toolkit.models.classifier import Classifier, hold_statistics
 
 
@@ -101,3 +102,23 @@ def _check_images(images: Tensor) -> None:
         raise ValueError(f"images must be (N, 3, H, W), got {tuple(images.shape)}{more}")
     if not len(images):
         raise ValueError("there are no images; a view that views() doesn't ask for has none")
+
+
+class StepModule(nn.Module):
+    """One step as a module, for DistributedDataParallel to wrap."""
+
+    def __init__(self, classifier: Classifier, algorithm: Algorithm) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.algorithm = algorithm
+
+    def forward(self, batch: Batch, context: EngineContext) -> tuple[Tensor, StepOutput]:
+        """Return the total loss and the output of the algorithm."""
+        output = self.algorithm.step(batch, context)
+        check_output(output, batch, self.classifier.num_classes)
+        return total_loss(output), output
+
+
+def total_loss(output: StepOutput) -> Tensor:
+    """Return the sum of weight times value over the losses, in float32 or wider."""
+    return torch.stack([loss.weight * loss.value for loss in output.losses.values()]).sum()

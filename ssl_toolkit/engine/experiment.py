@@ -21,14 +21,12 @@ from ssl_toolkit.config.sections import EMASettings
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.class_names import look_alike
-from ssl_toolkit.data.feed.sampling import derive_seed
-from ssl_toolkit.data.feed.streaming import keep_all_but_unlabeled
 from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_hash
-from ssl_toolkit.engine.batches import BatchMaker
+from ssl_toolkit.engine.batches import BatchMaker, derive_seed, training_statistics
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.compatibility import check_needs, check_parts
 from ssl_toolkit.engine.defaults import resolve_config
@@ -43,8 +41,9 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.step_metrics import StepRecorder
+from ssl_toolkit.engine.streaming import keep_all_but_unlabeled
 from ssl_toolkit.engine.trainer import Trainer
-from ssl_toolkit.engine.training_data import statistics, store_rows, training_images
+from ssl_toolkit.engine.training_images import TrainingImages, load_training_images
 from ssl_toolkit.engine.transfer import transfer_for
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
@@ -73,18 +72,12 @@ class Experiment:
     """The same images in places where they must not be; dropped already under ``drop_leaks``."""
     trainer: Trainer
     test: tuple[Tensor, Tensor]
-    """(n,) rows of the store and their (n,) labels; empty where there is no test split."""
+    """(n,) image indices and (n,) labels; empty without a test split."""
     device: torch.device
     notes: tuple[str, ...]
     """Lines that the user should see before training."""
     warnings: tuple[str, ...]
     """Lines that the user should worry about."""
-    store_rows: NDArray[np.int64]
-    """Rows of the table that the store of images holds, ascending."""
-
-    def rows_in_store(self, rows: NDArray[np.int64]) -> Tensor:
-        """Where the images of these rows of the table are in the store."""
-        return store_rows(self.store_rows, rows, self.table, self.device)[0]
 
     @cached_property
     def content(self) -> Content:
@@ -175,7 +168,7 @@ def _prepare(
     if processes.size > 1:
         check_parts(settings, classifier, processes.size)
 
-    images, rows = training_images(table, split, settings, device, progress)
+    images = load_training_images(table, split, settings, device, progress)
     if stored is not None:  # unreadable files have been reported by now
         stored.check(table)
     if settings.labeled_in_pool is None:
@@ -187,7 +180,7 @@ def _prepare(
     elif classifier.mean.isnan().any():  # the weights brought no normalization of their own
         mean, std = defaults.mean, defaults.std
         if mean is None or std is None:
-            mean, std = statistics(images, settings.seed)
+            mean, std = training_statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
     head_init = settings.model.head_init
     if not isinstance(classifier.head, nn.Linear | FeatureHead):
@@ -210,11 +203,11 @@ def _prepare(
     algorithm.to(device)
     seed_everything(derive_seed(settings.seed, "global"))
     augment = settings.augment
-    test = store_rows(rows, split.test, table, device)
+    test = _part(images, table, split.test)
     weak = _augmenter(augment.weak, config.weak, augment.flip is True, device)
     strong = _augmenter(augment.strong, config.strong, augment.flip is True, device)
     # Streamed images are seen once, and an augmenter that learns makes others at each step.
-    needs_images = images.pool is not images.store or weak.wants_feedback or strong.wants_feedback
+    needs_images = images.streamed is not None or weak.wants_feedback or strong.wants_feedback
     trainer = Trainer(
         settings=settings,
         classifier=classifier,
@@ -235,7 +228,7 @@ def _prepare(
             classifier, algorithm.parameters(), settings.optimizer, settings.lr
         ),
         ema=None if fitted else _average(classifier, settings.ema),
-        validation=store_rows(rows, split.validation, table, device),
+        validation=_part(images, table, split.validation),
         precision=precision,
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
@@ -261,7 +254,7 @@ def _prepare(
         ),
     )
     return Experiment(
-        config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings), rows
+        config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
     )
 
 
@@ -348,6 +341,13 @@ def _task(
         unlabeled_count=len(split.unlabeled),
         max_steps=settings.steps,
     )
+
+
+def _part(
+    images: TrainingImages, table: ImageTable, rows: NDArray[np.int64]
+) -> tuple[Tensor, Tensor]:
+    """Return the image indices and the labels of a part of the split."""
+    return images.indices_of(rows), torch.from_numpy(table.labels[rows]).to(images.labels.device)
 
 
 def _class_counts(table: ImageTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:

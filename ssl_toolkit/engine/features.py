@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ssl_toolkit.data.cache.decoded_images import cache_folder
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
-from ssl_toolkit.data.feed.sampling import derive_seed
+from ssl_toolkit.engine.batches import seeded_generator
+from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 from ssl_toolkit.models.classifier import Classifier
@@ -32,37 +31,6 @@ Change = Callable[[Tensor, int, int], Tensor]
 
 FORMAT = 1
 """Changes when what a file of features holds, or how it is computed, changes."""
-
-
-@dataclass(frozen=True)
-class FeatureStore:
-    """Features in place of images: what `ImageTensorStore` is for a model that needs no pixels."""
-
-    features: Tensor
-    """(N, D) float32, on the device of the run."""
-
-    @classmethod
-    def of(cls, features: NDArray[np.float32], device: torch.device) -> FeatureStore:
-        """Features that data hold in place of images, (N, D)."""
-        return cls(torch.from_numpy(np.array(features)).to(device))
-
-    def gather(self, indices: Tensor) -> Tensor:
-        """(n, D) features of these rows."""
-        return self.features.index_select(0, indices.to(self.features.device))
-
-
-@dataclass(frozen=True)
-class FeatureViews:
-    """Features of augmented views of all training images, on the device of the run."""
-
-    weak: Tensor
-    """(V, N, D) float32; V is 0 where no view of this kind is wanted, here and below."""
-    strong: Tensor
-    """(V, N, D)."""
-    labeled: Tensor
-    """(n,) int64, where the labeled images are among the N."""
-    unlabeled: Tensor
-    """(m,) int64, where the unlabeled ones are."""
 
 
 class FeatureExtractor:
@@ -91,36 +59,36 @@ class FeatureExtractor:
         # the features were there.
         self._model = _digest_of_model(classifier) + str(batch_size).encode() if cached else b""
 
-    def plain(self, store: ImageTensorStore, rows: Tensor) -> Tensor:
-        """Features of images without augmentation, (n, D), on the device of the store."""
-        return self._kept(store, rows, lambda images, _start, _view: images, ["plain"])[0]
+    def plain(self, source: ImageSource, indices: Tensor) -> Tensor:
+        """Features of images without augmentation, (n, D), on the device of the source."""
+        return self._kept(source, indices, lambda images, _start, _view: images, ["plain"])[0]
 
     def views(
-        self, store: ImageTensorStore, rows: Tensor, augmenter: Augmenter, count: int, seed: int
+        self, source: ImageSource, indices: Tensor, augmenter: Augmenter, count: int, seed: int
     ) -> Tensor:
-        """Features of augmented views, (count, n, D), on the device of the store.
+        """Features of augmented views, (count, n, D), on the device of the source.
 
         View v of the image in row i depends on the seed, v and i alone.
 
         Args:
-            store: where the images are.
-            rows: (n,) int64 rows of the store.
+            source: where the images are.
+            indices: (n,) int64 indices of the source.
             augmenter: changes the images.
             count: views of each image.
             seed: of the draws.
         """
-        if not (count and len(rows)):
+        if not (count and len(indices)):
             return torch.empty(
-                count, len(rows), self._classifier.backbone.feature_dim, device=store.device
+                count, len(indices), self._classifier.backbone.feature_dim, device=source.device
             )
-        height, width = store.pixels(rows[:1]).shape[-2:]
+        height, width = source.pixels(indices[:1]).shape[-2:]
         draws: dict[int, AugmentationParams] = {}  # of the view that is computed, for all images
 
         def change(images: Tensor, start: int, view: int) -> Tensor:
             if view not in draws:
-                generator = torch.Generator().manual_seed(derive_seed(seed, "features", view))
+                generator = seeded_generator(seed, "features", view)
                 draws.clear()
-                draws[view] = augmenter.draw(len(rows), height, width, generator)
+                draws[view] = augmenter.draw(len(indices), height, width, generator)
             stop = start + len(images)
             return augmenter.transform(
                 images, {name: drawn[start:stop] for name, drawn in draws[view].items()}
@@ -128,49 +96,51 @@ class FeatureExtractor:
 
         of = f"{_code(augmenter)} {augmenter.flip} {augmenter.config!r} {seed}"
         return torch.stack(
-            self._kept(store, rows, change, [f"{of} {view}" for view in range(count)])
+            self._kept(source, indices, change, [f"{of} {view}" for view in range(count)])
         )
 
     def _kept(
         self,
-        store: ImageTensorStore,
-        rows: Tensor,
+        source: ImageSource,
+        indices: Tensor,
         change: Change,
         names: Sequence[str],
     ) -> list[Tensor]:
         """Features from the cache or computed, for the views of these names."""
-        pixels = _digest_of_pixels(store, rows) if self._cached else b""
-        shape = (len(rows), self._classifier.backbone.feature_dim)
+        pixels = _digest_of_pixels(source, indices) if self._cached else b""
+        shape = (len(indices), self._classifier.backbone.feature_dim)
         found = []
         for view, name in enumerate(names):
             path = _place(pixels + self._model + name.encode()) if self._cached else None
             if path is not None and (kept := _read(path, shape)) is not None:
-                found.append(torch.from_numpy(kept).to(store.device))
+                found.append(torch.from_numpy(kept).to(source.device))
                 continue
-            computed = self._computed(store, rows, change, view)
+            computed = self._computed(source, indices, change, view)
             if path is not None:
                 _write(path, computed.cpu().numpy())
             found.append(computed)
         return found
 
     @torch.no_grad()
-    def _computed(self, store: ImageTensorStore, rows: Tensor, change: Change, view: int) -> Tensor:
+    def _computed(self, source: ImageSource, indices: Tensor, change: Change, view: int) -> Tensor:
         classifier = self._classifier
         training = classifier.training
         classifier.eval()
-        keep_freed_memory(store.device)
-        found = torch.empty(len(rows), classifier.backbone.feature_dim, device=store.device)
+        keep_freed_memory(source.device)
+        found = torch.empty(len(indices), classifier.backbone.feature_dim, device=source.device)
         try:
-            for start in range(0, len(rows), self._batch_size):
+            for start in range(0, len(indices), self._batch_size):
                 if self._progress is not None:
-                    self._progress(start, len(rows))
-                images = change(store.gather(rows[start : start + self._batch_size]), start, view)
+                    self._progress(start, len(indices))
+                images = change(
+                    source.gather(indices[start : start + self._batch_size]), start, view
+                )
                 normalized = (images - classifier.mean) / classifier.std
                 found[start : start + len(images)] = classifier.backbone(normalized).float()
         finally:
             classifier.train(training)
         if self._progress is not None:
-            self._progress(len(rows), len(rows))
+            self._progress(len(indices), len(indices))
         return found
 
 
@@ -199,10 +169,10 @@ def _code(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__} {text}"
 
 
-def _digest_of_pixels(store: ImageTensorStore, rows: Tensor) -> bytes:
+def _digest_of_pixels(source: ImageSource, indices: Tensor) -> bytes:
     digest = hashlib.sha256()
-    for start in range(0, len(rows), 1024):
-        pixels = store.pixels(rows[start : start + 1024]).cpu().numpy()
+    for start in range(0, len(indices), 1024):
+        pixels = source.pixels(indices[start : start + 1024]).cpu().numpy()
         digest.update(f"{pixels.shape}".encode())
         digest.update(np.ascontiguousarray(pixels).data)
     return digest.digest()

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.engine.features import FeatureStore
+from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.models.classifier import Classifier
 
 
@@ -25,8 +24,8 @@ class Best:
 @torch.no_grad()
 def predict(
     classifier: Classifier,
-    store: ImageTensorStore | FeatureStore,
-    rows: Tensor,
+    source: ImageSource,
+    indices: Tensor,
     batch_size: int,
     processes: ProcessGroup | None = None,
 ) -> Tensor:
@@ -34,29 +33,29 @@ def predict(
 
     Args:
         classifier: put into eval mode for the call and back afterwards.
-        store: the images, or their features.
-        rows: (N,) int64 rows of the store.
+        source: images, or their features.
+        indices: (N,) int64 indices of the source.
         batch_size: images in a forward; changes speed and memory, not the result.
         processes: share the images; each gets the predictions of all. None for this one alone.
 
     Returns:
         (N, C) float32 on the CPU; rows sum to 1.
     """
-    if processes is not None and processes.size > 1 and len(rows):
+    if processes is not None and processes.size > 1 and len(indices):
         # All parts are of one size: the last row fills the last ones, and is cut off again.
-        count = -(-len(rows) // processes.size)
+        count = -(-len(indices) // processes.size)
         places = torch.arange(
-            processes.rank * count, (processes.rank + 1) * count, device=rows.device
+            processes.rank * count, (processes.rank + 1) * count, device=indices.device
         )
-        part = rows[places.clamp(max=len(rows) - 1)]
-        return processes.all_gather(predict(classifier, store, part, batch_size))[: len(rows)]
+        part = indices[places.clamp(max=len(indices) - 1)]
+        return processes.all_gather(predict(classifier, source, part, batch_size))[: len(indices)]
     training = classifier.training
     classifier.eval()
     try:
         parts = [
             # Not compiled, even if the steps are: the last chunk would be a compilation of its own.
-            classifier.forward(store.gather(chunk)).logits.float().softmax(dim=-1)
-            for chunk in torch.split(rows, batch_size)
+            classifier.forward(source.gather(chunk)).logits.float().softmax(dim=-1)
+            for chunk in torch.split(indices, batch_size)
             if len(chunk)
         ]
     finally:

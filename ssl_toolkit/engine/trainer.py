@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.data.feed.sampling import derive_seed
-from ssl_toolkit.engine.batches import BatchMaker, seeded_generator
+from ssl_toolkit.engine.batches import BatchMaker, derive_seed, seeded_generator
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
-from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.context import EngineContext, StepModule
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
@@ -26,7 +25,6 @@ from ssl_toolkit.engine.prediction import Best, predict
 from ssl_toolkit.engine.shares import class_shares
 from ssl_toolkit.engine.step_checks import check_gradients
 from ssl_toolkit.engine.step_metrics import StepRecorder
-from ssl_toolkit.engine.step_module import StepModule
 from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
@@ -50,7 +48,7 @@ class Trainer:
         batches: where batches come from.
         optimizer: over the parameters of classifier and algorithm.
         ema: the averaged model, None for none.
-        validation: (n,) rows of the store and their (n,) labels, empty for none.
+        validation: (n,) image indices and (n,) labels; empty for none.
         precision: of the forward: fp32, bf16 or fp16.
         autocast: makes the precision context of a forward.
         scaler: loss scaling for fp16; inactive otherwise.
@@ -82,7 +80,7 @@ class Trainer:
     transfer: Transfer | None = None
     """Use of the features of the first weights; None for none."""
     test: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """(n,) rows of the test images, for the probe that the run is compared with."""
+    """(n,) image indices of the test images, for the probe that the run is compared with."""
 
     step: int = 0
     seconds: float = 0.0
@@ -287,13 +285,13 @@ class Trainer:
 
     def _evaluate(self) -> Row:
         """Score the averaged weights; on the labeled images where there is no validation."""
-        rows, labels = self.validation
+        indices, labels = self.validation
         split = "validation"
-        if not len(rows):
-            rows, labels = self.batches.images.labeled, self.batches.images.labels
+        if not len(indices):
+            indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
         size = self.settings.eval_batch_size
-        probs = predict(self.eval_model, self.batches.images.plain, rows, size, self.processes)
+        probs = predict(self.eval_model, self.batches.images.inputs, indices, size, self.processes)
         right = probs.argmax(dim=-1) == labels.cpu()
         truth = probs[torch.arange(len(probs)), labels.cpu()].double()
         accuracy = right.sum().item() / len(right)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
-from ssl_toolkit.engine.batches import BatchMaker, TrainingImages, seeded_generator
+from ssl_toolkit.engine.batches import BatchMaker, seeded_generator
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.engine.features import FeatureExtractor, FeatureStore, FeatureViews
+from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.shares import estimate_shares
+from ssl_toolkit.engine.training_images import FeatureViews, ImageSource, TrainingImages
 from ssl_toolkit.interfaces import Augmenter, FeatureAlgorithm, TrainingFeatures, Views
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.heads import FeatureHead
@@ -97,8 +97,8 @@ class Transfer:
         Args:
             classifier: the live model.
             batches: changed to draw from features under `cached`.
-            validation: (n,) rows of the store.
-            test: (m,) rows of the store.
+            validation: (n,) image indices.
+            test: (m,) image indices.
             first: whether no step has been done; a resumed run has its head and probe already.
 
         Returns:
@@ -108,16 +108,16 @@ class Transfer:
         fits = first and self.fits
         if not (self.cached or fits):
             return None
-        if images.pool is not images.store:  # streamed: the labeled ones alone can be looked at
-            images = replace(images, pool=images.store, unlabeled=images.labeled[:0])
+        if images.streamed is not None:  # streamed: the labeled ones alone can be looked at
+            images = replace(images, streamed=None, unlabeled=images.labeled[:0])
         images = self._drawn(images)
         extractor = None
         features = images.features
         if features is None:
             extractor = FeatureExtractor(classifier, self.batch_size, progress=self.progress)
-            rows = torch.unique(torch.cat([images.labeled, images.unlabeled, validation, test]))
-            plain = extractor.plain(images.store, rows)
-            features = FeatureStore(_spread(plain, rows, images.store))
+            indices = torch.unique(torch.cat([images.labeled, images.unlabeled, validation, test]))
+            plain = extractor.plain(images.loaded, indices)
+            features = ImageSource(_spread(plain, indices, len(images.loaded)))
         found = None
         if fits:
             fitted = self._fit(classifier, features, images, validation, test)
@@ -144,12 +144,14 @@ class Transfer:
     def _fit(
         self,
         classifier: Classifier,
-        features: FeatureStore,
+        features: ImageSource,
         images: TrainingImages,
         validation: Tensor,
         test: Tensor,
     ) -> ProbeResult:
-        labeled, pool = (features.gather(rows).cpu() for rows in (images.labeled, images.unlabeled))
+        labeled, pool = (
+            features.gather(indices).cpu() for indices in (images.labeled, images.unlabeled)
+        )
         if self.head == "probe" and not self.frozen:
             transform = unit_length(classifier.blocks)
         else:
@@ -161,18 +163,19 @@ class Transfer:
             classifier.head.transform.load_state_dict(transform.state_dict())
         with torch.no_grad():
             validation_probs, test_probs = (
-                probe.head(features.gather(rows).cpu()).softmax(dim=-1)
-                for rows in (validation, test)
+                probe.head(features.gather(indices).cpu()).softmax(dim=-1)
+                for indices in (validation, test)
             )
             predicted = probe.head(pool).softmax(dim=-1)
         counts = torch.bincount(images.labels, minlength=classifier.num_classes).tolist()
         shares = estimate_shares(predicted, counts) if len(pool) else None
         return ProbeResult(probe.strength, probe.accuracy, validation_probs, test_probs, shares)
 
-    def _given(self, features: FeatureStore, images: TrainingImages) -> FeatureViews:
+    def _given(self, features: ImageSource, images: TrainingImages) -> FeatureViews:
         """Data that are features have no views but themselves."""
         count = 1 if self.count else 0
-        same = features.features.unsqueeze(0).expand(count, -1, -1)
+        assert isinstance(features.images, Tensor)
+        same = features.images.unsqueeze(0).expand(count, -1, -1)
         return FeatureViews(same, same, images.labeled, images.unlabeled)
 
     def _views(
@@ -185,26 +188,26 @@ class Transfer:
         """Features of the kinds of views that a step wants; empty stacks for the others."""
         v = self.views
         # All training images at once: the splits of a cross-validation then share what is cached.
-        rows = torch.unique(torch.cat([images.labeled, images.unlabeled]))
+        indices = torch.unique(torch.cat([images.labeled, images.unlabeled]))
 
         def computed(augmenter: Augmenter, *wanted: int) -> Tensor:
             count = self.count if any(wanted) else 0
-            views = extractor.views(images.store, rows, augmenter, count, self.seed)
+            views = extractor.views(images.loaded, indices, augmenter, count, self.seed)
             return views.to(images.labels.device)
 
         weak_views = computed(weak, v.labeled_weak, v.unlabeled_weak)
         strong_views = computed(strong, v.labeled_strong, v.unlabeled_strong)
-        labeled = torch.searchsorted(rows, images.labeled)
-        unlabeled = torch.searchsorted(rows, images.unlabeled)
+        labeled = torch.searchsorted(indices, images.labeled)
+        unlabeled = torch.searchsorted(indices, images.unlabeled)
         return FeatureViews(weak_views, strong_views, labeled, unlabeled)
 
 
-def _spread(features: Tensor, rows: Tensor, store: ImageTensorStore) -> Tensor:
-    """The features of these rows where the store has the images, zeros elsewhere."""
-    if len(rows) == len(store):
+def _spread(features: Tensor, indices: Tensor, count: int) -> Tensor:
+    """Features of all loaded images: those of these indices, zeros elsewhere."""
+    if len(indices) == count:
         return features
-    found = features.new_zeros(len(store), features.shape[1])
-    found[rows] = features
+    found = features.new_zeros(count, features.shape[1])
+    found[indices] = features
     return found
 
 
@@ -214,8 +217,8 @@ def training_features(images: TrainingImages, blocks: tuple[int, ...]) -> Traini
     assert images.feature_views is not None
     views = images.feature_views
     labeled, unlabeled = (
-        torch.cat([images.features.gather(rows).unsqueeze(0), views.weak[:, places]]).cpu()
-        for rows, places in (
+        torch.cat([images.features.gather(indices).unsqueeze(0), views.weak[:, places]]).cpu()
+        for indices, places in (
             (images.labeled, views.labeled),
             (images.unlabeled, views.unlabeled),
         )

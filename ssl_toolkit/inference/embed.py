@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache.decoded_images import Progress
 from ssl_toolkit.data.cache.image_files import verify
-from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.load import lay_out, read_data
 from ssl_toolkit.data.readers.file_table import TableBuilder, entries, real_path, walk
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
+from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features, write_atomically
 from ssl_toolkit.models.factory import build_classifier, own_image_size
@@ -138,9 +138,9 @@ def embed(
         weights=None if weights is None else Path(weights),
         channels_last=True,
     )
-    store = load_images(table, np.arange(len(table.keys)), size, chosen, progress)
+    images = load_images(table, np.arange(len(table.keys)), size, chosen, progress)
     extractor = FeatureExtractor(classifier.to(chosen), batch_size)
-    features = extractor.plain(store, torch.arange(len(table.keys)))
+    features = extractor.plain(images, torch.arange(len(table.keys)))
     return Embeddings(
         features.cpu().numpy(), tuple(table.keys), table.labels, table.classes, table.parts
     )

@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.feed.image_store import ImageTensorStore, load_images
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.compatibility import check_input
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.engine.features import FeatureStore
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.model import load_model, reported_weights
@@ -184,13 +183,9 @@ def predict_other_data(
     if not len(rows):
         raise DataError(f"{display_path(data)}: no image carries a label, so nothing can be scored")
     check_input(table.features, model.backbone)
-    store: ImageTensorStore | FeatureStore
-    if table.features is not None:
-        store = FeatureStore.of(table.features[rows], model.device)
-    else:
-        store = load_images(table, rows, model.image_size, model.device)
-    places = torch.arange(len(rows))
-    probabilities = predict(model.classifier, store, places, batch_size).numpy()
+    images = load_images(table, rows, model.image_size, model.device)
+    indices = torch.arange(len(rows))
+    probabilities = predict(model.classifier, images, indices, batch_size).numpy()
     order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)
     return {part: (probabilities, order[table.labels[rows]])}, model.classes
 

@@ -128,7 +128,7 @@ def tuned_trial(
             return None
         places = trainer.batches.images.unlabeled[-len(held_out) :]
         size = trainer.settings.eval_batch_size
-        probs = predict(trainer.eval_model, trainer.batches.images.plain, places, size)
+        probs = predict(trainer.eval_model, trainer.batches.images.inputs, places, size)
         right = probs.argmax(dim=-1).numpy() == labels[split.labeled[held_out]]
         tested[held_out], trial.hits[held_out] = True, right
         trial = replace(trial, seconds=computed() - started)
@@ -166,7 +166,7 @@ def tuned_and_validated(
         return None
     rows, labels = trainer.validation
     size = trainer.settings.eval_batch_size
-    probs = predict(trainer.eval_model, trainer.batches.images.plain, rows, size)
+    probs = predict(trainer.eval_model, trainer.batches.images.inputs, rows, size)
     return _on_validation(candidate, probs, labels, started)
 
 

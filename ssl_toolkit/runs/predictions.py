@@ -55,7 +55,7 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
     return {
         part: (
             predict(
-                trainer.eval_model, trainer.batches.images.plain, rows, size, processes
+                trainer.eval_model, trainer.batches.images.inputs, rows, size, processes
             ).numpy(),
             labels.cpu().numpy(),
         )
@@ -67,10 +67,10 @@ def prediction_seconds(experiment: Experiment) -> float:
     """Estimate how long predicting an image takes in this process, from a few of them."""
     trainer = experiment.trainer
     images = trainer.batches.images
-    most = min(trainer.settings.eval_batch_size, len(images.store))
+    most = min(trainer.settings.eval_batch_size, len(images.loaded))
     rows = torch.arange(most, device=images.labels.device)
     return seconds_each(
-        lambda count: predict(trainer.eval_model, images.plain, rows[:count], count),
+        lambda count: predict(trainer.eval_model, images.inputs, rows[:count], count),
         experiment.device,
         most,
     )
@@ -107,7 +107,7 @@ def worst_mistakes(
         wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most] if len(wrong) else wrong
     )
     rows = experiment.test[0][torch.from_numpy(places)]
-    images = experiment.trainer.batches.images.store.pixels(rows).cpu()
+    images = experiment.trainer.batches.images.loaded.pixels(rows).cpu()
     if len(places) and images.shape[-1] > size:
         small = F.interpolate(images.float(), size=(size, size), mode="area")
         images = small.round().to(torch.uint8)

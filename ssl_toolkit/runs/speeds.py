@@ -20,8 +20,9 @@ from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.engine.features import FeatureExtractor, FeatureStore, FeatureViews
+from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
+from ssl_toolkit.engine.training_images import FeatureViews, ImageSource
 from ssl_toolkit.errors import UserError
 from ssl_toolkit.interfaces import FeatureAlgorithm, ImageTable
 
@@ -144,7 +145,7 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
     transfer, batches = trainer.transfer, trainer.batches
     size = trainer.settings.eval_batch_size
     extractor = FeatureExtractor(trainer.classifier, size, cached=False)
-    store = batches.images.store
+    store = batches.images.loaded
     rows = torch.arange(len(store), device=batches.images.labels.device)
 
     def each(made: Callable[[torch.Tensor], torch.Tensor]) -> float:
@@ -223,7 +224,7 @@ def _use_features(trainer: Trainer) -> None:
 
     trainer.batches.images = replace(
         images,
-        features=FeatureStore(torch.randn(len(images.store), size, device=device)),
+        features=ImageSource(torch.randn(len(images.loaded), size, device=device)),
         feature_views=FeatureViews(
             made(views.labeled_weak, views.unlabeled_weak),
             made(views.labeled_strong, views.unlabeled_strong),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import random_states
+from ssl_toolkit.engine.context import total_loss
 from ssl_toolkit.engine.step_checks import is_name, is_weight
-from ssl_toolkit.engine.step_module import total_loss
 from ssl_toolkit.interfaces import StepOutput, Views
 from ssl_toolkit.testing.rules import BrokenRuleError, require, rule
 from ssl_toolkit.testing.subject import Subject

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.checkpoints import random_states
-from ssl_toolkit.engine.step_module import total_loss
+from ssl_toolkit.engine.context import total_loss
 from ssl_toolkit.interfaces import StepOutput
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject

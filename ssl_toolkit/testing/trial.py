@@ -16,10 +16,8 @@ from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.sections import EMASettings, OptimizerSettings
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
-from ssl_toolkit.data.feed.sampling import derive_seed
-from ssl_toolkit.engine.batches import BatchMaker, TrainingImages
-from ssl_toolkit.engine.context import EngineContext
+from ssl_toolkit.engine.batches import BatchMaker, derive_seed
+from ssl_toolkit.engine.context import EngineContext, total_loss
 from ssl_toolkit.engine.devices import make_autocast, make_scaler
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
@@ -28,8 +26,8 @@ from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.engine.step_metrics import StepRecorder
-from ssl_toolkit.engine.step_module import total_loss
 from ssl_toolkit.engine.trainer import Trainer
+from ssl_toolkit.engine.training_images import ImageSource, TrainingImages
 from ssl_toolkit.interfaces import (
     Algorithm,
     AugmentationParams,
@@ -118,7 +116,7 @@ class Trial:
             head.weight.mul_(sharpness)
             head.bias.zero_()
             if processes is None:
-                _measure_statistics(self.classifier, images.store.gather(images.labeled))
+                _measure_statistics(self.classifier, images.loaded.gather(images.labeled))
         self.ema = EMA(self.classifier, 0.9)
         self.task = TaskInfo(
             num_classes=classes,
@@ -231,8 +229,8 @@ class Trial:
     def accuracy(self) -> float:
         """Of model or teacher, whichever is better, on the unlabeled images."""
         models = self.classifier, self.ema.module
-        store, rows, labels = self.images.pool, self.images.unlabeled, self.images.hidden
-        answers = [predict(m, store, rows, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
+        source, indices, labels = self.images.pool, self.images.unlabeled, self.images.hidden
+        answers = [predict(m, source, indices, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
         return max(float((answer == labels.cpu()).float().mean()) for answer in answers)
 
 
@@ -274,10 +272,11 @@ def _training_images(classes: int, size: tuple[int, int], device: torch.device) 
     labels = torch.arange(classes * (16 if classes < 20 else 3)) % classes
     noise = 0.1 * torch.rand(len(labels), 3, *size, generator=generator)
     pixels = (255 * (kinds[labels] + noise)).to(torch.uint8)
-    store = ImageTensorStore(pixels.to(device))
-    rows, labels = torch.arange(len(labels), device=device), labels.to(device)
+    source = ImageSource(pixels.to(device))
+    rows = np.arange(len(labels))
+    indices, labels = torch.from_numpy(rows).to(device), labels.to(device)
     few = len(labels) // 3
-    return TrainingImages(store, rows[:few], labels[:few], store, rows[few:], labels[few:])
+    return TrainingImages(source, indices[:few], labels[:few], indices[few:], labels[few:], rows)
 
 
 def _measure_statistics(classifier: Classifier, images: Tensor) -> None:

@@ -17,10 +17,10 @@ from ssl_toolkit.console import Console
 from ssl_toolkit.data.cache import decoded_images, image_files
 from ssl_toolkit.data.cache.decoded_images import open_cache
 from ssl_toolkit.data.cache.image_files import ImageFiles
-from ssl_toolkit.data.feed import image_store
-from ssl_toolkit.data.feed.image_store import ImageTensorStore, channel_statistics, load_images
 from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.engine import training_images
+from ssl_toolkit.engine.training_images import ImageSource, channel_statistics, load_images
 from ssl_toolkit.errors import DataError
 
 
@@ -341,13 +341,13 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
     if kept == "memory":
         root.parent.write_text("")
     elif kept == "file":
-        monkeypatch.setattr(image_store, "_COPIED_BYTES", 0)
+        monkeypatch.setattr(training_images, "_COPIED_BYTES", 0)
         monkeypatch.setattr(image_files, "_MAPPED_BYTES", 200)
     table = read_data(folder, size=8, skip_bad=True)
     rows = np.array([3, 1, 4])
     made = load_images(table, rows, 8)
     assert isinstance(made.images, torch.Tensor) == (kept == "copy")
-    plain = ImageTensorStore(torch.from_numpy(table.read(rows, 8).transpose(0, 3, 1, 2).copy()))
+    plain = ImageSource(torch.from_numpy(table.read(rows, 8).transpose(0, 3, 1, 2).copy()))
     assert len(made) == len(plain) == 3
     indices = torch.tensor([2, 0, 0, 1])
     for _ in range(3):  # pages are given back in between
@@ -355,7 +355,7 @@ def test_stores_agree_wherever_the_pixels_are(folder, root, kept, monkeypatch):
     made.gather(indices).zero_()
     assert made.gather(indices).max() > 0
     seen = torch.tensor([0, 2])
-    assert channel_statistics(made, seen) == channel_statistics(plain, seen)
+    assert channel_statistics((made, seen)) == channel_statistics((plain, seen))
 
 
 def test_a_table_without_a_size_gets_its_cache_in_the_store(folder, root):

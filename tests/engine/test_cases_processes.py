@@ -20,11 +20,11 @@ from in_process import call, refusal
 from torch import Tensor
 
 from ssl_toolkit import registry
-from ssl_toolkit.data.feed.image_store import load_images
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.wide_resnet import WideResNet
 

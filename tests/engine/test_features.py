@@ -16,9 +16,9 @@ import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.data.cache.decoded_images import cache_folder
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
+from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.runs.resume import resume
 from ssl_toolkit.runs.train import train
@@ -53,17 +53,17 @@ def classifier() -> Classifier:
 
 
 @pytest.fixture
-def store() -> ImageTensorStore:
+def store() -> ImageSource:
     generator = torch.Generator().manual_seed(2)
     images = torch.randint(256, (10, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    return ImageTensorStore(images)
+    return ImageSource(images)
 
 
 ROWS = torch.tensor([7, 0, 3, 3, 9])
 
 
 def test_plain_features_are_those_of_the_backbone_in_eval_mode(
-    classifier: Classifier, store: ImageTensorStore
+    classifier: Classifier, store: ImageSource
 ) -> None:
     result = FeatureExtractor(classifier.train(), 2).plain(store, ROWS)
     assert classifier.training
@@ -75,7 +75,7 @@ def test_plain_features_are_those_of_the_backbone_in_eval_mode(
     layer(result).sum().backward()  # no tensor of inference mode
 
 
-def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageTensorStore) -> None:
+def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageSource) -> None:
     weak = Weak()
     first = FeatureExtractor(classifier, 4)
     plain, views = first.plain(store, ROWS), first.views(store, ROWS, weak, 2, seed=5)
@@ -88,7 +88,7 @@ def test_the_cache_saves_every_forward(classifier: Classifier, store: ImageTenso
 
 @pytest.mark.parametrize("what", ["weights", "statistics", "pixels", "batch size", "seed"])
 def test_the_cache_is_only_for_the_same_content(
-    what: str, classifier: Classifier, store: ImageTensorStore
+    what: str, classifier: Classifier, store: ImageSource
 ) -> None:
     weak, size, seed = Weak(), 4, 5
     FeatureExtractor(classifier, size).views(store, ROWS, weak, 1, seed)
@@ -109,7 +109,7 @@ def test_the_cache_is_only_for_the_same_content(
 
 
 def test_equal_weights_of_another_backbone_share_nothing(
-    classifier: Classifier, store: ImageTensorStore
+    classifier: Classifier, store: ImageSource
 ) -> None:
     FeatureExtractor(classifier, 4).plain(store, ROWS)
     classifier.backbone.layers[2] = torch.nn.Tanh()  # no weight says so
@@ -120,7 +120,7 @@ def test_equal_weights_of_another_backbone_share_nothing(
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
 def test_a_damaged_file_is_computed_again(
-    damage: str, classifier: Classifier, store: ImageTensorStore
+    damage: str, classifier: Classifier, store: ImageSource
 ) -> None:
     wanted = FeatureExtractor(classifier, 4).plain(store, ROWS)
     (file,) = cache_folder("features").glob("*.npy")
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_computed_again(
 
 
 def test_a_view_depends_only_on_seed_index_and_number(
-    classifier: Classifier, store: ImageTensorStore
+    classifier: Classifier, store: ImageSource
 ) -> None:
     weak = Weak()
     one, all_ = (

@@ -15,9 +15,9 @@ import torch
 from torch.optim import AdamW
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.feed.image_store import ImageTensorStore
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.trainer import Trainer
+from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.interfaces import StepOutput
 
 ALGORITHMS = ["simple", "mixmatch", "mixmatch_enhanced", "fixmatch", "supervised"]
@@ -36,12 +36,12 @@ def on_meta(**keys: Any) -> Trainer:
     assert trainer.ema is not None
     trainer.ema.module.to("meta")
     images = trainer.batches.images
-    stored = images.store.images
+    stored = images.loaded.images
     assert isinstance(stored, torch.Tensor)
-    store = ImageTensorStore(stored.to("meta"))
+    loaded = ImageSource(stored.to("meta"))
     names = ("labeled", "labels", "unlabeled", "hidden")
     moved = {name: getattr(images, name).to("meta") for name in names}
-    trainer.batches.images = replace(images, store=store, pool=store, **moved)
+    trainer.batches.images = replace(images, loaded=loaded, **moved)
     for augmenter in trainer.augmenters:
         augmenter.to("meta")
     # Torch's fused one is not made for this device.

@@ -76,7 +76,6 @@ DATA_RANKS = {
     "readers": 3,
     "splits": 4,
     "sets": 5,
-    "feed": 5,
     "load": 6,
 }
 """A part of `data` imports parts of `data` of a lower rank, and itself."""

@@ -179,7 +179,7 @@ def test_a_bounded_graph_computes_only_the_features_it_uses(data: Path) -> None:
     trainer.start()
     images = trainer.batches.images
     assert images.features is not None
-    known = images.features.features.abs().sum(dim=1) > 0
+    known = images.features.images.abs().sum(dim=1) > 0
     assert len(images.unlabeled) == len(images.hidden) == 3
     assert int(known.sum()) == 6 + 3 + 6  # labels, drawn images, test images
     assert trainer.fit() == ""

@@ -6,12 +6,12 @@ from webdataset_shards import samples, shard
 
 from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.data.cache.image_files import files_of
-from ssl_toolkit.data.feed import streaming
-from ssl_toolkit.data.feed.sampling import IndexStream, buffered_order
-from ssl_toolkit.data.feed.streaming import Blocks, StreamedImages, reading_order
 from ssl_toolkit.data.images.archives import tar_member
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.engine import streaming
+from ssl_toolkit.engine.batches import IndexStream
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.streaming import Blocks, StreamedImages, buffered_order, reading_order
 from ssl_toolkit.errors import ConfigError, DataError
 
 
@@ -140,7 +140,7 @@ def test_only_the_unlabeled_are_streamed(shards, tmp_path):
         images.pool.gather(images.unlabeled), everything.pool.gather(everything.unlabeled)
     )
     assert torch.equal(
-        images.store.gather(images.labeled), everything.store.gather(everything.labeled)
+        images.loaded.gather(images.labeled), everything.loaded.gather(everything.labeled)
     )
     assert any("24 unlabeled images are decoded during training" in n for n in experiment.notes)
 

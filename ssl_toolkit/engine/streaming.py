@@ -1,15 +1,15 @@
 """Unlabeled images that are decoded during training and never stored.
 
 For images of which not even the decoded pixels fit on the disk. The order of the images is a
-buffered shuffle (`sampling.buffered_order`), a function of seed and position alone, so a run
-resumes exactly. Shards are read in large blocks, each once an epoch.
+buffered shuffle (`buffered_order`), a function of seed and position alone, so a run resumes
+exactly. Shards are read in large blocks, each once an epoch.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -17,16 +17,19 @@ from threading import Lock
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ssl_toolkit.data.cache.decoded_images import Progress
 from ssl_toolkit.data.cache.image_files import ImageFiles, files_of, skipped, unreadable
-from ssl_toolkit.data.feed.sampling import Order, buffered_order
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
 from ssl_toolkit.data.images.files import each_image, try_image
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import display_path, summarize
+
+Order = Callable[[torch.Generator], Tensor]
+"""Draws a permutation, (count,) int64."""
 
 BLOCK_BYTES = 4 * 2**20
 """Read at once from a shard."""
@@ -179,6 +182,30 @@ class StreamedImages:
 
 
 _WAY_OUT = "repair the images and run `ssl-toolkit resume`, or start with --on-bad-image skip"
+
+
+def buffered_order(sequence: Tensor, runs: Sequence[int], buffer: int) -> Order:
+    """Orders that read run after run, from start to end, through a shuffle buffer.
+
+    The runs come in an order drawn for each epoch. An index comes after at most `buffer` others
+    that follow it there, so that reading from start to end never holds more than `buffer`.
+
+    Args:
+        sequence: (n,) indices in the order of reading.
+        runs: how many of them make each run, n in all.
+        buffer: at least 1; 1 changes nothing but the order of the runs.
+    """
+    pieces = torch.split(sequence, [*runs])
+
+    def order(generator: torch.Generator) -> Tensor:
+        turns = torch.randperm(len(pieces), generator=generator).tolist()
+        read = torch.cat([pieces[turn] for turn in turns])
+        delays = torch.rand(len(read), generator=generator, dtype=torch.float64)
+        # Index i leaves between i and i + buffer - 1, in the order of these times.
+        times = torch.arange(len(read), dtype=torch.float64) + (buffer - 1) * delays
+        return read[torch.argsort(times, stable=True)]
+
+    return order
 
 
 def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Order:

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from ssl_toolkit.data.feed.image_store import (
+from ssl_toolkit.engine.batches import BalancedStream, IndexStream, derive_seed
+from ssl_toolkit.engine.training_images import (
     LEAST_STD,
-    ImageTensorStore,
+    ImageSource,
     channel_statistics,
     load_images,
 )
-from ssl_toolkit.data.feed.sampling import BalancedStream, IndexStream, derive_seed
 from ssl_toolkit.interfaces import ImageTable
 
 
@@ -42,25 +42,25 @@ def test_a_store_returns_the_requested_rows_in_order():
 def test_store_refuses_other_tensors():
     for wrong in (torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, 3, dtype=torch.uint8)):
         with pytest.raises(ValueError, match=r"must be \(N, 3, H, W\) uint8"):
-            ImageTensorStore(wrong)
+            ImageSource(wrong)
 
 
 def test_channel_statistics_are_those_of_float64():
     images = torch.randint(0, 256, (300, 3, 5, 7), dtype=torch.uint8)
     images[:, 1] //= 3
     rows = torch.arange(0, 300, 2)
-    mean, std = channel_statistics(ImageTensorStore(images), rows)
+    mean, std = channel_statistics((ImageSource(images), rows))
     exact = images[rows].double() / 255
     np.testing.assert_allclose(mean, exact.mean((0, 2, 3)), rtol=1e-13)
     np.testing.assert_allclose(std, exact.std((0, 2, 3), correction=0), rtol=1e-12)
-    assert (mean, std) == channel_statistics(ImageTensorStore(images), rows.flip(0).numpy())
+    assert (mean, std) == channel_statistics((ImageSource(images), rows.flip(0)))
 
 
 def test_constant_channels_keep_a_width():
-    store = ImageTensorStore(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8))
-    assert channel_statistics(store, torch.tensor([0, 1])) == ((1.0,) * 3, (LEAST_STD,) * 3)
+    store = ImageSource(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8))
+    assert channel_statistics((store, torch.tensor([0, 1]))) == ((1.0,) * 3, (LEAST_STD,) * 3)
     with pytest.raises(ValueError, match="at least one image"):
-        channel_statistics(store, torch.tensor([]))
+        channel_statistics((store, torch.tensor([])))
 
 
 def test_derived_seeds():

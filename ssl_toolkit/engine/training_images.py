@@ -1,0 +1,305 @@
+"""The images of a run, and which of them are labeled.
+
+Two numbers name an image: its *row* of the table (`ImageTable`, in ``data``), and its *index*
+among the loaded images, which is all that training uses. `TrainingImages.indices_of` leads from
+the one to the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssl_toolkit.config.settings import ResolvedSettings
+from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
+from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.engine.streaming import Order, StreamedImages, reading_order
+from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
+
+LEAST_STD = 1 / 255
+"""Floor of a channel's standard deviation: one gray level, so that a constant channel (std 0)
+doesn't divide by zero when it is normalized."""
+
+_BLOCK = 256  # images read or counted at a time; bounds the memory beside the images themselves
+_COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the CPU
+_MOVED_BYTES = 2 * 2**30  # of decoded files, moved to another device
+
+
+class ImageSource:
+    """Images of one size, or features in their place, gathered by index.
+
+    Args:
+        images: (N, 3, H, W) uint8 RGB or (N, D) float32 features, on the device of the source; or
+            decoded files, whose pixels stay in their cache; or files that are decoded at every
+            access.
+        rows: (n,) rows of the files, by index.
+        device: device of the result of `gather` if the images are not a tensor.
+        size: side in pixels of the decoded files.
+
+    Raises:
+        ValueError: a tensor of another dtype or shape.
+    """
+
+    def __init__(
+        self,
+        images: Tensor | ImageFiles | StreamedImages,
+        rows: NDArray[np.int64] | None = None,
+        device: torch.device | str = "cpu",
+        size: int = 0,
+    ) -> None:
+        if isinstance(images, Tensor):
+            features = images.dtype == torch.float32 and images.ndim == 2
+            if not features and (
+                images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3
+            ):
+                raise ValueError(
+                    f"images must be (N, 3, H, W) uint8, got {tuple(images.shape)} {images.dtype}"
+                )
+            device = images.device
+        self.images = images
+        self.device = torch.device(device)
+        self._rows = np.empty(0, dtype=np.int64) if rows is None else rows
+        self._size = size
+
+    def __len__(self) -> int:
+        return len(self.images if isinstance(self.images, Tensor) else self._rows)
+
+    @property
+    def warning(self) -> str:
+        """Warning about images that could not be read so far; empty for none."""
+        return self.images.warning if isinstance(self.images, StreamedImages) else ""
+
+    def pixels(self, indices: Tensor) -> Tensor:
+        """Return images as they are stored.
+
+        Args:
+            indices: (n,) int64, on any device.
+
+        Returns:
+            (n, 3, H, W) uint8 or (n, D) float32 on the device of the source, freshly allocated.
+        """
+        if isinstance(self.images, Tensor):
+            return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
+        rows = self._rows[indices.cpu().numpy()]
+        if isinstance(self.images, ImageFiles):
+            pixels = torch.from_numpy(self.images.take(rows, self._size))
+        else:
+            pixels = torch.from_numpy(self.images.take(rows))
+        if self.device.type == "cuda":  # a copy from pinned memory does not block the host
+            return pixels.pin_memory().to(self.device, non_blocking=True)
+        return pixels.to(self.device)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """Return (n, 3, H, W) images as float32 in [0, 1], or (n, D) features."""
+        pixels = self.pixels(indices)
+        return pixels if pixels.is_floating_point() else pixels.to(torch.float32).div_(255)
+
+    def moments(self, indices: Tensor) -> tuple[list[int], list[int]]:
+        """Return exact sums and sums of squares of the gray levels of each channel.
+
+        A cache contains them for each image: this reads no pixels then.
+        """
+        if isinstance(self.images, ImageFiles):
+            rows = self._rows[indices.cpu().numpy()]
+            first, second = self.images.moments(rows, self._size).tolist()
+            return first, second
+        levels = torch.arange(256)
+        first, second = [0] * 3, [0] * 3
+        for start in range(0, len(indices), _BLOCK):
+            images = self.pixels(indices[start : start + _BLOCK])
+            for channel in range(3):
+                counts = torch.bincount(images[:, channel].flatten(), minlength=256).cpu()
+                first[channel] += int((counts * levels).sum())
+                second[channel] += int((counts * levels**2).sum())
+        return first, second
+
+
+def load_images(
+    table: ImageTable,
+    rows: NDArray[np.int64],
+    size: int,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> ImageSource:
+    """Load images, or the features that a table contains in their place.
+
+    Files are decoded once, into a cache (`ImageFiles`). Its pixels are copied up to 128 MiB, or
+    2 GiB onto another device than the CPU; above, they are gathered from the mapped file.
+
+    Args:
+        table: table of the images.
+        rows: (n,) rows of the table; the image of index i is row ``rows[i]``.
+        size: side in pixels.
+        device: device of the images; n · 3 · size² bytes there.
+        progress: called as ``progress(done, total)`` while images are decoded.
+
+    Raises:
+        DataError: an image can't be read; names all of its block.
+    """
+    rows = np.asarray(rows, dtype=np.int64)
+    device = torch.device(device)
+    if table.features is not None:
+        return ImageSource(torch.from_numpy(np.array(table.features[rows])).to(device))
+    files = files_of(table)
+    if files is not None:
+        files.open(size, progress)
+        progress = None  # what is left to do is a copy
+        stays = files.in_memory(size) if device.type == "cpu" else False
+        limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
+        if files.has(rows, size) and (stays or len(rows) * 3 * size * size > limit):
+            return ImageSource(files, rows, device, size)
+    images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
+    for start in range(0, len(rows), _BLOCK):
+        block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))
+        images[start : start + len(block)] = block.permute(0, 3, 1, 2).to(device)
+        if progress is not None:
+            progress(start + len(block), len(rows))
+    return ImageSource(images)
+
+
+@dataclass(frozen=True)
+class FeatureViews:
+    """Features of augmented views of all training images, on the device of the run."""
+
+    weak: Tensor
+    """(V, N, D) float32; V is 0 if the algorithm uses no view of this kind."""
+    strong: Tensor
+    """(V, N, D), likewise."""
+    labeled: Tensor
+    """(n,) int64 positions of the labeled images among the N."""
+    unlabeled: Tensor
+    """(m,) int64 positions of the unlabeled ones."""
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """The loaded images of a run, and the indices of the labeled and unlabeled ones."""
+
+    loaded: ImageSource
+    labeled: Tensor
+    """(n,) int64 indices, on the device of the run; likewise below."""
+    labels: Tensor
+    """(n,) int64 classes of the labeled images."""
+    unlabeled: Tensor
+    """(m,) int64 indices; of `streamed`, if there is one."""
+    hidden: Tensor
+    """(m,) int64 true classes of the unlabeled images, -1 if unknown; for metrics and oracles."""
+    rows: NDArray[np.int64]
+    """Row of the table of each loaded image, ascending."""
+    streamed: ImageSource | None = None
+    """Unlabeled images that are decoded during training, not loaded; None for none."""
+    order: Order | None = None
+    """Draws an epoch of the unlabeled images; None for a uniform permutation."""
+    features: ImageSource | None = None
+    """Features of all loaded images, if a frozen backbone makes the pixels unnecessary."""
+    feature_views: FeatureViews | None = None
+    """Features of augmented views, from which batches are drawn in place of images."""
+
+    @property
+    def pool(self) -> ImageSource:
+        """The source of the unlabeled images."""
+        return self.loaded if self.streamed is None else self.streamed
+
+    @property
+    def inputs(self) -> ImageSource:
+        """Features if there are any, else the loaded images: the input of an evaluation."""
+        return self.loaded if self.features is None else self.features
+
+    def indices_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return the indices of loaded images by their rows of the table."""
+        indices = np.searchsorted(self.rows, rows).astype(np.int64)
+        return torch.from_numpy(indices).to(self.labels.device)
+
+
+def load_training_images(
+    table: ImageTable,
+    split: Split,
+    settings: ResolvedSettings,
+    device: torch.device,
+    progress: Callable[[int, int], None] | None,
+) -> TrainingImages:
+    """Load the images of all parts of a split, except the unlabeled ones under ``stream_buffer``.
+
+    Args:
+        table: table of the images.
+        split: split of the table.
+        settings: settings of the run.
+        device: device of the images.
+        progress: called while images are decoded.
+    """
+
+    def on_device(values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(device)
+
+    parts = [split.labeled, split.validation, split.test]
+    buffer = settings.stream_buffer if len(split.unlabeled) else None
+    if buffer is None:
+        parts.append(split.unlabeled)
+    rows = np.unique(np.concatenate(parts)).astype(np.int64)
+    loaded = load_images(table, rows, settings.image_size, device, progress)
+    labels, hidden = table.labels[split.labeled], table.labels[split.unlabeled]
+    unlabeled = np.searchsorted(rows, split.unlabeled)
+    streamed = order = None
+    if buffer is not None:
+        files = files_of(table)
+        assert files is not None
+        unlabeled = np.arange(len(split.unlabeled))
+        refuse = settings.on_bad_image == "error"
+        images = StreamedImages(
+            files, split.unlabeled, hidden, settings.image_size, buffer=buffer, refuse=refuse
+        )
+        streamed = ImageSource(images, unlabeled, device)
+        order = reading_order(files, split.unlabeled, buffer)
+    return TrainingImages(
+        loaded,
+        labeled=on_device(np.searchsorted(rows, split.labeled)),
+        labels=on_device(labels),
+        unlabeled=on_device(unlabeled),
+        hidden=on_device(hidden),
+        rows=rows,
+        streamed=streamed,
+        order=order,
+        features=None if table.features is None else loaded,
+    )
+
+
+def channel_statistics(
+    *parts: tuple[ImageSource, Tensor],
+) -> tuple[ChannelStatistics, ChannelStatistics]:
+    """Return mean and standard deviation of each channel, over images of one size.
+
+    Exact: computed from sums of integers. The mean is over all pixels of all the images; the
+    standard deviation divides by their number (not by one less) and is at least `LEAST_STD`.
+
+    Args:
+        parts: sources, and indices of their images; at least one image.
+
+    Returns:
+        Mean and standard deviation in RGB order, of images in [0, 1].
+
+    Raises:
+        ValueError: there are no images.
+    """
+    count = sum(len(indices) for _, indices in parts)
+    if not count:
+        raise ValueError("channel statistics need at least one image")
+    source, indices = next(part for part in parts if len(part[1]))
+    total = count * math.prod(source.pixels(indices[:1]).shape[2:])
+    means, deviations = [], []
+    moments = np.array([one.moments(indices) for one, indices in parts], dtype=object).sum(axis=0)
+    for first, second in moments.T.tolist():
+        means.append(first / total / 255)
+        # Integers up to the root: no cancellation between the two moments.
+        deviations.append(max(math.sqrt(total * second - first * first) / total / 255, LEAST_STD))
+    return _triple(means), _triple(deviations)
+
+
+def _triple(values: list[float]) -> ChannelStatistics:
+    red, green, blue = values
+    return red, green, blue
