@@ -1,4 +1,4 @@
-"""What the settings that were left open become, given the data set and the backbone."""
+"""Default values of settings, given the data set and the backbone."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.step_metrics import StepRecorder
-from ssl_toolkit.engine.streaming import keep_all_but_unlabeled
+from ssl_toolkit.engine.streaming import cache_all_but_unlabeled
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.training_images import TrainingImages, load_training_images
 from ssl_toolkit.engine.transfer import transfer_for
@@ -145,7 +145,7 @@ def _prepare(
     if split is None:
         table, split, stored = split_of(table, settings)
     if settings.stream_buffer is not None:
-        split = keep_all_but_unlabeled(
+        split = cache_all_but_unlabeled(
             table,
             split,
             settings.image_size,

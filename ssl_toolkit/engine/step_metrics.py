@@ -165,7 +165,7 @@ class StepRecorder:
         numbers = iter(values.tolist())
         bad = self._bad_gradients()
         for step, own, _ in rows:
-            # `numbers` goes on to the next rows, so the lengths differ.
+            # `numbers` continues with the next rows, so the lengths differ.
             row = dict(zip(own, numbers, strict=False))
             if bad and bad[0] < step:
                 break

@@ -1,8 +1,8 @@
-"""Unlabeled images that are decoded during training and never stored.
+"""Unlabeled images that are decoded during training and never cached.
 
-For images of which not even the decoded pixels fit on the disk. The order of the images is a
+For data sets whose decoded pixels do not fit on the disk. The order of the images is a
 buffered shuffle (`buffered_order`), a function of seed and position alone, so a run resumes
-exactly. Shards are read in large blocks, each once an epoch.
+exactly. Shards are read in large blocks, each once per epoch.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ Order = Callable[[torch.Generator], Tensor]
 """Draws a permutation, (count,) int64."""
 
 BLOCK_BYTES = 4 * 2**20
-"""Read at once from a shard."""
+"""Bytes of a shard that are read at once."""
 
 
 class Blocks:
-    """Bytes of large files, read a block at a time; the last few blocks are held.
+    """Bytes of large files, read a block at a time; the most recent blocks stay in memory.
 
     Args:
-        most: blocks that are held, at least 1.
+        most: maximum number of blocks in memory, at least 1.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.reads = 0
         """Blocks read so far."""
-        self._held: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._recent: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = Lock()
 
     def read(self, file: str, start: int, length: int) -> bytes:
-        """Some bytes of a file; fewer where it ends. From any thread.
+        """Return some bytes of a file; fewer at its end. From any thread.
 
         Raises:
-            OSError: it can't be read.
+            OSError: the file can't be read.
         """
         first, last = start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES
-        found = b"".join(self._block(file, number) for number in range(first, last + 1))
+        content = b"".join(self._block(file, number) for number in range(first, last + 1))
         start -= first * BLOCK_BYTES
-        return found[start : start + length]
+        return content[start : start + length]
 
     def _block(self, file: str, number: int) -> bytes:
         with self._lock:
-            block = self._held.pop((file, number), None)
+            block = self._recent.pop((file, number), None)
             if block is None:
                 self.reads += 1
                 with open(file, "rb", buffering=0) as source:
                     source.seek(number * BLOCK_BYTES)
                     block = source.read(BLOCK_BYTES)
-            self._held[file, number] = block
-            while len(self._held) > self.most:
-                self._held.popitem(last=False)
+            self._recent[file, number] = block
+            while len(self._recent) > self.most:
+                self._recent.popitem(last=False)
         return block
 
 
@@ -78,13 +78,13 @@ class StreamedImages:
     """Images of files, decoded at every access.
 
     Args:
-        files: the files.
-        rows: (n,) rows of their table, at least one.
-        labels: (n,) their classes, -1 for none.
+        files: image files of the table.
+        rows: (n,) rows of the table, at least one; the image of index i is row ``rows[i]``.
+        labels: (n,) class of each image, -1 for none.
         size: side in pixels.
-        buffer: images that the order mixes; says how much of the shards is held.
-        refuse: whether an image that can't be read ends the training. Otherwise the next one of
-            the same class (also unlabeled, if it is) replaces it, always the same.
+        buffer: images that the order mixes, which decides how many blocks stay in memory.
+        refuse: True if an unreadable image is an error. Otherwise the next image of the same class
+            replaces it (the next unlabeled one, if it is unlabeled), always the same.
     """
 
     def __init__(
@@ -104,37 +104,37 @@ class StreamedImages:
         self._rows = rows
         self._labels = labels
         self._refuse = refuse
-        # A block may be wanted again while the order moves on by twice its buffer.
+        # A block may be needed again while the order advances by twice its buffer.
         window = 2 * buffer * self._mean_bytes()
         self.blocks = Blocks(2 + int(-(-window // BLOCK_BYTES)))
 
     @property
     def warning(self) -> str:
-        """A warning about `skipped` in one line; empty if there are none."""
+        """Warning about `skipped` in one line; empty if there are none."""
         if not self.skipped:
             return ""
         names = summarize([f"{path} ({fault})" for path, fault in self.skipped.items()])
         return f"{len(self.skipped)} unlabeled images can't be read; others replaced them: {names}"
 
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The images of `rows` at these places, (n, 3, size, size), freshly decoded.
+    def take(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return images by index, (n, 3, size, size), freshly decoded.
 
         Raises:
             DataError: some can't be read, under `refuse`; or all of a class.
         """
-        answers = self._decoded(places.tolist())
-        if self._refuse and (bad := self._named(places, answers)):
-            raise DataError(
-                [*(f"can't read image {path}: {fault}" for path, fault in bad.items()), _WAY_OUT]
-            )
-        images = np.empty((len(places), 3, self.size, self.size), dtype=np.uint8)
-        for at, (place, answer) in enumerate(zip(places.tolist(), answers, strict=True)):
-            pixels = self._stand_in(place, answer) if isinstance(answer, str) else answer
-            images[at] = pixels.transpose(2, 0, 1)
+        results = dict(zip(indices.tolist(), self._decode_all(indices.tolist()), strict=True))
+        faults = {index: result for index, result in results.items() if isinstance(result, str)}
+        if faults and self._refuse:
+            lines = [f"can't read image {self._name(i)}: {text}" for i, text in faults.items()]
+            raise DataError([*lines, _REPAIR])
+        results |= {index: self._replacement(index, fault) for index, fault in faults.items()}
+        images = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)
+        for image, index in zip(images, indices.tolist(), strict=True):
+            image[:] = np.asarray(results[index]).transpose(2, 0, 1)
         return images
 
-    def _decoded(self, places: Sequence[int]) -> list[NDArray[np.uint8] | str]:
-        paths = [Path(self._path(place)) for place in places]
+    def _decode_all(self, indices: Sequence[int]) -> list[NDArray[np.uint8] | str]:
+        paths = [self._path(index) for index in indices]
         return each_image(self._decode, paths, self._files.workers)
 
     def _decode(self, path: Path) -> NDArray[np.uint8] | str:
@@ -148,58 +148,50 @@ class StreamedImages:
         except OSError as error:
             return error.strerror or str(error)
 
-    def _stand_in(self, place: int, fault: str) -> NDArray[np.uint8]:
-        label = self._labels[place]
-        alike = np.flatnonzero(self._labels == label)
-        self.skipped[display_path(Path(self._path(place)))] = fault
-        start = int(np.searchsorted(alike, place))
-        for other in np.roll(alike, -start)[1:].tolist():
-            (answer,) = self._decoded([other])
-            if not isinstance(answer, str):
-                return answer
-            self.skipped[display_path(Path(self._path(other)))] = answer
+    def _replacement(self, index: int, fault: str) -> NDArray[np.uint8]:
+        same_class = np.flatnonzero(self._labels == self._labels[index])
+        self.skipped[self._name(index)] = fault
+        for other in np.roll(same_class, -int(np.searchsorted(same_class, index)))[1:].tolist():
+            (result,) = self._decode_all([other])
+            if not isinstance(result, str):
+                return result
+            self.skipped[self._name(other)] = result
         raise DataError(
-            f"can't read image {display_path(Path(self._path(place)))}: {fault}, nor others"
+            f"can't read image {self._name(index)}: {fault}; nor any other of its class"
         )
 
-    def _named(
-        self, places: NDArray[np.int64], answers: Sequence[NDArray[np.uint8] | str]
-    ) -> dict[str, str]:
-        return {
-            display_path(Path(self._path(place))): answer
-            for place, answer in zip(places.tolist(), answers, strict=True)
-            if isinstance(answer, str)
-        }
+    def _path(self, index: int) -> Path:
+        return Path(self._files[int(self._rows[index])])
 
-    def _path(self, place: int) -> str:
-        return self._files[int(self._rows[place])]
+    def _name(self, index: int) -> str:
+        return display_path(self._path(index))
 
     def _mean_bytes(self) -> float:
-        """Of the shards an image, all that is in them counted; 0 where there are none."""
-        members = (tar_member(self._path(place)) for place in range(len(self._rows)))
+        """Return the bytes of all shards per image; 0 if there are none."""
+        members = (tar_member(self._path(index)) for index in range(len(self._rows)))
         archives = {member[0] for member in members if member is not None}
         return sum(os.path.getsize(archive) for archive in archives) / len(self._rows)
 
 
-_WAY_OUT = "repair the images and run `ssl-toolkit resume`, or start with --on-bad-image skip"
+_REPAIR = "repair the images and run `ssl-toolkit resume`, or start with --on-bad-image skip"
 
 
 def buffered_order(sequence: Tensor, runs: Sequence[int], buffer: int) -> Order:
-    """Orders that read run after run, from start to end, through a shuffle buffer.
+    """Return an order that reads run after run, from start to end, through a shuffle buffer.
 
-    The runs come in an order drawn for each epoch. An index comes after at most `buffer` others
-    that follow it there, so that reading from start to end never holds more than `buffer`.
+    Each epoch draws the order of the runs. At most `buffer` indices that follow an index in its run
+    come before it, so that reading from start to end never buffers more than that.
 
     Args:
         sequence: (n,) indices in the order of reading.
-        runs: how many of them make each run, n in all.
-        buffer: at least 1; 1 changes nothing but the order of the runs.
+        runs: lengths of the runs, n in total.
+        buffer: at least 1; 1 shuffles only the runs.
     """
     pieces = torch.split(sequence, [*runs])
 
     def order(generator: torch.Generator) -> Tensor:
-        turns = torch.randperm(len(pieces), generator=generator).tolist()
-        read = torch.cat([pieces[turn] for turn in turns])
+        permutation = torch.randperm(len(pieces), generator=generator).tolist()
+        read = torch.cat([pieces[run] for run in permutation])
         delays = torch.rand(len(read), generator=generator, dtype=torch.float64)
         # Index i leaves between i and i + buffer - 1, in the order of these times.
         times = torch.arange(len(read), dtype=torch.float64) + (buffer - 1) * delays
@@ -209,14 +201,14 @@ def buffered_order(sequence: Tensor, runs: Sequence[int], buffer: int) -> Order:
 
 
 def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Order:
-    """The orders in which rows of a table are streamed; see `buffered_order`.
+    """Return the order in which rows of a table are streamed; see `buffered_order`.
 
-    Images of one shard make a run, all that are files of their own another.
+    The images of a shard are a run, and all separate files are another.
 
     Args:
-        files: the images of the table.
-        rows: (n,) rows; the order draws places in it.
-        buffer: images that are mixed.
+        files: image files of the table.
+        rows: (n,) rows; the order draws indices into them.
+        buffer: images to mix.
     """
     sequence = np.argsort(rows, kind="stable")
     runs: list[int] = []
@@ -231,20 +223,20 @@ def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Or
     return buffered_order(torch.from_numpy(sequence), runs, buffer)
 
 
-def keep_all_but_unlabeled(
+def cache_all_but_unlabeled(
     table: ImageTable, split: Split, size: int, *, refuse: bool, progress: Progress | None
 ) -> Split:
     """Decode labeled, validation and test images into a cache of their own.
 
     Args:
-        table: its images are files, of which none was opened.
-        split: of the table.
+        table: table of files, none of which was opened.
+        split: split of the table.
         size: side in pixels.
-        refuse: whether unreadable ones are an error; else they leave their part.
-        progress: called while they are decoded.
+        refuse: True if unreadable images are an error; else they are removed from their part.
+        progress: called while images are decoded.
 
     Raises:
-        DataError: some can't be read; or a class is left without labeled images.
+        DataError: some can't be read; or a class loses all its labeled images.
     """
     files = files_of(table)
     assert files is not None
@@ -260,12 +252,10 @@ def keep_all_but_unlabeled(
     if refuse:
         raise unreadable(files, faults)
     bad = np.array([*faults], dtype=np.int64)
+    parts = {part: getattr(split, part) for part in ("labeled", "unlabeled", "validation", "test")}
+    readable = {part: rows[~np.isin(rows, bad)] for part, rows in parts.items()}
+    counts = np.bincount(table.labels[readable["labeled"]], minlength=len(table.classes))
+    if empty := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
+        raise DataError(f"no labeled image of {summarize(empty)} can be read")
     notes = skipped(table.keys, faults)
-    kept = {
-        part: getattr(split, part)[~np.isin(getattr(split, part), bad)]
-        for part in ("labeled", "unlabeled", "validation", "test")
-    }
-    counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
-    if bare := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
-        raise DataError(f"no labeled image of {summarize(bare)} can be read")
-    return replace(split, **kept, notes=(*split.notes, *notes))
+    return replace(split, **readable, notes=(*split.notes, *notes))

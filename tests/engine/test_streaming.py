@@ -191,7 +191,7 @@ def test_or_another_image_of_the_same_class_replaces_it(tmp_path):
     assert images.take(np.array([2, 3]))[:, 0, 0, 0].tolist() == [2, 5]  # 5: odd as 3 is
     assert images.take(np.array([3]))[:, 0, 0, 0].tolist() == [5]
     assert [*images.skipped.values()] == ["not an image"]
-    with pytest.raises(DataError, match="nor others"):
+    with pytest.raises(DataError, match="nor any other of its class"):
         StreamedImages(files, np.array([3]), table.labels[[3]], 4, buffer=3, refuse=False).take(
             np.array([0])
         )
