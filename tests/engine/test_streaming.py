@@ -84,7 +84,7 @@ def test_every_block_is_read_once_per_epoch_and_few_are_in_memory(tmp_path, monk
         places = np.array(order[start : start + 10])
         taken = images.take(places)
         assert (taken == table.read(places, 8).transpose(0, 3, 1, 2)).all()
-        held = max(held, len(images.blocks._held))
+        held = max(held, len(images.blocks._recent))
     members = [tar_member(path) for path in files]
     blocks = {
         (file, at)
