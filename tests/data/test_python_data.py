@@ -250,7 +250,7 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"labels": [1, 2]}, "holds the arrays labels; it needs images"),
+        ({"labels": [1, 2]}, "has labels; it needs images"),
         ({"images": GRAY, "features": GRAY}, "both images and features"),
         ({"images": GRAY, "labels": np.array([None] * 12)}, "Python objects"),
         ({"images": GRAY, "labels": LABELS, "splits": ["tast"] * 12}, "one of pool, train"),

@@ -203,14 +203,6 @@ class ImageFiles(Sequence[str]):
                 found[i] = np.frombuffer(bytes.fromhex(self.digest(int(rows[i]))), np.uint8)
         return found
 
-    def short_digests(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the first eight bytes of each digest, (n,); None if a cache lacks some."""
-        for cache in self._caches.values():
-            if (self._cached_rows(rows) < 0).any():
-                return None
-            return self._cached_digests(rows, cache)[:, :8].copy().view(np.int64)[:, 0]
-        return None
-
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return offset and length of each row's image in its shard, (n, 2); open no file.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -30,15 +31,12 @@ def as_list(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
     W) or (N, H, W). With three dimensions, an array whose last one is at most 4 is one image, and
     so is a tensor whose first one is 1, 3 or 4.
     """
+    one = isinstance(images, str | os.PathLike | Image.Image)
     if isinstance(images, np.ndarray):
         one = images.ndim < 3 or (images.ndim == 3 and images.shape[-1] <= 4)
-        return [images] if one else list(images)
-    if isinstance(images, Tensor):
+    elif isinstance(images, Tensor):
         one = images.ndim < 3 or (images.ndim == 3 and images.shape[0] in (1, 3, 4))
-        return [images] if one else list(images)
-    if isinstance(images, str | os.PathLike | Image.Image):
-        return [images]
-    return list(images)
+    return [images] if one else list(images)  # type: ignore[list-item, arg-type]
 
 
 def name_of(image: ImageInput, place: int) -> str:
@@ -62,9 +60,7 @@ def to_pixels(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
     if isinstance(image, Image.Image):
         return try_image(image, size, fit)
     if isinstance(image, Tensor):
-        image = image.detach().cpu()
-        image = image.float() if image.is_floating_point() else image
-        image = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
+        image = channels_last(image, 3)
     if image.ndim == 3 and image.shape[-1] == 1:
         image = image[:, :, 0]
     if not (image.ndim == 2 or (image.ndim == 3 and image.shape[-1] == 3)) or image.size == 0:
@@ -79,6 +75,14 @@ def to_pixels(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
     if not (image.min() >= 0 and image.max() <= 1):
         return "floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
     return _fit_float(image.astype(np.float32), size, fit)
+
+
+def channels_last(images: Tensor, ndim: int) -> NDArray[np.generic]:
+    """Return a tensor as an array; with `ndim` dimensions it has channels, which become the last."""
+    images = images.detach().cpu()
+    images = images.float() if images.dtype == torch.bfloat16 else images
+    array: NDArray[np.generic] = (images.movedim(-3, -1) if images.ndim == ndim else images).numpy()
+    return array
 
 
 def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from ssl_toolkit.data.images.archives import parquet_images, parquet_path
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.data.label_values import label_text
 from ssl_toolkit.data.readers.file_table import TableBuilder
-from ssl_toolkit.data.readers.manifests import fill, fill_from_files, part_of
+from ssl_toolkit.data.readers.manifests import fill, fill_from_files, key_and_split, part_of
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, records
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path, display_text
@@ -110,8 +110,7 @@ def _rows(path: Path, top: Path, bad: RowErrors, rows: TableBuilder) -> Iterator
             f"{bad.where} has no column of images, a struct of bytes and path; its columns are "
             f"{', '.join(source.schema.names)}"
         )
-    where = display_text(os.path.relpath(path, top)) if path != top else display_text(path.name)
-    split = part_of(path.name) or part_of("" if top in (path, path.parent) else path.parent.name)
+    where, split = key_and_split(path, top)
     for row, value in enumerate(source.cells(column) if column else [None] * source.count):
         if isinstance(value, str) and len(value) > LABEL_LENGTH:
             raise DataError(

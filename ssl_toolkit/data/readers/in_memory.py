@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 
 from ssl_toolkit.data.images.decoding import Unreadable, to_upright
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.data.images.inputs import ImageInput
+from ssl_toolkit.data.images.inputs import ImageInput, channels_last
 from ssl_toolkit.data.label_values import label_name, label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.readers.npz import as_uint8, checked_stack
 from ssl_toolkit.errors import DataError
@@ -137,8 +137,7 @@ def write_data(
 
 def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
     if isinstance(images, Tensor):
-        images = images.detach().cpu()
-        images = (images.movedim(1, -1) if images.ndim == 4 else images).numpy()
+        images = channels_last(images, 4)
     if isinstance(images, str | os.PathLike | Image.Image | Mapping):
         raise DataError(f"{name}: several images are wanted, got one {type(images).__name__}")
     if isinstance(images, Dataset):
@@ -250,8 +249,7 @@ def _encoded(image: Any, where: str) -> tuple[bytes, str]:
             suffix = Path(image).suffix.lower()
             return Path(image).read_bytes(), suffix if suffix in IMAGE_SUFFIXES else ".png"
         if isinstance(image, Tensor):
-            image = image.detach().cpu()
-            image = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
+            image = channels_last(image, 3)
         if isinstance(image, np.ndarray):
             image = Image.fromarray(as_uint8(image[None], where)[0])
         elif isinstance(image, Image.Image):

@@ -16,7 +16,7 @@ from ssl_toolkit.data.readers.rows import Record, RowErrors, records
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.text import display_path, summarize
+from ssl_toolkit.text import display_path, display_text, summarize
 
 PARTS: dict[str, Part] = {
     "": "pool",
@@ -215,7 +215,19 @@ def _classes(
     return classes
 
 
-def part_of(name: str, default: str = "") -> str:
+def part_of(name: str) -> str:
     """Return the split at the start of a file's or folder's name, such as ``train-00001.tar``."""
     match = _LEADING_SPLIT.match(name.lower())
-    return match[1] if match else default
+    return match[1] if match else ""
+
+
+def key_and_split(file: Path, top: Path) -> tuple[str, str]:
+    """Return the start of the keys of a file's images, and the split of its or its folder's name.
+
+    Args:
+        file: Path to a file of many images.
+        top: The data folder, or the file itself.
+    """
+    key = display_text(file.name if file == top else os.path.relpath(file, top))
+    folder = "" if top in (file, file.parent) else file.parent.name
+    return key, part_of(file.name) or part_of(folder)

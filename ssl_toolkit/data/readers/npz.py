@@ -73,12 +73,8 @@ def read_npz(path: Path) -> ImageTable:
     found = {name: match for name in arrays if (match := _NAME.fullmatch(name))}
     kinds = {match[2] for match in found.values()}
     if len(kinds) != 1:
-        have = (
-            "both images and features"
-            if kinds
-            else f"the arrays {summarize(list(arrays)) or 'none'}"
-        )
-        raise DataError(f"{where} holds {have}; it needs {LAYOUT}")
+        names = "both images and features" if kinds else summarize([*arrays]) or "no arrays"
+        raise DataError(f"{where} has {names}; it needs {LAYOUT}")
     classes, groups, used = None, [], {*found, "classes", "splits", "keys"}
     if "classes" in arrays:
         classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
@@ -138,18 +134,12 @@ def _group(
 
 
 def _image_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
-    return array_table(
-        classes,
-        [
-            ImageArray(
-                group.prefix,
-                group.parts,
-                as_uint8(group.values, f"{where}, {group.prefix[:-1]}"),
-                label_numbers(group.names, classes),
-            )
-            for group in groups
-        ],
-    )
+    arrays = []
+    for group in groups:
+        images = as_uint8(group.values, f"{where}, {group.prefix[:-1]}")
+        labels = label_numbers(group.names, classes)
+        arrays.append(ImageArray(group.prefix, group.parts, images, labels))
+    return array_table(classes, arrays)
 
 
 def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
@@ -240,11 +230,6 @@ def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
-    shape, fortran, dtype = read(file)
-    return shape, fortran, dtype
+    formats = np.lib.format
+    first = formats.read_magic(file) == (1, 0)
+    return formats.read_array_header_1_0(file) if first else formats.read_array_header_2_0(file)

@@ -23,11 +23,11 @@ from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
 from ssl_toolkit.data.label_values import label_text
 from ssl_toolkit.data.readers.file_table import TableBuilder, unused_notes
-from ssl_toolkit.data.readers.manifests import fill, part_of
+from ssl_toolkit.data.readers.manifests import fill, key_and_split
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import write_text
-from ssl_toolkit.text import display_path, display_text, summarize
+from ssl_toolkit.text import display_path, summarize
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
 """Members that hold a label, the one that is believed first."""
@@ -88,12 +88,7 @@ def _records(
     number = 0
     dotted: list[str] = []
     for shard in shards:
-        where = (
-            display_text(os.path.relpath(shard, top)) if shard != top else display_text(shard.name)
-        )
-        split = part_of(shard.name) or part_of(
-            "" if top in (shard, shard.parent) else shard.parent.name
-        )
+        where, split = key_and_split(shard, top)
         samples, unused = _indexed(shard)
         found = [name for name in unused if _has_dots(name)]
         dotted += [f"{where}/{name}" for name in found]
@@ -131,8 +126,7 @@ def _has_dots(name: str) -> bool:
 def _dots(names: Sequence[str]) -> str:
     return (
         f"their names have two dots ({summarize(names)}), and in a shard the name of a sample "
-        "ends at "
-        "the first one; rename them, such as 22.05.png to 22_05.png, and their labels alike"
+        "ends at the first one; rename them, such as 22.05.png to 22_05.png, and their labels alike"
     )
 
 

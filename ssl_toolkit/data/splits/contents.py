@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,16 +78,11 @@ def parsed_entries(lines: Sequence[str]) -> Entries:
 class Changes:
     """Number of images of each part that changed; `description` says it in one sentence."""
 
-    content: dict[str, str]
-    """By part, how many of how many differ in their bytes; the same below."""
-    labels: dict[str, str]
-    gone: dict[str, str]
-    new: dict[str, str]
-
-    @classmethod
-    def none(cls) -> Changes:
-        """No change."""
-        return cls({}, {}, {}, {})
+    content: dict[str, str] = field(default_factory=dict)
+    """Number of images whose bytes differ, by part; the same below."""
+    labels: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)
+    new: dict[str, str] = field(default_factory=dict)
 
     def compare(self, part: str, was: Entries, now: Entries) -> None:
         """Add what differs between entries of the same images, in the same order."""
@@ -126,7 +121,7 @@ class Changes:
 
 def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
     """Compare the contents of one split, earlier and now."""
-    changes = Changes.none()
+    changes = Changes()
     for part in NAMED:
         changes.compare(part, getattr(was, part), getattr(now, part))
     changes.compare_pool(was.unlabeled, now.unlabeled, unlabeled)
@@ -135,7 +130,7 @@ def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
 
 def compare_rows(was: Split, now: Split) -> Changes:
     """Which images came to the parts of a split and which left, rows of the same table."""
-    changes = Changes.none()
+    changes = Changes()
     for part in (*NAMED, "unlabeled"):
         rows, others = getattr(was, part), getattr(now, part)
         gone, new = len(np.setdiff1d(rows, others)), len(np.setdiff1d(others, rows))

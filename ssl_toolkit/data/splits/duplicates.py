@@ -157,9 +157,10 @@ def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
     """Groups of images with the same eight bytes of their digests, rows ascending."""
     assert table.digest is not None
     files = files_of(table)
-    shorts = None if files is None else files.short_digests(rows)
-    if shorts is None:
+    if files is None:
         shorts = np.array([hash(table.digest(row)) for row in rows.tolist()], dtype=np.int64)
+    else:
+        shorts = files.digests(rows)[:, :8].copy().view(np.int64)[:, 0]
     order = np.argsort(shorts, kind="stable")
     ranked = shorts[order]
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) + 1

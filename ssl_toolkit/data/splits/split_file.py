@@ -191,7 +191,7 @@ def compare_files(path: Path, other: Path) -> str:
     one, two = _content(was), _content(now)
     if one is None or two is None:
         return ""
-    changes = Changes.none()
+    changes = Changes()
     for part in PARTS:
         place = {key: at for at, key in enumerate(now[part])}
         pairs = [(at, place[key]) for at, key in enumerate(was[part]) if key in place]
