@@ -78,7 +78,7 @@ def to_pixels(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
 
 
 def channels_last(images: Tensor, ndim: int) -> NDArray[np.generic]:
-    """Return a tensor as an array; with `ndim` dimensions it has channels, which become the last."""
+    """Return a tensor as an array, with the channels last if it has `ndim` dimensions."""
     images = images.detach().cpu()
     images = images.float() if images.dtype == torch.bfloat16 else images
     array: NDArray[np.generic] = (images.movedim(-3, -1) if images.ndim == ndim else images).numpy()

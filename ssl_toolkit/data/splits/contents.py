@@ -39,14 +39,11 @@ class Content:
     """SHA-256 over the entries of all unlabeled images. Streamed ones are not read before training:
     in place of their bytes it covers their offset and length in their shard."""
 
-    def lines(self, part: str) -> Iterator[list[str]]:
-        """The entries of a part as text, some at a time; of the pool its one digest."""
+    def lines(self, part: str) -> Iterator[str]:
+        """Yield the entries of a part as text; of the pool its one digest."""
         if part not in NAMED:
-            yield [self.unlabeled]
-            return
-        entries: Entries = getattr(self, part)
-        for start in range(0, len(entries), _BLOCK):
-            yield [entry.tobytes().hex() for entry in entries[start : start + _BLOCK]]
+            return iter([self.unlabeled])
+        return (entry.tobytes().hex() for entry in getattr(self, part))
 
 
 def content_of(table: ImageTable, split: Split) -> Content:

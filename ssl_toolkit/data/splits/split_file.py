@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from json.encoder import encode_basestring, encode_basestring_ascii
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,8 +34,6 @@ CONTENTS = {part: f"{part}_content" for part in PARTS}
 """The keys under which a file says what the images of a part hold; see `Content.lines`."""
 
 NEW_RUN = "restore them, or start a new run without this split"
-
-_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def split_hash(table: ImageTable, split: Split, content: Content | None = None) 
 
 
 def save_split(path: Path, table: ImageTable, split: Split, content: Content | None = None) -> None:
-    """Write a split with its hash, whole or not at all, a block of keys at a time.
+    """Write a split with its hash, whole or not at all.
 
     Args:
         path: the file.
@@ -96,15 +96,16 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
 
     def write(file: BinaryIO) -> None:
         file.write(json.dumps(head, indent=2, ensure_ascii=False)[:-2].encode())
-        for name, blocks in _fields(table, split, content).items():
+        for name, texts in _fields(table, split, content).items():
             if name == "classes":
                 continue
             file.write(f',\n  "{name}": ['.encode())
-            empty = True
-            for text in _joined(blocks, ",\n    ", ensure_ascii=False):
-                file.write(text.encode())
-                empty = False
-            file.write(b"]" if empty else b"\n  ]")
+            blocks = _blocks(texts, ",\n    ", encode_basestring)
+            if first := next(blocks, b""):
+                file.write(b"\n    " + first)
+                file.writelines(blocks)
+                file.write(b"\n  ")
+            file.write(b"]")
         file.write(b"\n}\n")
 
     write_atomically(path, write)
@@ -122,7 +123,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     """
     content = _parse(path)
     where = display_path(path)
-    stored_hash, computed_hash = content.pop("hash"), _hash(_read_fields(content))
+    stored_hash, computed_hash = content.pop("hash"), _hash(content)
     if content["classes"] != list(table.classes):
         raise DataError(
             f"{where} was made for the classes {summarize(content['classes'])}; the data has "
@@ -174,7 +175,7 @@ def read_hash(path: Path) -> str:
     """
     content = _parse(path)
     digest: str = content.pop("hash")
-    if digest != _hash(_read_fields(content)):
+    if digest != _hash(content):
         raise DataError(_damaged(path))
     return digest
 
@@ -209,36 +210,35 @@ def _damaged(path: Path) -> str:
     return f"{display_path(path)} doesn't match its hash: it was changed by hand or is damaged"
 
 
-Fields = dict[str, Iterable[list[str]]]
-"""Blocks of texts by the key of a split file under which they are a list."""
+Fields = Mapping[str, Iterable[str]]
+"""Texts by the key of a split file under which they are a list."""
 
 
 def _fields(table: ImageTable, split: Split, content: Content) -> Fields:
     """Return the fields that the hash of a split covers."""
-    found: Fields = {"classes": [list(table.classes)]}
-    found |= {part: _blocks(table, getattr(split, part)) for part in PARTS}
-    return found | {name: content.lines(part) for part, name in CONTENTS.items()}
-
-
-def _read_fields(content: dict[str, Any]) -> Fields:
-    """The same of a file that was read."""
-    return {name: _cut(texts) for name, texts in content.items()}
-
-
-def _cut(texts: list[str]) -> Iterator[list[str]]:
-    return (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
+    keys = {part: (table.keys[row] for row in getattr(split, part).tolist()) for part in PARTS}
+    contents = {name: content.lines(part) for part, name in CONTENTS.items()}
+    return {"classes": table.classes, **keys, **contents}
 
 
 def _hash(fields: Fields) -> str:
+    """Return the SHA-256 of the fields as JSON without spaces."""
     digest = hashlib.sha256()
-    for place, (name, blocks) in enumerate(sorted(fields.items())):
-        # As the whole would be written without spaces, but a block at a time.
-        digest.update(f'{"," if place else "{"}"{name}":['.encode())
-        for text in _joined(blocks, ",", ensure_ascii=True):
-            digest.update(text.encode())
+    for i, (name, texts) in enumerate(sorted(fields.items())):
+        digest.update(f'{"," if i else "{"}"{name}":['.encode())
+        for block in _blocks(texts, ",", encode_basestring_ascii):
+            digest.update(block)
         digest.update(b"]")
     digest.update(b"}")
     return digest.hexdigest()
+
+
+def _blocks(texts: Iterable[str], between: str, encode: Callable[[str], str]) -> Iterator[bytes]:
+    """Yield the inside of a JSON list some texts at a time: a million would take much memory."""
+    items, start = map(encode, texts), ""
+    while block := between.join(islice(items, 4096)):
+        yield (start + block).encode()
+        start = between
 
 
 def _content(fields: dict[str, Any]) -> Content | None:
@@ -254,22 +254,6 @@ def _content(fields: dict[str, Any]) -> Content | None:
 
 def _keys(table: ImageTable, rows: Rows) -> list[str]:
     return [table.keys[row] for row in rows.tolist()]
-
-
-def _blocks(table: ImageTable, rows: Rows) -> Iterator[list[str]]:
-    """The keys of rows, some at a time: a million at once would take much memory."""
-    for start in range(0, len(rows), _BLOCK):
-        yield _keys(table, rows[start : start + _BLOCK])
-
-
-def _joined(blocks: Iterable[list[str]], between: str, *, ensure_ascii: bool) -> Iterator[str]:
-    """The inside of a JSON list of texts; `between` is a comma and what follows it."""
-    first = True
-    for block in filter(None, blocks):
-        start = between[1:] if first else between
-        first = False
-        text = json.dumps(block, ensure_ascii=ensure_ascii, separators=(between, ":"))
-        yield start + text[1:-1]
 
 
 def _parse(path: Path) -> dict[str, Any]:
