@@ -1,4 +1,4 @@
-"""Markdown that shows any name literally."""
+"""Markdown with names of any characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAIN = frozenset(" ,;/?%'-")
 
 
 def escaped(text: object) -> str:
-    r"""Escape a text so that Markdown shows it literally, on one line.
+    r"""Escape a text so that Markdown renders it literally, on one line.
 
     >>> print(escaped("a|b_c\n<i>"))
     a\|b\_c\\n\<i\>

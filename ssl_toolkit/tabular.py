@@ -29,25 +29,24 @@ class _Stream(Protocol):
 
 
 def write_rows(path: Path | None, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write rows as they come; a file is written whole or not at all.
+    """Write rows as they arrive; a file is written whole or not at all.
 
     Printing stops silently when the reader of the output closes it.
 
-    Numbers have the digits that distinguish them from their neighbors in float32. None is an empty
-    cell in CSV and TSV and null in JSON. Texts are guarded (see `names.guarded`): in CSV and TSV
-    all, in JSON those under ``label`` that would not read back.
+    None is an empty cell in CSV and TSV and null in JSON. Texts are guarded (see
+    `class_names.guarded`): all texts in CSV and TSV, in JSON labels that would be read differently.
 
     Args:
-        path: JSON lines for ``.jsonl`` and ``.ndjson``, TSV for ``.tsv``, else CSV; None prints
-            CSV.
-        columns: names, unique.
-        rows: a value for each column.
+        path: Path to a file: JSON lines for ``.jsonl`` and ``.ndjson``, TSV for ``.tsv``, else CSV;
+            None prints CSV.
+        columns: Unique names.
+        rows: One value per column.
 
     Raises:
-        OSError: the file can't be written.
+        OSError: The file can't be written.
     """
     if path is None:
-        # Data for the next program is UTF-8 in any locale; a terminal gets what it can show.
+        # Piped data is UTF-8 in any locale; a terminal gets its own encoding.
         if sys.stdout.isatty():
             _separated(_Terminal(), columns, rows, ",")
             return
@@ -88,7 +87,7 @@ def _while_read(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 class _Terminal:
-    """Prints one row per line, its control characters escaped."""
+    """Print one row per line, with control characters escaped."""
 
     def write(self, text: str) -> None:
         sys.stdout.write(visible(text.removesuffix("\n")) + "\n")
@@ -109,7 +108,7 @@ def row_writer(
             guarded(cell, as_label=is_label) if isinstance(cell, str) else cell
             for cell, is_label in zip(row, labels, strict=True)
         ]
-        # A bare carriage return, which the writer doesn't quote, ends a row for every reader.
+        # The writer doesn't quote a bare carriage return, which ends a row for every reader.
         broken = any(isinstance(cell, str) and "\r" in cell for cell in cells)
         (quoted if broken else minimal).writerow(cells)
 

@@ -13,7 +13,7 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path, display_text
 
 
-def loose_runs(paths: Iterable[Path]) -> tuple[list[RunPlace], dict[str, str]]:
+def loose_runs(paths: Iterable[Path]) -> list[RunPlace]:
     """Return the rows of run folders that are not part of a comparison.
 
     A row is an algorithm with equal settings; runs that differ in their seed alone share one. Its
@@ -22,16 +22,12 @@ def loose_runs(paths: Iterable[Path]) -> tuple[list[RunPlace], dict[str, str]]:
     Args:
         paths: Paths to run folders.
 
-    Returns:
-        The runs, and the algorithm of each row.
-
     Raises:
         ModelError: A folder is not that of a run.
         ConfigError: The configuration of a run is damaged.
     """
     settings = {path: _settings(RunFolder(path)) for path in paths}
-    runs: list[RunPlace] = []
-    algorithms = {}
+    runs = []
     for path, keys in settings.items():
         same = [other for other in settings.values() if other["algo"] == keys["algo"]]
         differing = [
@@ -40,10 +36,9 @@ def loose_runs(paths: Iterable[Path]) -> tuple[list[RunPlace], dict[str, str]]:
             if key not in ("algo", "seed") and any(other.get(key) != value for other in same)
         ]
         row = display_text(" ".join([keys["algo"], *differing]))
-        algorithms[row] = keys["algo"]
-        runs.append(RunPlace(row, keys["seed"], path))
-    order = [*algorithms]
-    return sorted(runs, key=lambda run: (order.index(run.row), run.seed)), algorithms
+        runs.append(RunPlace(row, keys["seed"], path, keys["algo"]))
+    order = [*dict.fromkeys(run.row for run in runs)]
+    return sorted(runs, key=lambda run: (order.index(run.row), run.seed))
 
 
 def _settings(folder: RunFolder) -> dict[str, Any]:

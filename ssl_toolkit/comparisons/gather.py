@@ -55,7 +55,6 @@ def gather_plan(
         name=name or plan.name,
         baseline=baseline or plan.baseline,
         allow={*plan.allow, *allow},
-        algorithms={row.name: row.algorithm for row in plan.rows},
         failures=failures,
         notes=() if plan.budget == "steps" else (budget,),
     )
@@ -67,7 +66,6 @@ def gather(
     name: str,
     baseline: str | None = None,
     allow: Collection[str] = (),
-    algorithms: Mapping[str, str] | None = None,
     failures: Mapping[tuple[str, int], str] | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
@@ -78,7 +76,6 @@ def gather(
         name: Title.
         baseline: Row that the others are compared with.
         allow: Shared settings, or sections of settings, in which rows may differ.
-        algorithms: Algorithm by row, for rows without any readable run.
         failures: By row and seed, reasons of failed runs that are not recorded in their folders
             (killed, lost with their machine, refused); ignored for a run that is completed now.
         notes: Further notes, shown first.
@@ -92,7 +89,8 @@ def gather(
     """
     failures = failures or {}
     _check_unique(places)
-    runs = [ComparedRun.read(*place, failures.get(place[:2], "")) for place in places]
+    runs = [ComparedRun.read(*place[:3], failures.get(place[:2], "")) for place in places]
+    algorithms = {run.row: place.algorithm for run, place in zip(runs, places, strict=True)}
     names = [*dict.fromkeys(run.row for run in runs)]
     if baseline is not None and baseline not in names:
         raise ConfigError(
@@ -104,7 +102,7 @@ def gather(
     rows = [
         _variant(
             row,
-            (algorithms or {}).get(row, ""),
+            algorithms[row],
             tuple(run for run in runs if run.row == row),
             overrides.get(row, {}),
         )
@@ -124,7 +122,7 @@ def gather(
 def _check_unique(places: Sequence[RunPlace]) -> None:
     """Refuse two runs of one row with one seed."""
     taken: dict[tuple[str, int], Path] = {}
-    for row, seed, folder in places:
+    for row, seed, folder, _ in places:
         other = taken.setdefault((row, seed), folder)
         if other is not folder:
             raise ConfigError(

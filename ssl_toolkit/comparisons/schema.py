@@ -64,6 +64,8 @@ class RunPlace(NamedTuple):
     row: str
     seed: int
     folder: Path
+    algorithm: str = ""
+    """Of the row, in case that its configuration can't be read."""
 
 
 class PlannedRuns(Part):
@@ -98,7 +100,7 @@ class PlanFile(Document):
             folder: Path to the comparison.
         """
         return [
-            RunPlace(row.name, seed, folder / row.folder / f"s{seed}")
+            RunPlace(row.name, seed, folder / row.folder / f"s{seed}", row.algorithm)
             for row in self.rows
             for seed in self.seeds
         ]

@@ -68,7 +68,7 @@ class Log:
             return
         final = {**self._summary()}
         if error is not None and final["status"] == "running":
-            # An exception that no other code has recorded.
+            # No other code records this exception.
             final |= {"status": "failed", "reason": _described(error)}
         self._each(lambda logger: logger.finish(final))
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 MOST_NAMED = 60
-"""Classes up to which rows and columns carry names; beyond, each cell is a few pixels."""
+"""Maximum number of classes with names at rows and columns; with more, cells are a few pixels."""
 
 _LONGEST = 18
 _WHITE, _BLACK, _FULL = (255, 255, 255), (0, 0, 0), (8, 48, 107)
@@ -18,16 +18,16 @@ _WHITE, _BLACK, _FULL = (255, 255, 255), (0, 0, 0), (8, 48, 107)
 def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.Image:
     """Draw true classes as rows and predicted ones as columns.
 
-    The darker a cell, the larger its share of the row; white is 0. Cells hold their counts where
-    there is room. Names of more than 18 characters are cut. Letters that Pillow's own font doesn't
-    have, such as Chinese ones, show as boxes.
+    The darker a cell, the larger its share of the row; white is 0. Cells show their counts if
+    there is room. Names of more than 18 characters are truncated. Letters that are not in Pillow's
+    font, such as Chinese ones, appear as boxes.
 
     Args:
-        matrix: (C, C) counts, as `confusion_matrix`.
+        matrix: (C, C) counts, as returned by `confusion_matrix`.
         classes: C names.
 
     Returns:
-        An RGB image; about 30 C pixels a side, 4 C beyond `MOST_NAMED` classes.
+        An RGB image with about 30 C pixels per side, 4 C beyond `MOST_NAMED` classes.
     """
     number = len(classes)
     named = number <= MOST_NAMED
@@ -71,7 +71,7 @@ def _sideways(
     *,
     foot: bool = False,
 ) -> None:
-    """Write from the bottom up, centered at a point, or ending there at the foot."""
+    """Draw text from the bottom up, centered at a point, or ending above it."""
     width = round(font.getlength(text)) + 2
     strip = Image.new("RGB", (width, 16), _WHITE)
     ImageDraw.Draw(strip).text((1, 8), text, _BLACK, font, anchor="lm")

@@ -20,20 +20,21 @@ from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.hugging_face import METADATA
 from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.files import at_home, write_atomically
+from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.run_inputs import check_beside
 from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.tabular import write_image
 from ssl_toolkit.text import display_text
 
 _TILE, _GAP, _NAME = 96, 4, 160
-"""Pixels: side of an image on the sheet, around it, and width of the names."""
+"""In pixels: side of an image, gap around it, and width of the names."""
 
 _ACROSS, _DOWN = 10, 100
-"""Most images of a class, and most classes, on a sheet."""
+"""Maximum numbers of images of a class, and of classes, on a sheet."""
 
 
 class Balance(TypedDict):
-    """Number of images that may be labeled, of two classes."""
+    """Number of images that may be labeled in the largest and the smallest class."""
 
     largest: int
     smallest: int
@@ -88,36 +89,31 @@ def inspect(
     The decoded images are cached for a run of the same image size and fit.
 
     Args:
-        data: a folder, manifest, archive or ``.npz`` file, as for training.
-        root: folder that the paths of a manifest are relative to.
-        image_size: side in pixels at which images are decoded.
+        data: Path to a folder, manifest, archive or ``.npz`` file, as for training.
+        root: Path to the folder that the paths of a manifest are relative to.
+        image_size: Side length in pixels of the decoded images.
         fit: ``crop`` (default) or ``pad``: how images become square.
-        workers: threads that decode images.
-        contact_sheet: a ``.png`` file to write with some images of each class.
-        progress: called while images are decoded.
+        workers: Number of threads that decode images.
+        contact_sheet: Path to a ``.png`` file to write, with some images of each class.
+        progress: Called while images are decoded.
 
     Raises:
-        DataError: the data is not found, not readable, or has no classes.
-        ConfigError: a wrong value, or a contact sheet that can't be written.
+        DataError: The data is not found, not readable, or has no classes.
+        ConfigError: A value is wrong, or the contact sheet can't be written.
     """
     sheet = None if contact_sheet is None else at_home(contact_sheet)
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise ConfigError(f"--contact-sheet {sheet}: the contact sheet must be a .png file")
-    place = None if root is None else at_home(root)
-    check_beside(sheet, at_home(data), place)
-    flags: dict[str, object] = {
-        "data": str(at_home(data)),
-        "root": place and str(place),
-        "fit": fit,
-    }
-    flags |= {"image_size": str(image_size), "workers": workers, "on_bad_image": "skip"}
-    settings = load_config([], flags).settings
+    base = None if root is None else at_home(root)
+    check_beside(sheet, at_home(data), base)
+    flags = {"data": str(at_home(data)), "root": base and str(base), "fit": fit}
+    more = {"image_size": str(image_size), "workers": workers, "on_bad_image": "skip"}
+    settings = load_config([], flags | more).settings
     table = load_table(settings, progress)
     facts = _facts(Path(data), table, settings.image_size or 32)
     if sheet is not None:
-        image = draw_contact_sheet(table)
         try:
-            write_atomically(sheet, lambda file: image.save(file, "PNG"))
+            write_image(sheet, draw_contact_sheet(table))
         except OSError as error:
             raise ConfigError(f"--contact-sheet {sheet}: {error.strerror or error}") from None
     return facts
@@ -126,10 +122,12 @@ def inspect(
 def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
     files = files_of(table)
     leaks = find_leaks(table, table.parts)
-    same = same_images(table, np.arange(len(table.keys)))
-    learned = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
-    sizes = np.bincount(table.labels[learned], minlength=len(table.classes))
-    warning = "" if files is None else files.warning
+    duplicates = same_images(table, np.arange(len(table.keys)))
+    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    sizes = np.bincount(table.labels[labeled], minlength=len(table.classes))
+    warnings = [leaks.warning() if leaks else "", *look_alike(table.classes)]
+    if files is not None:
+        warnings.insert(0, files.warning)
     facts: DatasetFacts = {
         "data": display_text(str(data)),
         "layout": _layout(data, table, files),
@@ -140,32 +138,31 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
             for label, name in enumerate(table.classes)
         },
         "balance": {"largest": int(sizes.max()), "smallest": int(sizes.min())},
-        "duplicates": [[table.keys[row] for row in group.tolist()] for group in same],
+        "duplicates": [[table.keys[row] for row in group.tolist()] for group in duplicates],
         "leaks": leaks.content(table)["groups"],
-        "warnings": [
-            text
-            for text in (
-                warning,
-                leaks.warning() if leaks else "",
-                *look_alike(table.classes),
-            )
-            if text
-        ],
+        "warnings": [text for text in warnings if text],
         # The first note repeats the counts above, and skipped images are listed with reasons.
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
     if files is not None:
-        _add_file_facts(facts, files, size)
+        files.open(size)
+        shapes, modes = files.shapes_and_modes(size)
+        facts["widths"], facts["heights"] = _range(shapes[:, 0]), _range(shapes[:, 1])
+        facts["modes"] = dict(Counter(modes))
+        facts["extensions"] = dict(Counter(Path(path).suffix.lower() for path in files))
+        facts["unreadable"] = [
+            {"path": display_text(path), "reason": reason} for path, reason in files.dropped
+        ]
     return facts
 
 
 def draw_contact_sheet(table: ImageTable) -> Image.Image:
-    """Return some images of every class, a row each, and of the unlabeled ones.
+    """Draw some images of every class, one row per class, and of the unlabeled ones.
 
-    Images are spread evenly over those of a class. At most 100 classes are shown.
+    The images are evenly spaced in the order of the table. At most 100 classes are shown.
 
     Args:
-        table: the images.
+        table: The images.
     """
     groups = [
         (name, np.flatnonzero(table.labels == label))
@@ -185,19 +182,6 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
         for place, tile in enumerate(table.read(rows[shown], _TILE)):
             sheet.paste(Image.fromarray(tile), (_NAME + place * step, top))
     return sheet
-
-
-def _add_file_facts(facts: DatasetFacts, files: ImageFiles, size: int) -> None:
-    """Add sizes before scaling, modes, extensions and faults."""
-    files.open(size)
-    shapes, modes = files.shapes_and_modes(size)
-    facts["widths"] = _range(shapes[:, 0])
-    facts["heights"] = _range(shapes[:, 1])
-    facts["modes"] = dict(Counter(modes))
-    facts["extensions"] = dict(Counter(Path(path).suffix.lower() for path in files))
-    facts["unreadable"] = [
-        {"path": display_text(path), "reason": reason} for path, reason in files.dropped
-    ]
 
 
 def _counts(parts: NDArray[np.str_]) -> dict[str, int]:

@@ -85,9 +85,8 @@ def report(
             plan, compared[0], failures, name=name, baseline=baseline, allow=allow
         )
     else:
-        runs, algorithms = loose_runs(paths)
         title = name or (paths[0].resolve().name if single else "runs")
-        comparison = gather(runs, name=title, baseline=baseline, allow=allow, algorithms=algorithms)
+        comparison = gather(loose_runs(paths), name=title, baseline=baseline, allow=allow)
     refuse_contradictions(run.folder for run in comparison.runs if run.completed)
     if not page_only:
         write_tables(comparison, target)

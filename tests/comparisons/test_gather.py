@@ -127,7 +127,7 @@ def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
     assert made.rows[0].overrides == {"lr": "0.002", "ema.decay": "0.9"}
     assert made.rows[1].overrides == {"lr": "0.01", "ema.decay": "0.5"}
     assert not {"lr", "ema.decay"} & made.shared.keys()
-    own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path in runs}
+    own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path, _ in runs}
     assert len(own) == 2
     assert made.fingerprint not in {*own, ""}
     (message,) = refused(runs, allow=["lr"])
@@ -240,9 +240,7 @@ def test_runs_without_results_have_a_status_and_are_in_no_mean(tmp_path: Path) -
 
 
 def test_rows_without_any_run_folder(tmp_path: Path) -> None:
-    made = gathered(
-        [RunPlace("plain", 0, tmp_path / "a")], baseline="plain", algorithms={"plain": "x"}
-    )
+    made = gathered([RunPlace("plain", 0, tmp_path / "a", "x")], baseline="plain")
     assert made.rows[0].scores == {}
     assert made.rows[0].algorithm == "x"
     assert made.fingerprint == ""
@@ -362,7 +360,7 @@ def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
         baseline="plain", allow=["lr"], budget="images=3200",
     )  # fmt: skip
     assert read_plan(tmp_path).runs(tmp_path)[3] == RunPlace(
-        "other", 1, tmp_path / "runs" / "r1" / "s1"
+        "other", 1, tmp_path / "runs" / "r1" / "s1", "fixmatch"
     )
     fake_run(rows["plain"] / "s0")
     fake_run(rows["other"] / "s0", algo="fixmatch", config={"lr": 0.5})
@@ -406,17 +404,17 @@ def test_loose_runs_become_rows_by_their_differences(tmp_path: Path) -> None:
         fake_run(tmp_path / "c", algo="simple", own={"pair_weight": 0, "temperature": 0.5}, seed=1),
         fake_run(tmp_path / "d", algo="fixmatch"),
     ]
-    result, algorithms = loose_runs(paths)
-    assert result == [
+    result = loose_runs(paths)
+    assert [run[:3] for run in result] == [
         ("simple pair_weight=0", 0, paths[0]),
         ("simple pair_weight=0", 1, paths[2]),
         ("simple pair_weight=75", 0, paths[1]),
         ("fixmatch", 0, paths[3]),
     ]
-    assert set(algorithms.values()) == {"simple", "fixmatch"}
+    assert {run.algorithm for run in result} == {"simple", "fixmatch"}
     lr = fake_run(tmp_path / "e", algo="fixmatch", config={"lr": 0.5})
-    result, _ = loose_runs([paths[3], lr])
-    assert [row for row, _, _ in result] == ["fixmatch lr=0.002", "fixmatch lr=0.5"]
+    result = loose_runs([paths[3], lr])
+    assert [row for row, *_ in result] == ["fixmatch lr=0.002", "fixmatch lr=0.5"]
     with pytest.raises(ConfigError, match="lr differs"):
         gather(result, name="")
 
@@ -430,4 +428,4 @@ def test_loose_folders_that_are_not_runs(tmp_path: Path) -> None:
         loose_runs([path])
     copy = fake_run(tmp_path / "a"), fake_run(tmp_path / "b")
     with pytest.raises(ConfigError, match="both supervised with seed 0"):
-        gather(loose_runs(copy)[0], name="")
+        gather(loose_runs(copy), name="")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +35,33 @@ _LEVELS = 10
 class Mistake:
     """A wrongly classified test image."""
 
-    source: str
-    """A data URI."""
-    tiny: bool
-    """True if it is enlarged."""
+    name: str
+    pixels: NDArray[np.uint8]
     true: str
     predicted: str
-    confidence: str
-    name: str
+    probability: float
+    """Of the predicted class."""
     seed: int
+
+    @property
+    def confidence(self) -> str:
+        """The probability as text."""
+        return share(self.probability)
+
+    @property
+    def tiny(self) -> bool:
+        """True if it is enlarged."""
+        return bool(max(self.pixels.shape[:2]) <= _TINY)
+
+    @property
+    def source(self) -> str:
+        """The image as a data URI; JPEG if PNG would be several times as large."""
+        image = Image.fromarray(self.pixels)
+        image.thumbnail((_LARGEST, _LARGEST))
+        file = io.BytesIO()
+        kind = "png" if self.tiny else "jpeg"
+        image.save(file, kind, **({"optimize": True} if self.tiny else {"quality": 85}))
+        return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +117,8 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
     predictions = []
     most = max(4, min(_IMAGES_OF_ROW, _IMAGES // len(comparison.rows)))
     for row in comparison.rows:
-        matrices, mistakes = [], []
+        matrices: list[NDArray[np.int64]] = []
+        mistakes: list[Mistake] = []
         for run in row.completed_runs:
             arrays = _arrays(RunFolder(run.folder).predictions)
             if arrays is None:
@@ -109,15 +128,15 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
             if names != classes:
                 continue
             matrices.append(confusion_matrix(arrays["test_probabilities"], arrays["test_labels"]))
-            mistakes += _mistakes(arrays, run.seed)
+            mistakes += _mistakes(arrays, classes, run.seed)
         if not matrices:
             continue
-        worst = sorted(mistakes, key=lambda mistake: -mistake.confidence)
+        worst = sorted(mistakes, key=lambda mistake: -mistake.probability)
         # An image that several seeds get wrong is shown once, as the most confident one.
-        first = {mistake.name: mistake for mistake in reversed(worst)}
-        shown = [mistake for mistake in worst if first[mistake.name] is mistake][:most]
-        images = tuple(_shown(mistake, classes) for mistake in shown)
-        predictions.append(Predicted(row.name, np.sum(matrices, axis=0), len(matrices), images))
+        distinct = {mistake.name: mistake for mistake in reversed(worst)}
+        shown = [mistake for mistake in worst if distinct[mistake.name] is mistake][:most]
+        matrix = np.sum(matrices, axis=0)
+        predictions.append(Predicted(row.name, matrix, len(matrices), tuple(shown)))
     return classes, predictions
 
 
@@ -181,53 +200,17 @@ def pseudo_label_table(comparison: Comparison) -> TextTable | None:
     return TextTable(("class", "labeled", *columns), cells)
 
 
-class _Candidate(NamedTuple):
-    """A wrongly classified test image that may be shown."""
-
-    confidence: float
-    name: str
-    arrays: Mapping[str, Any]
-    position: int
-    """Index among the stored mistakes of the run."""
-    seed: int
-
-
-def _mistakes(arrays: Mapping[str, Any], seed: int) -> list[_Candidate]:
+def _mistakes(
+    arrays: Mapping[str, NDArray[Any]], classes: Sequence[str], seed: int
+) -> Iterator[Mistake]:
     if "mistakes_images" not in arrays:
-        return []
-    confidences = arrays["test_probabilities"][arrays["mistakes"]].max(axis=1)
-    return [
-        _Candidate(float(confidence), str(name), arrays, index, seed)
-        for index, (confidence, name) in enumerate(
-            zip(confidences, arrays["mistakes_keys"], strict=True)
-        )
-    ]
-
-
-def _shown(mistake: _Candidate, classes: Sequence[str]) -> Mistake:
-    arrays = mistake.arrays
-    row = int(arrays["mistakes"][mistake.position])
-    source, tiny = _data_uri(arrays["mistakes_images"][mistake.position])
-    return Mistake(
-        source,
-        tiny,
-        classes[int(arrays["test_labels"][row])],
-        classes[int(arrays["test_probabilities"][row].argmax())],
-        share(mistake.confidence),
-        mistake.name,
-        mistake.seed,
-    )
-
-
-def _data_uri(pixels: NDArray[np.uint8]) -> tuple[str, bool]:
-    """Return an image of at most 128 px a side; JPEG if PNG would be several times as large."""
-    image = Image.fromarray(pixels)
-    tiny = max(image.size) <= _TINY
-    image.thumbnail((_LARGEST, _LARGEST))
-    file = io.BytesIO()
-    kind = "png" if tiny else "jpeg"
-    image.save(file, kind, **({"optimize": True} if tiny else {"quality": 85}))
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}", tiny
+        return
+    rows, names, images = (arrays[f"mistakes{part}"] for part in ("", "_keys", "_images"))
+    for row, name, pixels in zip(rows, names, images, strict=True):
+        probabilities, label = arrays["test_probabilities"][row], arrays["test_labels"][row]
+        predicted = int(probabilities.argmax())
+        probability = float(probabilities[predicted])
+        yield Mistake(str(name), pixels, classes[label], classes[predicted], probability, seed)
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]] | None:
