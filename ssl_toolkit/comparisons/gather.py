@@ -28,13 +28,7 @@ from ssl_toolkit.text import display_path, display_text
 
 
 def gather_plan(
-    plan: PlanFile,
-    folder: Path,
-    failures: Mapping[tuple[str, int], str],
-    *,
-    name: str | None = None,
-    baseline: str | None = None,
-    allow: Collection[str] = (),
+    plan: PlanFile, folder: Path, failures: Mapping[tuple[str, int], str]
 ) -> Comparison:
     """Gather the runs of a plan.
 
@@ -42,9 +36,6 @@ def gather_plan(
         plan: The plan.
         folder: Path to the comparison.
         failures: As for `gather`.
-        name: Title in place of the plan's.
-        baseline: Baseline in place of the plan's.
-        allow: Settings that may differ in addition to those of the plan.
 
     Raises:
         UserError: As `gather`.
@@ -52,9 +43,9 @@ def gather_plan(
     budget = f"equal for all rows is the budget {plan.budget}, not the number of steps"
     return gather(
         plan.runs(folder),
-        name=name or plan.name,
-        baseline=baseline or plan.baseline,
-        allow={*plan.allow, *allow},
+        name=plan.name,
+        baseline=plan.baseline,
+        allow=plan.allow,
         failures=failures,
         notes=() if plan.budget == "steps" else (budget,),
     )

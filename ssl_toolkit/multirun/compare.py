@@ -178,7 +178,7 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
     completed = {name: state_of(run) for name, run in runs.items() if run.completed}
     folders = {name: (run.folder, steps[name]) for name, run in runs.items()}
     succeeded = True
-    with RunStates(folders, completed, console) as states:
+    with RunStates(folders, completed, console).shown() as states:
         for result in launcher.launch(jobs) if jobs else ():
             job, before = result.job, runs[result.job.name]
             run = ComparedRun.read(before.row, before.seed, before.folder)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from rich.live import Live
@@ -49,7 +49,7 @@ def state_of(run: ComparedRun, failure: str = "") -> State:
 
 
 class RunStates:
-    """A context manager that shows the states of runs.
+    """The states of runs, shown while the block of `shown` runs.
 
     Args:
         runs: Folder and steps of each run by its name, including those that ended before.
@@ -78,21 +78,13 @@ class RunStates:
                 vertical_overflow="crop",
             )
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def shown(self) -> Iterator[Self]:
+        """Show the states until the block ends."""
         if self._before:
             self._console.say(f"{self._before} of {len(self._runs)} runs are finished already")
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        with self._live or nullcontext():
+            yield self
 
     def end(self, name: str, state: State) -> None:
         """Show that a run has ended."""

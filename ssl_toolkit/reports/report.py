@@ -80,10 +80,14 @@ def report(
     if not page_only and target not in compared:
         _refuse_foreign(files)
     if compared:
-        plan, failures = read_plan(compared[0]), read_failures(compared[0])
-        comparison = gather_plan(
-            plan, compared[0], failures, name=name, baseline=baseline, allow=allow
-        )
+        plan = read_plan(compared[0])
+        changes = {
+            "name": name or plan.name,
+            "baseline": baseline or plan.baseline,
+            "allow": (*plan.allow, *allow),
+        }
+        plan = plan.model_copy(update=changes)
+        comparison = gather_plan(plan, compared[0], read_failures(compared[0]))
     else:
         title = name or (paths[0].resolve().name if single else "runs")
         comparison = gather(loose_runs(paths), name=title, baseline=baseline, allow=allow)

@@ -51,7 +51,7 @@ def test_states_follow_the_files_of_the_runs(tmp_path: Path) -> None:
 
 def test_a_terminal_shows_a_table_that_stays(tmp_path: Path) -> None:
     console = console_of(terminal=True)
-    with make(tmp_path, "abcd", console, ended="c") as states:
+    with make(tmp_path, "abcd", console, ended="c").shown() as states:
         write_step(tmp_path / "b", 50)
         states.end("a", State("done", "test accuracy 0.9100, 3 s"))
         states.end("d", State("failed", "the loss is not finite"))
@@ -70,7 +70,7 @@ def test_a_terminal_shows_a_table_that_stays(tmp_path: Path) -> None:
 
 def test_a_table_has_one_row_per_run(tmp_path: Path) -> None:
     console = console_of(terminal=False)
-    with make(tmp_path, "abcd", console, ended="c") as states:
+    with make(tmp_path, "abcd", console, ended="c").shown() as states:
         states.end("a", State("done", "test accuracy 0.9100, 3 s"))
         states.end("b", State("stopped", "by SIGINT"))
         states.end("d", State("failed", "the loss is not finite"))

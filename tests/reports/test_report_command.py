@@ -60,8 +60,11 @@ def test_a_comparison_is_reported_in_its_folder(tmp_path: Path) -> None:
     message = refusal("report", folder)
     assert message.startswith("error: lr differs")
     assert not FILES & names(folder)
-    result = call("report", folder, "--allow-different", "lr,steps", "--baseline", "plain")
+    again = ("--allow-different", "lr,steps", "--baseline", "plain", "--name", "other title")
+    result = call("report", folder, *again)
     assert result.returncode == 0, result.stderr
+    tree = json.loads((folder / "comparison.json").read_text("utf-8"))
+    assert (tree["name"], tree["baseline"]) == ("other title", "plain")
     assert names(folder) >= FILES
     assert "plain, seed 1: missing" in result.stdout
     assert "lr = 0.5" in (folder / "comparison.md").read_text("utf-8")

@@ -164,35 +164,34 @@ def _join(runs: Sequence[Thinned]) -> Curve:
     return Curve(steps, mean, low, high, len(runs))
 
 
-def learning_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list[str]]:
-    """Chart accuracy, losses and pseudo labels over steps; also return what no run logged."""
-    terms = [key for key in logs.metrics if key.startswith(logged.LOSS_TERM)]
+def draw_charts(comparison: Comparison, logs: Logs) -> dict[str, tuple[list[Chart], list[str]]]:
+    """Draw the charts of each section, and list the metrics of it that no run logged.
+
+    The sections are ``learning`` (accuracy, losses and pseudo labels), ``health`` (signs of a
+    collapse) and ``algorithm`` (what the algorithms declare or log).
+    """
     declared = _declared(comparison)
     losses = {
         key: declared.get(key, logged.loss_term(key.removeprefix(logged.LOSS_TERM)))
-        for key in terms
+        for key in logs.metrics
+        if key.startswith(logged.LOSS_TERM)
     }
-    metrics = _by_name(_LEARNING) | losses | _by_name(_PSEUDO_LABELS)
-    return _charts(comparison, logs, metrics, "learning")
-
-
-def health_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list[str]]:
-    """Chart what shows a collapse of the training; also return what no run logged."""
-    return _charts(comparison, logs, _by_name(_HEALTH), "health")
-
-
-def algorithm_charts(comparison: Comparison, logs: Logs) -> tuple[list[Chart], list[str]]:
-    """Chart the metrics that algorithms declare or log; also return what no run logged."""
     undeclared = {
         key: Metric(key, key.removeprefix(logged.TRAIN))
         for key in logs.metrics
-        if key not in logged.ENGINE_METRICS
+        if key not in logged.ENGINE_METRICS and key not in declared
     }
-    declared = _declared(comparison)
-    metrics = declared | {key: undeclared[key] for key in undeclared if key not in declared}
-    loss_terms = (logged.LOSS_TERM, logged.WEIGHTED_TERM)
-    others = {key: metric for key, metric in metrics.items() if not key.startswith(loss_terms)}
-    return _charts(comparison, logs, others, "algorithm")
+    others = {
+        key: metric
+        for key, metric in (declared | undeclared).items()
+        if not key.startswith((logged.LOSS_TERM, logged.WEIGHTED_TERM))
+    }
+    sections = {
+        "learning": _by_name(_LEARNING) | losses | _by_name(_PSEUDO_LABELS),
+        "health": _by_name(_HEALTH),
+        "algorithm": others,
+    }
+    return {name: _charts(comparison, logs, of, name) for name, of in sections.items()}
 
 
 def _drawn_runs(row: Variant) -> tuple[ComparedRun, ...]:

@@ -65,9 +65,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         lstrip_blocks=True,
     )
     logs = over_steps.read_logs(comparison)
-    learning, not_logged = over_steps.learning_charts(comparison, logs)
-    health, no_health = over_steps.health_charts(comparison, logs)
-    algorithm, not_declared = over_steps.algorithm_charts(comparison, logs)
+    charts = over_steps.draw_charts(comparison, logs)
     return environment.get_template("report.html.j2").render(
         comparison=comparison,
         single=comparison.is_single,
@@ -78,11 +76,11 @@ def render(comparison: Comparison, folder: Path) -> str:
         seeds_plot="" if comparison.is_single else _seeds_plot(comparison),
         runs=_runs_table(comparison, folder),
         logs=logs,
-        learning=learning,
-        not_logged=not_logged,
-        health=health,
-        no_health=no_health + not_declared,
-        algorithm_charts=algorithm,
+        learning=charts["learning"][0],
+        not_logged=charts["learning"][1],
+        health=charts["health"][0],
+        no_health=charts["health"][1] + charts["algorithm"][1],
+        algorithm_charts=charts["algorithm"][0],
         most_named=MOST_NAMED,
         pseudo_labels=by_class.pseudo_label_table(comparison),
         **by_class.class_results(comparison),
