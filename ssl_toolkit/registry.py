@@ -20,6 +20,8 @@ from ssl_toolkit.api import api_mismatch, this_api
 from ssl_toolkit.errors import PluginError, one_line
 
 GROUPS = ("algorithms", "augmenters", "backbones", "datasets", "loggers", "launchers")
+WEIGHTS = "weights"
+"""Group of functions that return the weights of a timm model, by the model's name."""
 BUILT_IN = "ssl-toolkit"
 NOTEBOOK = "(this session)"
 
@@ -64,7 +66,7 @@ def entries(group: str) -> list[Entry]:
 
 def unknown_groups() -> list[str]:
     """Return a line for each group of entry points for this package that is never read."""
-    known = [f"ssl_toolkit.{group}" for group in GROUPS]
+    known = [f"ssl_toolkit.{group}" for group in (*GROUPS, WEIGHTS)]
     lines = []
     for name, _, points in _declared():
         groups = {point.group for point in points if _OURS.match(point.group)}

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ssl_toolkit import registry
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import at_home, check_writable, naming, write_atomically
 from ssl_toolkit.models.export import load_exported
+from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
@@ -132,5 +132,5 @@ def _how_to_open(target: Path, form: Format, config: dict[str, Any]) -> str:
     if "architecture" not in config:
         return f"ssl_toolkit.load_model({where!r}); timm has no such backbone or head"
     call = f'timm.create_model("local-dir:{where}", pretrained=True)'
-    own = registry.has("backbones", str(config["architecture"]))
-    return call + " after `import ssl_toolkit.models.timm_registration`" if own else call
+    module = find_backbone(config["backbone"])[0].timm_module
+    return f"{call} after `import {module}`" if module else call

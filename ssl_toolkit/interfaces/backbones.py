@@ -27,6 +27,9 @@ class Backbone(nn.Module, ABC):
     std: ChannelStatistics | None = None
     default_image_size: int | None = None
     """Side in pixels that the backbone was made for; None for any."""
+    timm_module: ClassVar[str | None] = None
+    """Module that registers the architecture with timm when it is imported, with a model whose
+    weights have the keys ``backbone.…`` and ``head.…``: timm then opens exported models."""
     used_stages: int = 0
     """Last stages whose means over positions are appended to the features; see `use_stages`."""
 

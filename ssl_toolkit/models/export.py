@@ -20,7 +20,6 @@ from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.feature_input import input_text
 from ssl_toolkit.models.timm_backbone import TimmBackbone
-from ssl_toolkit.models.wide_resnet import WideResNet
 
 
 def export_model(
@@ -36,8 +35,8 @@ def export_model(
 
     With a timm backbone the folder is timm's own form: ``timm.create_model("local-dir:FOLDER",
     pretrained=True)`` gives the same logits for images normalized by the ``mean`` and ``std`` of
-    its configuration; so it is for the wide ResNets after ``import
-    ssl_toolkit.models.timm_registration``. The weights of other backbones have the keys
+    its configuration; likewise for a backbone with a `Backbone.timm_module`, after its import. The
+    weights of other backbones have the keys
     ``backbone.…`` and ``head.…``. `load_exported` opens all of them. ``input`` and ``output`` of
     the configuration say in words what the network takes and gives. The file under each name is
     replaced as a whole.
@@ -81,9 +80,11 @@ def export_model(
     }
     backbone = classifier.backbone
     timm_config: dict[str, Any] | None = None
-    if isinstance(backbone, WideResNet):
-        timm_config = {"architecture": backbone_name.rpartition(":")[2], "pretrained_cfg": {}}
-        timm_config["pretrained_cfg"] = {"first_conv": "backbone.conv", "classifier": "head"}
+    if backbone.timm_module:
+        timm_config = {
+            "architecture": backbone_name.rpartition(":")[2],
+            "pretrained_cfg": {"classifier": "head"},
+        }
     elif isinstance(backbone, TimmBackbone) and (model := _timm_model(classifier, image_size)):
         state = model.state_dict()
         own: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})

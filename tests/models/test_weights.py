@@ -220,7 +220,7 @@ def test_code_in_a_file_never_runs(form: str, tmp_path: Path) -> None:
     "name", ["wrn_10_1", "test_resnet", "timm:test_vit", "test_convnext", "test_efficientnet"]
 )
 def test_timm_opens_the_export_with_the_same_logits(name: str, tmp_path: Path) -> None:
-    import ssl_toolkit.models.timm_registration  # noqa: F401
+    import ssl_toolkit_wide_resnet.timm_registration  # noqa: F401
 
     classifier = trained(name)
     before = copy.deepcopy(classifier.state_dict())

@@ -307,8 +307,6 @@ def test_the_core_names_no_plugin() -> None:
         where = path.relative_to(CORE).as_posix()
         if where == "config/default_plugins.py" or where.startswith(("scaffold/", "testing/")):
             continue  # the defaults, and examples
-        if where in ("models/timm_registration.py", "models/wide_resnet.py"):
-            continue  # the wide ResNets themselves
         allowed = {"fixmatch"} if where == "augment/randaugment.py" else set()  # its table
         result = {text for text in texts(path) if text in named or text.startswith("wrn_")}
         assert result <= allowed, where
@@ -333,6 +331,7 @@ def test_a_plugin_folder_is_complete_and_declared(folder: Path) -> None:
         for name, value in points.items()
         if value.split(":")[0].split(".")[0] == package.name
     }
+    declared = {one for one in declared if isinstance(one, type)}  # not functions for weights
     plugins = {
         kind
         for kind in classes(package.name)
@@ -345,7 +344,7 @@ def test_declared_entry_points_equal_installed_ones() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     declared = project["project"]["entry-points"]
     assert project["project"]["version"] == ssl_toolkit.__version__
-    for group in registry.GROUPS:
+    for group in (*registry.GROUPS, registry.WEIGHTS):
         expected = declared.get(f"ssl_toolkit.{group}", {})
         installed = {e.name: e.value for e in registry.entries(group) if e.built_in}
         assert installed == expected, group

@@ -131,7 +131,7 @@ def test_notes_on_the_limits_of_the_numbers(digits: Path, own: Path) -> None:
 
 def test_the_card_describes_the_preprocessing(digits: Path, own: Path) -> None:
     assert "shorter side scaled to 8 pixels" in card_of(digits)
-    assert "import ssl_toolkit.models.timm_registration" in card_of(digits)
+    assert "import ssl_toolkit_wide_resnet.timm_registration" in card_of(digits)
     assert "timm_registration" not in card_of(own)
     assert 'timm.create_model("local-dir:FOLDER"' in card_of(own)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
-from ssl_toolkit.errors import ModelError, PluginError
-from ssl_toolkit.interfaces import Backbone
+from ssl_toolkit import Backbone, ModelError, PluginError
 
 
 class WideResNet(Backbone):
@@ -36,6 +35,8 @@ class WideResNet(Backbone):
     Raises:
         PluginError: there is no such depth or width.
     """
+
+    timm_module: ClassVar[str | None] = "ssl_toolkit_wide_resnet.timm_registration"
 
     def __init__(self, depth: int, width: int, batchnorm_momentum: float = 0.001) -> None:
         super().__init__()

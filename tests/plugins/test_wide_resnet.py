@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from ssl_toolkit_wide_resnet import WideResNet
 from torch import nn
 
 from ssl_toolkit.errors import ModelError, PluginError
 from ssl_toolkit.interfaces import Backbone
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import find_backbone
-from ssl_toolkit.models.wide_resnet import WideResNet
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "backbones.json").read_text())
 NAMES = {"wrn28-2": "wrn_28_2", "wrn28-8": "wrn_28_8", "resnet18": "resnet18"} | {
@@ -163,9 +163,8 @@ def test_wide_resnets_need_neither_timm_nor_torchvision() -> None:
 
 
 def test_timm_knows_the_wide_resnets() -> None:
+    import ssl_toolkit_wide_resnet.timm_registration  # noqa: F401
     import timm
-
-    import ssl_toolkit.models.timm_registration  # noqa: F401
 
     model = timm.create_model("wrn_10_1", num_classes=5).eval()
     images = torch.rand(2, 3, 16, 16)

@@ -1,7 +1,7 @@
 """Importing this module makes timm know the wide ResNets.
 
 >>> import timm
->>> import ssl_toolkit.models.timm_registration  # noqa: F401
+>>> import ssl_toolkit_wide_resnet.timm_registration  # noqa: F401
 >>> timm.create_model("wrn_10_1", num_classes=5).num_features
 64
 
@@ -17,7 +17,7 @@ from typing import Any
 import timm.models
 from torch import Tensor, nn
 
-from ssl_toolkit.models.wide_resnet import WideResNet
+from ssl_toolkit_wide_resnet.backbone import WideResNet
 
 NAMES = ("wrn_10_1", "wrn_16_2", "wrn_28_2", "wrn_28_8")
 
