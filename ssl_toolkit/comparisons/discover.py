@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ssl_toolkit.comparisons.schema import ComparedRun, RunPlace
+from ssl_toolkit.comparisons.schema import ComparedRun, RunLocation
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path, display_text
 
 
-def loose_runs(paths: Iterable[Path]) -> list[RunPlace]:
+def loose_runs(paths: Iterable[Path]) -> list[RunLocation]:
     """Return the rows of run folders that are not part of a comparison.
 
     A row is an algorithm with equal settings; runs that differ in their seed alone share one. Its
@@ -36,7 +36,7 @@ def loose_runs(paths: Iterable[Path]) -> list[RunPlace]:
             if key not in ("algo", "seed") and any(other.get(key) != value for other in same)
         ]
         row = display_text(" ".join([keys["algo"], *differing]))
-        runs.append(RunPlace(row, keys["seed"], path, keys["algo"]))
+        runs.append(RunLocation(row, keys["seed"], path, keys["algo"]))
     order = [*dict.fromkeys(run.row for run in runs)]
     return sorted(runs, key=lambda run: (order.index(run.row), run.seed))
 

@@ -15,7 +15,7 @@ from ssl_toolkit.comparisons.schema import (
     ComparedRun,
     Comparison,
     PlanFile,
-    RunPlace,
+    RunLocation,
     Variant,
     upper_bound,
 )
@@ -52,7 +52,7 @@ def gather_plan(
 
 
 def gather(
-    places: Sequence[RunPlace],
+    locations: Sequence[RunLocation],
     *,
     name: str,
     baseline: str | None = None,
@@ -63,7 +63,7 @@ def gather(
     """Read runs, refuse those that are not comparable, and compute the scores of each row.
 
     Args:
-        places: All runs of the comparison, including those that do not exist; rows keep this order.
+        locations: All runs, including those that don't exist; rows keep this order.
         name: Title.
         baseline: Row that the others are compared with.
         allow: Shared settings, or sections of settings, in which rows may differ.
@@ -79,9 +79,12 @@ def gather(
             two runs have the same row and seed.
     """
     failures = failures or {}
-    _check_unique(places)
-    runs = [ComparedRun.read(*place[:3], failures.get(place[:2], "")) for place in places]
-    algorithms = {run.row: place.algorithm for run, place in zip(runs, places, strict=True)}
+    _check_unique(locations)
+    runs, algorithms = [], {}
+    for row, seed, folder, algorithm in locations:
+        run = ComparedRun.read(row, seed, folder, failures.get((row, seed), ""))
+        runs.append(run)
+        algorithms[run.row] = algorithm
     names = [*dict.fromkeys(run.row for run in runs)]
     if baseline is not None and baseline not in names:
         raise ConfigError(
@@ -110,10 +113,10 @@ def gather(
     )
 
 
-def _check_unique(places: Sequence[RunPlace]) -> None:
+def _check_unique(locations: Sequence[RunLocation]) -> None:
     """Refuse two runs of one row with one seed."""
     taken: dict[tuple[str, int], Path] = {}
-    for row, seed, folder, _ in places:
+    for row, seed, folder, _ in locations:
         other = taken.setdefault((row, seed), folder)
         if other is not folder:
             raise ConfigError(
@@ -200,8 +203,8 @@ def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> lis
             f"fitted to frozen features at once, whatever the number of steps: {runs_text}"
         )
     notes += [
-        f"auto chose {name}: {_describe(own, completed)}"
-        for name, own in _grouped(completed, _chosen_by_auto).items()
+        f"auto chose {name}: {_describe(of, completed)}"
+        for name, of in _grouped(completed, _chosen_by_auto).items()
     ]
     notes += _environment(completed)
     notes += [

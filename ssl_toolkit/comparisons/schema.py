@@ -58,7 +58,7 @@ Keys = Annotated[dict[str, Any], BeforeValidator(_encodable)]
 """Settings by dotted key, with values as written in ``config.yaml``."""
 
 
-class RunPlace(NamedTuple):
+class RunLocation(NamedTuple):
     """A run of a comparison, which may not exist yet."""
 
     row: str
@@ -93,14 +93,14 @@ class PlanFile(Document):
     seeds: tuple[int, ...]
     rows: tuple[PlannedRuns, ...]
 
-    def runs(self, folder: Path) -> list[RunPlace]:
+    def runs(self, folder: Path) -> list[RunLocation]:
         """Return all runs.
 
         Args:
             folder: Path to the comparison.
         """
         return [
-            RunPlace(row.name, seed, folder / row.folder / f"s{seed}", row.algorithm)
+            RunLocation(row.name, seed, folder / row.folder / f"s{seed}", row.algorithm)
             for row in self.rows
             for seed in self.seeds
         ]

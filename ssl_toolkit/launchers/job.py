@@ -76,7 +76,7 @@ class JobProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         tie = [sys.executable, "-I", "-S", str(children.DIE_WITH_PARENT), str(os.getpid())]
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C reaches the launcher alone, which stops each job.
+            # A separate session: Ctrl-C reaches the launcher only, which stops each job.
             return subprocess.Popen(
                 [*(tie if sys.platform == "linux" else ()), *self.command],
                 stdin=subprocess.DEVNULL,
@@ -148,7 +148,7 @@ class JobProcess:
         """Return status and reason for a command that `start` could not start.
 
         Args:
-            error: what `start` raised.
+            error: The exception of `start`.
         """
         cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return 1, f"can't be started on {socket.gethostname()}: {cause}"

@@ -14,13 +14,13 @@ from ssl_toolkit.processes.children import TICK, cores
 
 
 class Local(Launcher):
-    """Some jobs at a time, each in a process of its own; with GPUs, each on its own."""
+    """Run several jobs at once, each in its own process and, if there are GPUs, on its own."""
 
     class Config(Options):
         """Options of the local launcher."""
 
         jobs: int | None = option(
-            None, ge=1, help="runs at a time; none: one per GPU, without GPUs one per core"
+            None, ge=1, help="number of concurrent runs; default: one per GPU, else one per core"
         )
 
     options: Config
@@ -79,7 +79,7 @@ class Local(Launcher):
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs for ``CUDA_VISIBLE_DEVICES``: its own names, if it is set."""
+    """Return the GPUs for ``CUDA_VISIBLE_DEVICES``, by its current names if it is set."""
     if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return [name for name in names.split(",") if name]
     import torch
@@ -92,5 +92,5 @@ def _start(job: Job, slot: int) -> subprocess.Popen[bytes]:
     if not count:
         return JobProcess.of(job).start()
     gpus = visible_gpus()
-    own = [gpus[number % len(gpus)] for number in range(slot * count, (slot + 1) * count)]
-    return JobProcess.of(job, CUDA_VISIBLE_DEVICES=",".join(dict.fromkeys(own))).start()
+    assigned = [gpus[number % len(gpus)] for number in range(slot * count, (slot + 1) * count)]
+    return JobProcess.of(job, CUDA_VISIBLE_DEVICES=",".join(dict.fromkeys(assigned))).start()

@@ -51,8 +51,8 @@ def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.I
     draw.text((middle, 12), "predicted", _BLACK, font, anchor="mm")
     _sideways(image, "true", font, (12, middle))
     if named:
-        for place, name in enumerate(names):
-            center = margin + place * cell + cell // 2
+        for index, name in enumerate(names):
+            center = margin + index * cell + cell // 2
             draw.text((margin - 6, center), name, _BLACK, font, anchor="rm")
             _sideways(image, name, font, (center, margin - 6), foot=True)
         for (row, column), count in np.ndenumerate(matrix):

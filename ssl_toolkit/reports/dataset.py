@@ -179,8 +179,8 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
         # The font of Pillow, which is always available, has ASCII letters only.
         label = name.encode("ascii", "backslashreplace").decode()
         draw.text((_GAP, top + _TILE // 3), f"{label[:22]}\n{len(rows)}", fill="black")
-        for place, tile in enumerate(table.read(rows[shown], _TILE)):
-            sheet.paste(Image.fromarray(tile), (_NAME + place * step, top))
+        for column, tile in enumerate(table.read(rows[shown], _TILE)):
+            sheet.paste(Image.fromarray(tile), (_NAME + column * step, top))
     return sheet
 
 

@@ -14,24 +14,24 @@ from ssl_toolkit.comparisons.gather import gather, gather_plan
 from ssl_toolkit.comparisons.schema import (
     ComparedRun,
     Comparison,
-    RunPlace,
+    RunLocation,
     read_failures,
     read_plan,
 )
 from ssl_toolkit.errors import ConfigError, ModelError
 
 
-def two_rows(folder: Path, seeds: tuple[int, ...] = (0, 1), **second: Any) -> list[RunPlace]:
+def two_rows(folder: Path, seeds: tuple[int, ...] = (0, 1), **second: Any) -> list[RunLocation]:
     """``plain`` and ``other`` over the seeds; `second` changes the latter's files."""
     made = []
     for row, algo, changes in (("plain", "supervised", {}), ("other", "fixmatch", second)):
         for seed in seeds:
             path = fake_run(folder / f"{row}{seed}", algo=algo, seed=seed, **changes)
-            made.append(RunPlace(row, seed, path))
+            made.append(RunLocation(row, seed, path))
     return made
 
 
-def gathered(runs: list[RunPlace], **arguments: Any) -> Comparison:
+def gathered(runs: list[RunLocation], **arguments: Any) -> Comparison:
     return gather(runs, name="toy", **arguments)
 
 
@@ -39,7 +39,7 @@ def gather_folder(folder: Path) -> Comparison:
     return gather_plan(read_plan(folder), folder, read_failures(folder))
 
 
-def refused(runs: list[RunPlace], **arguments: Any) -> tuple[str, ...]:
+def refused(runs: list[RunLocation], **arguments: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         gathered(runs, **arguments)
     return caught.value.messages
@@ -76,7 +76,7 @@ def test_p_values_are_adjusted_for_the_rows_that_have_one(tmp_path: Path) -> Non
     for row, gains in {"base": (0, 0, 0), "a": (1, 2, 4), "b": (2, 2.5, 3)}.items():
         for seed, gain in enumerate(gains):
             path = fake_run(tmp_path / f"{row}{seed}", seed=seed, accuracy=0.5 + gain / 100)
-            runs.append(RunPlace(row, seed, path))
+            runs.append(RunLocation(row, seed, path))
     base, a, b = gathered(runs, baseline="base").rows
     assert base.difference is None
     assert a.difference is not None
@@ -90,10 +90,10 @@ def test_p_values_are_adjusted_for_the_rows_that_have_one(tmp_path: Path) -> Non
 
 def test_an_algorithm_with_hidden_labels_is_marked(tmp_path: Path) -> None:
     runs = [
-        RunPlace("bound", 0, fake_run(tmp_path / "a", algo="fully_supervised")),
-        RunPlace("plain", 0, fake_run(tmp_path / "b")),
-        RunPlace("gone", 0, fake_run(tmp_path / "c", algo="not_installed")),
-        RunPlace(
+        RunLocation("bound", 0, fake_run(tmp_path / "a", algo="fully_supervised")),
+        RunLocation("plain", 0, fake_run(tmp_path / "b")),
+        RunLocation("gone", 0, fake_run(tmp_path / "c", algo="not_installed")),
+        RunLocation(
             "said",
             0,
             fake_run(tmp_path / "d", algo="not_installed", record={"uses_hidden_labels": True}),
@@ -136,7 +136,7 @@ def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
 
 def test_seeds_of_a_row_have_one_configuration(tmp_path: Path) -> None:
     runs = [
-        RunPlace("plain", seed, fake_run(tmp_path / f"{seed}", seed=seed, config={"lr": lr}))
+        RunLocation("plain", seed, fake_run(tmp_path / f"{seed}", seed=seed, config={"lr": lr}))
         for seed, lr in enumerate((0.1, 0.2))
     ]
     (message,) = refused(runs)
@@ -148,8 +148,8 @@ def test_seeds_of_a_row_have_one_configuration(tmp_path: Path) -> None:
 
 def test_seeds_of_a_row_have_one_algorithm(tmp_path: Path) -> None:
     runs = [
-        RunPlace("plain", 0, fake_run(tmp_path / "a", own={"weight": 1})),
-        RunPlace("plain", 1, fake_run(tmp_path / "b", own={"weight": 2}, seed=1)),
+        RunLocation("plain", 0, fake_run(tmp_path / "a", own={"weight": 1})),
+        RunLocation("plain", 1, fake_run(tmp_path / "b", own={"weight": 2}, seed=1)),
     ]
     (message,) = refused(runs, allow=["weight", "supervised"])
     assert "supervised.weight differs between the seeds of plain" in message
@@ -170,7 +170,7 @@ def test_a_split_can_depend_on_an_allowed_key(tmp_path: Path) -> None:
         "labels_per_class": "10"
     }
     third = fake_run(tmp_path / "third", algo="simple", config={"labels_per_class": 10})
-    messages = refused([*runs, RunPlace("third", 0, third)], allow=["labels_per_class"])
+    messages = refused([*runs, RunLocation("third", 0, third)], allow=["labels_per_class"])
     assert len(messages) == 1
     assert "larger in other; split0 in third" in messages[0]
 
@@ -208,7 +208,7 @@ def test_classes_are_the_same_in_the_same_order(tmp_path: Path) -> None:
 
 
 def test_one_row_and_seed_is_one_run(tmp_path: Path) -> None:
-    result = [RunPlace("plain", 0, fake_run(tmp_path / name)) for name in "ab"]
+    result = [RunLocation("plain", 0, fake_run(tmp_path / name)) for name in "ab"]
     (message,) = refused(result)
     assert "both plain with seed 0" in message
 
@@ -221,8 +221,8 @@ def test_runs_without_results_have_a_status_and_are_in_no_mean(tmp_path: Path) -
     edit(tmp_path / "other1" / "summary.json", status="failed", reason="loss was\nnan", test=None)
     edit(tmp_path / "plain2" / "summary.json", status="interrupted", reason="SIGINT", test=None)
     result += [
-        RunPlace("plain", 3, tmp_path / "nowhere"),
-        RunPlace("other", 3, tmp_path / "neither"),
+        RunLocation("plain", 3, tmp_path / "nowhere"),
+        RunLocation("other", 3, tmp_path / "neither"),
     ]
     made = gathered(result, baseline="plain", failures={("other", 3): "no space left"})
     plain, other = made.rows
@@ -240,7 +240,7 @@ def test_runs_without_results_have_a_status_and_are_in_no_mean(tmp_path: Path) -
 
 
 def test_rows_without_any_run_folder(tmp_path: Path) -> None:
-    made = gathered([RunPlace("plain", 0, tmp_path / "a", "x")], baseline="plain")
+    made = gathered([RunLocation("plain", 0, tmp_path / "a", "x")], baseline="plain")
     assert made.rows[0].scores == {}
     assert made.rows[0].algorithm == "x"
     assert made.fingerprint == ""
@@ -268,7 +268,7 @@ def test_a_damaged_run_fails_the_check(tmp_path: Path, file: str, text: str, mes
     assert member.status == "failed"
     assert message in member.reason
     assert str(tmp_path) not in member.reason
-    assert gathered([RunPlace("plain", 0, path)]).rows[0].scores == {}
+    assert gathered([RunLocation("plain", 0, path)]).rows[0].scores == {}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "0.9", True])
@@ -359,7 +359,7 @@ def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
         tmp_path, {"plain": "supervised", "other": "fixmatch"}, [0, 1],
         baseline="plain", allow=["lr"], budget="images=3200",
     )  # fmt: skip
-    assert read_plan(tmp_path).runs(tmp_path)[3] == RunPlace(
+    assert read_plan(tmp_path).runs(tmp_path)[3] == RunLocation(
         "other", 1, tmp_path / "runs" / "r1" / "s1", "fixmatch"
     )
     fake_run(rows["plain"] / "s0")

@@ -230,7 +230,7 @@ def test_runs_of_older_versions_report_missing_fields(tmp_path: Path) -> None:
         assert (key in new.text, key in old.text) == (True, False)
     assert "train.pair_confidence" in old.text
     assert "so without a chart: Share of the most frequent pseudo label; Shift" in old.text
-    assert "The distribution of the pseudo labels over the classes was not recorded" in old.text
+    assert "The class distribution of the pseudo labels was not recorded" in old.text
     assert "No images of mistakes are stored" in old.text
     assert "Pseudo labels by class" in new.text
     assert len(new.all("img")) == 24

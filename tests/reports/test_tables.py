@@ -14,7 +14,7 @@ from fake_runs import fake_run
 from rich.console import Console as RichConsole
 
 from ssl_toolkit.comparisons.gather import gather
-from ssl_toolkit.comparisons.schema import SCORES, Comparison, RunPlace
+from ssl_toolkit.comparisons.schema import SCORES, Comparison, RunLocation
 from ssl_toolkit.console import Console
 from ssl_toolkit.reports.html.page import write_report
 from ssl_toolkit.reports.tables import NAMES, markdown_page, show_table, write_tables
@@ -36,7 +36,7 @@ def made(tmp_path: Path) -> Comparison:
                 tmp_path / f"{algo}{seed}", algo=algo, seed=seed, config={"lr": lr},
                 accuracy=first + (0.01 * seed if row == "plain" else 0.001 * seed**2),
             )  # fmt: skip
-            result.append(RunPlace(row, seed, path))
+            result.append(RunLocation(row, seed, path))
     damaged = result[5][2] / "summary.json"
     summary = json.loads(damaged.read_text(encoding="utf-8"))
     summary |= {"status": "failed", "reason": "=loss was `nan`"}
@@ -169,7 +169,7 @@ def test_terminal_markdown_and_html_have_the_same_columns_and_numbers(
 
 
 def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
-    result = [RunPlace(row.name, 0, row.runs[0].folder) for row in made.rows]
+    result = [RunLocation(row.name, 0, row.runs[0].folder) for row in made.rows]
     single = gather(result, name="one", baseline="plain", allow=["lr"])
     page = markdown_page(single)
     assert "±" not in page
@@ -185,12 +185,12 @@ def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
 
 def test_validation_replaces_missing_test_scores(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", summary={"test": None})
-    page = markdown_page(gather([RunPlace("plain", 0, path)], name="untested"))
+    page = markdown_page(gather([RunLocation("plain", 0, path)], name="untested"))
     assert "| row | n | validation accuracy | convergence step |" in page
 
 
 def test_nothing_but_failures(tmp_path: Path) -> None:
-    made = gather([RunPlace("plain", 0, tmp_path / "a")], name="none", baseline="plain")
+    made = gather([RunLocation("plain", 0, tmp_path / "a")], name="none", baseline="plain")
     page = markdown_page(made)
     assert "| plain \\[1\\] | 0 of 1 |" in page
     assert "missing" in page
@@ -201,7 +201,7 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
 
 def test_values_that_json_cannot_represent(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", own={"limit": float("inf")})
-    made = gather([RunPlace("a\udcff\nb", 0, path)], name="odd \udcff")
+    made = gather([RunLocation("a\udcff\nb", 0, path)], name="odd \udcff")
     paths = write_tables(made, tmp_path)
     tree = json.loads(paths[0].read_text("utf-8"), parse_constant=refuse_constant)
     assert tree["rows"][0]["options"] == {"limit": ".inf"}

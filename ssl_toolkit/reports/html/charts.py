@@ -229,9 +229,9 @@ def _tenth(value: int) -> str:
 
 def _end_names(lines: Sequence[Line], names: Sequence[str], up: Axis, x: float) -> list[Markup]:
     """Draw names at the ends of the lines, moved apart if they would overlap."""
-    wanted = sorted((up.at(float(n.curve.mean[-1])), k) for k, n in enumerate(lines))
+    targets = sorted((up.at(float(n.curve.mean[-1])), k) for k, n in enumerate(lines))
     heights: list[float] = []
-    for y, _ in wanted:
+    for y, _ in targets:
         heights.append(max(y, heights[-1] + 13 if heights else 14.0))
     lowest = up.start - 6
     for k in range(len(heights) - 1, -1, -1):
@@ -240,7 +240,7 @@ def _end_names(lines: Sequence[Line], names: Sequence[str], up: Axis, x: float) 
     name = '<text class="name {}" x="{}" y="{}">{}</text>'
     return [
         _element(name, style_of(lines[k].index), x, y + 4, names[k])
-        for y, (_, k) in zip(heights, wanted, strict=True)
+        for y, (_, k) in zip(heights, targets, strict=True)
     ]
 
 
