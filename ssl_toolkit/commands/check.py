@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.testing import RuleResult
 
 KINDS = ("algorithm", "augmenter", "backbone", "dataset", "launcher", "logger")
-COLORS = {"passed": "green", "broken": "red"}
+COLORS = {"passed": "green", "failed": "red"}
 
 
 @click.command(short_help="Check a plugin against its contract.")
@@ -34,29 +34,28 @@ def command(
     too. The exit status is 0 if all rules pass, and 1 otherwise. docs/contract-kit.md explains the
     rules; `ssl_toolkit.testing` checks them in your own tests.
     """
-    from ssl_toolkit.testing import run_checks
+    from ssl_toolkit.testing.rules import run_rules
     from ssl_toolkit.testing.subject import find_subject
 
     subject = find_subject(name, kind, device=device, root=root)
-    results = run_checks(name, kind=subject.kind, device=device, root=root)
-    broken = [result for result in results if not result.passed]
+    results = tuple(run_rules(subject, {}))
     if as_json:
         content = {"kind": subject.kind, "name": name, "rules": [_plain(r) for r in results]}
         echo_json(content)
     else:
         _print(subject.kind, name, results, verbose)
-    return 1 if broken else 0
+    return 0 if all(result.passed for result in results) else 1
 
 
 def _plain(result: RuleResult) -> dict[str, Any]:
     rule = result.rule
     return {
         "rule": rule.name,
-        "what": rule.what,
+        "description": rule.description,
         "status": result.status,
-        "found": result.found,
-        "where": result.where,
-        "why": rule.why,
+        "finding": result.finding,
+        "location": result.location,
+        "rationale": rule.rationale,
         "cause": rule.cause,
         "seconds": round(result.seconds, 3),
     }
@@ -72,18 +71,18 @@ def _print(kind: str, name: str, results: tuple[RuleResult, ...], verbose: bool)
         table = Table(title=f"{kind} {escape(name)}", title_justify="left")
         table.add_column("rule", no_wrap=True)
         table.add_column("", no_wrap=True)
-        table.add_column("what")
+        table.add_column("description")
         for result in results:
             state = f"[{COLORS[result.status]}]{result.status}[/]"
-            table.add_row(result.rule.name, state, escape(result.rule.what))
+            table.add_row(result.rule.name, state, escape(result.rule.description))
         console.print(table)
     else:
         console.print(f"{kind} {escape(name)}")
-    broken = [result for result in results if not result.passed]
-    for result in broken:
+    failed = [result for result in results if not result.passed]
+    for result in failed:
         console.print(escape(f"\n{visible_lines(result.explain())}"), soft_wrap=True)
-    if broken:
+    if failed:
         console.print()
     seconds = sum(result.seconds for result in results)
-    kept = len(results) - len(broken)
-    console.print(f"{kept} of {len(results)} rules kept ({seconds:.1f} s)")
+    passed = len(results) - len(failed)
+    console.print(f"{passed} of {len(results)} rules passed ({seconds:.1f} s)")

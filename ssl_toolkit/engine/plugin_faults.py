@@ -44,7 +44,7 @@ class Suspect:
         """How its author learns more; a class of a notebook has no name outside."""
         if self.entry.distribution != registry.NOTEBOOK:
             return f"see `ssl-toolkit check {self.name}`"
-        return f"see ssl_toolkit.testing.check_{self.kind}({self.plugin.__name__})"
+        return f"see ssl_toolkit.testing.check_plugin({self.plugin.__name__})"
 
 
 @contextmanager

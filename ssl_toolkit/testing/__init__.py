@@ -1,17 +1,16 @@
-"""The contract kit: rules that a plugin must keep, checked by the engine's own parts.
+"""Contract kit: rules that plugins must satisfy, checked with the engine's own parts.
 
->>> from ssl_toolkit.testing import check_algorithm
->>> check_algorithm("supervised", expected_failures={})  # doctest: +SKIP
+>>> from ssl_toolkit.testing import check_plugin
+>>> results = check_plugin("supervised")  # doctest: +SKIP
 """
 
-# The order of the imports is that of the rules.
+# Rules are checked in the order of these imports.
 # isort: off
-from ssl_toolkit.testing import form_rules as form_rules
-from ssl_toolkit.testing import loss_rules as loss_rules
+from ssl_toolkit.testing import config_rules as config_rules
+from ssl_toolkit.testing import output_rules as output_rules
 from ssl_toolkit.testing import gradient_rules as gradient_rules
-from ssl_toolkit.testing import report_rules as report_rules
-from ssl_toolkit.testing import run_rules as run_rules
-from ssl_toolkit.testing import rank_rules as rank_rules
+from ssl_toolkit.testing import training_rules as training_rules
+from ssl_toolkit.testing import process_rules as process_rules
 from ssl_toolkit.testing import feature_rules as feature_rules
 from ssl_toolkit.testing import augmenter_rules as augmenter_rules
 from ssl_toolkit.testing import backbone_rules as backbone_rules
@@ -20,16 +19,7 @@ from ssl_toolkit.testing import launcher_rules as launcher_rules
 from ssl_toolkit.testing import logger_rules as logger_rules
 
 # isort: on
-from ssl_toolkit.testing.checks import (
-    check,
-    check_algorithm,
-    check_augmenter,
-    check_backbone,
-    check_dataset,
-    check_launcher,
-    check_logger,
-    run_checks,
-)
+from ssl_toolkit.testing.checks import check_plugin
 from ssl_toolkit.testing.parametrize import parametrize_with_checks
 from ssl_toolkit.testing.rules import ContractError, Rule, RuleResult, rules
 
@@ -37,14 +27,7 @@ __all__ = [
     "ContractError",
     "Rule",
     "RuleResult",
-    "check",
-    "check_algorithm",
-    "check_augmenter",
-    "check_backbone",
-    "check_dataset",
-    "check_launcher",
-    "check_logger",
+    "check_plugin",
     "parametrize_with_checks",
     "rules",
-    "run_checks",
 ]

@@ -1,110 +1,54 @@
-"""The checks that plugin authors call."""
+"""The function that plugin authors call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Literal
 
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.testing.rules import RuleResult, demand, run_rules
+from ssl_toolkit.testing.rules import RuleResult, raise_failures, run_rules
 from ssl_toolkit.testing.subject import find_subject
 
-Expected = Mapping[str, str]
-"""Names of rules that are known to be broken, with the reasons."""
 
-
-class Arguments(TypedDict, total=False):
-    """Optional arguments of `check`."""
-
-    config: Options | None
-    root: Path | None
-    expected_failures: Expected | None
-    device: str
-
-
-def run_checks(
+def check_plugin(
     plugin: type | str,
-    *,
     kind: str | None = None,
+    *,
     config: Options | None = None,
     root: Path | None = None,
-    expected_failures: Expected | None = None,
+    expected_failures: Mapping[str, str] | None = None,
     device: str = "cpu",
+    on_fail: Literal["raise"] | None = "raise",
 ) -> tuple[RuleResult, ...]:
-    """Check all rules of a plugin and return a result for each; a broken rule raises nothing.
+    """Check that a plugin satisfies its contract.
+
+    Nothing is downloaded. Launchers start small programs, and loggers write to temporary folders.
 
     Args:
-        plugin: a class, or a registered name.
-        kind: ``algorithm`` and so on; None for that of the class, or the only one with the name.
-        config: options to check with; None for the defaults.
-        root: folder with the files of a data set; None for the default one.
-        expected_failures: rules that are known to be broken, with the reason; one that passes
-            counts as a failure.
-        device: to compute on; on ``cuda``, waiting for the device is an error.
+        plugin: class, registered name, or name of a timm model.
+        kind: kind of plugin, such as ``algorithm``; needed if several plugins have the name, and
+            for timm models. By default, the kind of the class or of the only plugin of that name.
+        config: options to check with; the defaults if None.
+        root: path to the files of a data set; the default path if None.
+        expected_failures: names of rules that the plugin is known to break, with the reasons. A
+            rule that passes nevertheless counts as a failure.
+        device: device to compute on; on ``cuda``, every synchronization is detected.
+        on_fail: ``"raise"`` to raise an error if a rule fails, None to only return the results.
+
+    Returns:
+        A result for each rule, in the order of `rules`.
 
     Raises:
-        PluginError: the name is unknown or ambiguous, or the class is no plugin.
-        DataError: the files of a data set are missing.
+        ContractError: a rule fails; lists all failures.
+        PluginError: the name is unknown or ambiguous, the class is not a plugin of that kind, or a
+            package is not installed.
+        DataError: the files of a data set are not found.
         ModelError: the device is not available.
-        ValueError: an expected failure names no rule, or has no reason.
+        ValueError: an expected failure names no rule or has no reason.
     """
     subject = find_subject(plugin, kind, config=config, device=device, root=root)
-    return tuple(run_rules(subject, expected_failures or {}))
-
-
-def check(
-    plugin: type | str,
-    kind: str | None = None,
-    *,
-    config: Options | None = None,
-    root: Path | None = None,
-    expected_failures: Expected | None = None,
-    device: str = "cpu",
-) -> None:
-    """Check that a plugin keeps its contract; arguments as for `run_checks`.
-
-    `check_algorithm` and the like are this function for one kind. A data set is checked without
-    downloading anything, a launcher by starting small programs, a logger in temporary folders; the
-    name of a backbone may be one of timm's.
-
-    Raises:
-        ContractError: lists the rules that it breaks.
-        PluginError: the name is unknown or ambiguous, the class is no plugin of that kind, or a
-            package is missing.
-        DataError: the files of a data set are missing.
-        ModelError: the device is not available.
-        ValueError: an expected failure names no rule, or has no reason.
-    """
-    subject = find_subject(plugin, kind, config=config, device=device, root=root)
-    demand(subject, run_rules(subject, expected_failures or {}))
-
-
-def check_algorithm(plugin: type | str, **arguments: Unpack[Arguments]) -> None:
-    """Check that an algorithm keeps its contract; arguments as for `check`."""
-    check(plugin, "algorithm", **arguments)
-
-
-def check_augmenter(plugin: type | str, **arguments: Unpack[Arguments]) -> None:
-    """Check that an augmenter keeps its contract; arguments as for `check`."""
-    check(plugin, "augmenter", **arguments)
-
-
-def check_backbone(plugin: type | str, **arguments: Unpack[Arguments]) -> None:
-    """Check that a backbone, or one of timm's, keeps its contract; arguments as for `check`."""
-    check(plugin, "backbone", **arguments)
-
-
-def check_dataset(plugin: type | str, **arguments: Unpack[Arguments]) -> None:
-    """Check that a data set keeps its contract, offline; arguments as for `check`."""
-    check(plugin, "dataset", **arguments)
-
-
-def check_launcher(plugin: type | str, **arguments: Unpack[Arguments]) -> None:
-    """Check that a launcher keeps its contract; arguments as for `check`."""
-    check(plugin, "launcher", **arguments)
-
-
-def check_logger(plugin: type | str, **arguments: Unpack[Arguments]) -> None:
-    """Check that a logger keeps its contract; arguments as for `check`."""
-    check(plugin, "logger", **arguments)
+    results = tuple(run_rules(subject, expected_failures or {}))
+    if on_fail == "raise":
+        raise_failures(subject, results)
+    return results

@@ -1,8 +1,7 @@
-"""FileTree transfers from the device to the host, on a CPU as well, where they cost nothing.
+"""Detect transfers from the device to the host, also on a CPU, where they cost nothing.
 
-On a CPU every tensor that comes from the marked ones counts as being on the device; those that
-were made by factories or drawn from a generator count as being on the host. So a share that is
-drawn on the host may be read, and a loss may not.
+On a CPU, every tensor that is computed from the marked ones counts as being on the device. Tensors
+from factories and generators count as being on the host, so that their values may be read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ssl_toolkit.testing.rules import BrokenRuleError
+from ssl_toolkit.testing.rules import RuleViolationError
 from ssl_toolkit.torch_workarounds import TorchDispatchMode, tree_leaves
 
 READS = {
@@ -26,7 +25,7 @@ READS = {
     Tensor.__array__: "a conversion to numpy",
     Tensor.__repr__: "printing",
 }
-"""What hands values to Python without an operation that could be seen below."""
+"""Functions that pass values to Python without an operation that reaches the dispatcher."""
 
 WAITS = {
     "_local_scalar_dense": "item(), float(), int() or a condition",
@@ -38,52 +37,52 @@ WAITS = {
     "unique_dim": "unique()",
     "bincount": "bincount()",
 }
-"""Operations that wait for the device to know a value or the size of their result."""
+"""Operations that wait for the device to compute a value or the size of their result."""
 
 
 @contextmanager
 def forbidden(device: torch.device, marked: Iterable[Tensor]) -> Iterator[None]:
-    """Inside the block a transfer to the host is an error.
+    """Raise an error if the block transfers values from the device to the host.
 
     Args:
-        device: where the block computes.
-        marked: tensors that count as being on the device, if that is the CPU.
+        device: device of the block.
+        marked: on a CPU, tensors that count as being on the device.
 
     Raises:
-        BrokenRuleError: there was one; says which.
+        RuleViolationError: names the operation.
     """
     if device.type == "cuda":
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is a prototype
+            warnings.simplefilter("ignore")  # the API is a prototype
             torch.cuda.set_sync_debug_mode("error")
         try:
             yield
         except RuntimeError as error:
             if "synchroniz" in str(error):
-                raise BrokenRuleError(f"it waits for the device: {error}") from error
+                raise RuleViolationError(f"host-device synchronization: {error}") from error
             raise
         finally:
             torch.cuda.set_sync_debug_mode(before)
         return
-    below = _Below(marked)
-    with below, _Above(below):
+    dispatcher = _DispatchMode(marked)
+    with dispatcher, _FunctionMode(dispatcher):
         yield
 
 
-class _Below(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows which tensors come from the marked ones; sees every operation."""
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Track which tensors are computed from the marked ones."""
 
     def __init__(self, marked: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._kept: list[Tensor] = []  # so that no memory is given out a second time
-        self._places: set[int] = set()
+        self._alive: list[Tensor] = []  # so that no memory is reused
+        self._pointers: set[int] = set()
         self.exempt = 0
         for tensor in marked:
             self._mark(tensor)
 
     def holds(self, tensor: object) -> bool:
-        return isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() in self._places
+        return isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() in self._pointers
 
     def __torch_dispatch__(
         self,
@@ -94,16 +93,15 @@ class _Below(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        given = tree_leaves((args, kwargs))
-        on_device = any(self.holds(value) for value in given)
+        on_device = any(self.holds(value) for value in tree_leaves((args, kwargs)))
         if on_device and not self.exempt and (message := self._waits(name, args, kwargs)):
-            raise BrokenRuleError(f"the step waits for the device: {message}")
-        made = func(*args, **kwargs)
+            raise RuleViolationError(f"host-device synchronization by {message}")
+        result = func(*args, **kwargs)
         if on_device:
-            for value in [*tree_leaves(made), *(args[:1] if name.endswith("_") else ())]:
+            for value in [*tree_leaves(result), *(args[:1] if name.endswith("_") else ())]:
                 if isinstance(value, Tensor):
                     self._mark(value)
-        return made
+        return result
 
     def _waits(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if name in WAITS and self.holds(args[0]):
@@ -112,24 +110,24 @@ class _Below(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "repeat_interleave() without output_size"
         if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
             masks = [m for m in args[1] if self.holds(m) and m.dtype in (torch.bool, torch.uint8)]
-            # One value for all places is a masked fill, which waits for nothing.
+            # A single value is a masked fill, which doesn't wait.
             if masks and (name == "index" or args[2].numel() != 1):
                 return "indexing with a mask; multiply by it or use torch.where"
         return ""
 
     def _mark(self, tensor: Tensor) -> None:
-        place = tensor.untyped_storage().data_ptr()
-        if place:
-            self._kept.append(tensor)
-            self._places.add(place)
+        pointer = tensor.untyped_storage().data_ptr()
+        if pointer:
+            self._alive.append(tensor)
+            self._pointers.add(pointer)
 
 
-class _Above(TorchFunctionMode):
-    """Sees what Python calls."""
+class _FunctionMode(TorchFunctionMode):
+    """Detect the functions of `READS`."""
 
-    def __init__(self, below: _Below) -> None:
+    def __init__(self, dispatcher: _DispatchMode) -> None:
         super().__init__()
-        self._below = below
+        self._dispatcher = dispatcher
 
     def __torch_function__(
         self,
@@ -139,13 +137,13 @@ class _Above(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in READS and self._below.holds(args[0]):
-            raise BrokenRuleError(f"the step moves values to the host: {READS[func]}")
+        if func in READS and self._dispatcher.holds(args[0]):
+            raise RuleViolationError(f"host-device synchronization by {READS[func]}")
         if func is torch.nn.functional.one_hot and len(args) + len(kwargs) > 1:
-            # If the number of classes is given, their range is looked up on CPUs alone.
-            self._below.exempt += 1
+            # With a number of classes, only CPUs check the range of the labels.
+            self._dispatcher.exempt += 1
             try:
                 return func(*args, **kwargs)
             finally:
-                self._below.exempt -= 1
+                self._dispatcher.exempt -= 1
         return func(*args, **kwargs)

@@ -1,7 +1,8 @@
-"""Rules on launchers: they start small programs in temporary folders."""
+"""Rules for launchers, which start small programs in temporary folders."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -13,189 +14,176 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
+from ssl_toolkit.testing.assertions import listed
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
-from ssl_toolkit.testing.trial import listed
 
-PATIENCE = 120.0
-"""Seconds in which a program has to be started."""
-GRACE = 10.0
-"""Seconds in which a launcher that was stopped has to end."""
+START_TIMEOUT = 120.0
+"""Seconds until the first program must have started."""
+STOP_TIMEOUT = 10.0
+"""Seconds until a launcher must return after `stop`."""
 
-WRITES = "import pathlib, sys; pathlib.Path(sys.argv[1], 'done').write_text('yes')"
-FAILS = "import sys; sys.exit(3)"
-TELLS = (
-    "import json, os, pathlib, sys; pathlib.Path(sys.argv[1], 'reported').write_text(json.dumps("
-    "[os.getcwd(), os.environ.get('CONTRACT'), os.environ.get('HOME'), sys.argv[2:]])); "
-    "print('to the log'); print('and this', file=sys.stderr)"
+SUCCEED = "import pathlib, sys; pathlib.Path(sys.argv[1], 'done').write_text('yes')"
+FAIL = "import sys; sys.exit(3)"
+REPORT = (
+    "import json, os, pathlib, sys; pathlib.Path(sys.argv[1], 'report').write_text(json.dumps("
+    "[sys.argv[2:], os.environ.get('CONTRACT'), os.environ.get('HOME'), "
+    "os.path.samefile(os.getcwd(), sys.argv[1])])); "
+    "print('output'); print('errors', file=sys.stderr)"
 )
-WAITS = """
+SLEEP = """
 import os, pathlib, signal, sys, time
-here = pathlib.Path(sys.argv[1])
-def end(*_):
-    (here / 'saved').write_text('yes')
+folder = pathlib.Path(sys.argv[1])
+def save(*_):
+    (folder / 'saved').write_text('yes')
     sys.exit(143)
-signal.signal(signal.SIGTERM, end)
-(here / 'new').write_text(str(os.getpid()))
-os.replace(here / 'new', here / 'pid')
+signal.signal(signal.SIGTERM, save)
+(folder / 'new').write_text(str(os.getpid()))
+os.replace(folder / 'new', folder / 'pid')
 while True:
     time.sleep(0.05)
 """
 
 
-@rule(
-    "launchers",
-    why="`compare` waits for the result of each run.",
-    cause="a job is dropped, yielded twice, or replaced by a copy",
-)
-def every_job_ends_once(subject: Subject) -> None:
-    """Each job is run and yielded once, unchanged, with status 0."""
-    with _jobs([WRITES] * 3) as jobs:
-        ended = _carry_out(subject, jobs)
-        ended_jobs = [end.job for end in ended]
-        missing = [job.name for job in jobs if job not in ended_jobs]
-        require(not missing, f"{listed(missing)} never ended")
-        require(len(ended_jobs) == len(jobs), f"{len(ended_jobs)} results for {len(jobs)} jobs")
-        require(all(end.status == 0 for end in ended), f"statuses are {_statuses(ended)}")
-        undone = [job.name for job in jobs if not (job.folder / "done").exists()]
-        require(not undone, f"{listed(undone)} ended, but were not carried out")
+@rule("launchers")
+def returns_one_result_per_job(subject: Subject) -> None:
+    """Each job runs once and yields one result with status 0; without jobs there are no results.
+
+    Why: `compare` waits for the result of each run.
+    Cause: a job that is dropped, yielded twice or replaced by a copy.
+    """
+    require(_launch(subject, []) == [], "without jobs, there are results")
+    with _jobs([SUCCEED] * 3) as jobs:
+        results = _launch(subject, jobs)
+        missing = [job.name for job in jobs if job not in [result.job for result in results]]
+        require(not missing, f"{listed(missing)} have no result")
+        require(len(results) == len(jobs), f"{len(results)} results for {len(jobs)} jobs")
+        require(not any(_statuses(results).values()), f"statuses are {_statuses(results)}")
+        missing = [job.name for job in jobs if not (job.folder / "done").exists()]
+        require(not missing, f"{listed(missing)} have a result, but didn't run")
 
 
-@rule(
-    "launchers",
-    why="one failed run must not affect the others.",
-    cause="an exception of a job ends the loop",
-)
-def a_failure_costs_itself_alone(subject: Subject) -> None:
-    """A failed job is reported with its own exit status, and the others are run."""
-    with _jobs([WRITES, FAILS, WRITES]) as jobs:
-        statuses = _statuses(_carry_out(subject, jobs))
+@rule("launchers")
+def isolates_failed_jobs(subject: Subject) -> None:
+    """A failed job yields its own exit status, and the others run.
+
+    Why: a failed run must not affect the others.
+    Cause: the exception of one job ends the loop.
+    """
+    with _jobs([SUCCEED, FAIL, SUCCEED]) as jobs:
+        statuses = _statuses(_launch(subject, jobs))
         expected = {jobs[0].name: 0, jobs[1].name: 3, jobs[2].name: 0}
         require(statuses == expected, f"statuses are {statuses}, not {expected}")
 
 
-@rule(
-    "launchers",
-    why="a machine without the program, or a full disk, must not affect the other runs.",
-    cause="the OSError of a program that cannot be started is not caught",
-)
-def what_cannot_start_is_told(subject: Subject) -> None:
-    """A job whose program is missing ends with a status other than 0; the others continue."""
-    with _jobs([WRITES, WRITES]) as jobs:
-        lost = Job("lost", (str(jobs[0].folder / "no-program"),), jobs[0].folder, jobs[0].log)
-        ended = _carry_out(subject, [lost, jobs[1]])
-        statuses = _statuses(ended)
-        require(statuses.get("lost", 0) != 0, f"statuses are {statuses}")
-        require(statuses.get(jobs[1].name) == 0, f"statuses are {statuses}")
-        lines = [end.reason for end in ended if "\n" in end.reason]
+@rule("launchers")
+def reports_start_failures(subject: Subject) -> None:
+    """A job whose program is not found yields a nonzero status, and the others run.
+
+    Why: a missing program or a full disk must not affect the other runs.
+    Cause: an uncaught OSError.
+    """
+    with _jobs([SUCCEED, SUCCEED]) as jobs:
+        program = str(jobs[0].folder / "no-program")
+        invalid = Job("invalid", (program,), jobs[0].folder, jobs[0].log)
+        results = _launch(subject, [invalid, jobs[1]])
+        statuses = _statuses(results)
+        valid = statuses.get("invalid", 0) != 0 and statuses.get(jobs[1].name) == 0
+        require(valid, f"statuses are {statuses}")
+        lines = [result.reason for result in results if "\n" in result.reason]
         require(not lines, f"a reason has several lines: {lines}")
 
 
-@rule(
-    "launchers",
-    why="paths with spaces, and relative paths in a configuration, must work.",
-    cause="a shell in between, or a command started elsewhere",
-)
-def commands_arrive_as_given(subject: Subject) -> None:
-    """Arguments, directory and variables are those of the job; its output is in its log."""
-    given = ["a b", "$HOME", "'quoted'", '"', "*", ""]
-    with _jobs([TELLS], *given, environment={"CONTRACT": "kept"}) as (job,):
+@rule("launchers")
+def passes_command_unchanged(subject: Subject) -> None:
+    """A job gets its arguments, directory and variables; its output is appended to its log.
+
+    Why: paths may be relative or contain spaces.
+    Cause: a shell, or another working directory.
+    """
+    arguments = ["a b", "$HOME", "'quoted'", '"', "*", ""]
+    with _jobs([REPORT], *arguments, environment={"CONTRACT": "value"}) as (job,):
         job.log.write_text("before\n", encoding="utf-8")
-        ended = _carry_out(subject, [job])
-        require(_statuses(ended) == {job.name: 0}, f"statuses are {_statuses(ended)}")
-        import json
-
-        reported = json.loads((job.folder / "reported").read_text(encoding="utf-8"))
-        directory, variable, home, arguments = reported
-        require(arguments == given, f"arguments {given} became {arguments}")
-        same = Path(directory).resolve() == job.directory.resolve()
-        require(same, f"it was started in {directory}, not in {job.directory}")
-        require(variable == "kept", f"a variable of the job is {variable!r}")
-        require(home == os.environ.get("HOME"), "variables of this process are missing")
+        statuses = _statuses(_launch(subject, [job]))
+        require(statuses == {job.name: 0}, f"statuses are {statuses}")
+        report = json.loads((job.folder / "report").read_text(encoding="utf-8"))
+        require(report[0] == arguments, f"arguments {arguments} became {report[0]}")
+        require(report[1] == "value", f"a variable of the job is {report[1]!r}")
+        require(report[2] == os.environ.get("HOME"), "variables of this process are missing")
+        require(report[3], f"it didn't start in {job.directory}")
         log = job.log.read_text(encoding="utf-8")
-        wrote = log.startswith("before\n") and "to the log" in log and "and this" in log
-        require(wrote, f"the log is {log!r}; output and errors are appended to it")
+        complete = log.startswith("before\n") and "output" in log and "errors" in log
+        require(complete, f"output and errors are not appended to the log, which is {log!r}")
 
 
-@rule(
-    "launchers",
-    why="a comparison whose runs are all finished has nothing to start.",
-    cause="the first job is accessed although there is none",
-)
-def nothing_to_do_is_fine(subject: Subject) -> None:
-    """Without jobs, there are no results."""
-    ended = _carry_out(subject, [])
-    require(ended == [], f"without jobs, {ended} ended")
+@rule("launchers")
+def stops_running_jobs(subject: Subject) -> None:
+    """`stop` lets running jobs save, starts no others and makes `launch` return.
 
-
-@rule(
-    "launchers",
-    why="Ctrl-C must save running jobs, and leave no process behind.",
-    cause="stop only sets a flag, kills at once, or launch waits for all jobs",
-)
-def stop_saves_and_ends(subject: Subject) -> None:
-    """After `stop`, running jobs are asked to save, none is started, and launch returns."""
-    with _jobs([WAITS, WAITS, WAITS]) as jobs:
-        launcher = _make(subject)
-        ended: list[JobResult] = []
-        failures: list[BaseException] = []
+    Why: Ctrl-C must save running jobs and leave no processes.
+    Cause: stop only sets a flag or kills immediately, or launch waits for all jobs.
+    """
+    with _jobs([SLEEP] * 3) as jobs:
+        launcher = _build(subject)
+        results: list[JobResult | BaseException] = []
 
         def launch() -> None:
             try:
-                ended.extend(launcher.launch(jobs))
+                results.extend(launcher.launch(jobs))
             except BaseException as error:
-                failures.append(error)
+                results.append(error)
 
         thread = threading.Thread(target=launch, daemon=True)
         thread.start()
-        _wait(lambda: any(_running(jobs)) or not thread.is_alive())
-        time.sleep(0.5)  # for the others that run beside it
-        running = _running(jobs)
+        deadline = time.monotonic() + START_TIMEOUT
+        while not _started(jobs) and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # for parallel jobs
+        running = _started(jobs)
         launcher.stop()
-        stopped = time.monotonic()
-        thread.join(GRACE + 5)
-        took = time.monotonic() - stopped
-        for failure in failures:
-            raise failure
-        left = [job.name for job in jobs if _is_alive(job)]
-        require(not thread.is_alive() and took < GRACE, f"launch goes on {took:.0f} s after stop")
-        require(not left, f"{listed(left)} still run after launch has returned")
+        thread.join(STOP_TIMEOUT)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        require(not thread.is_alive(), f"launch doesn't return {STOP_TIMEOUT:g} s after stop")
+        alive = [job.name for job in jobs if _is_alive(job)]
+        require(not alive, f"{listed(alive)} still run after launch has returned")
         unsaved = [job.name for job in running if not (job.folder / "saved").exists()]
-        require(not unsaved, f"{listed(unsaved)} were not asked to save")
-        started = {job.name for job in _running(jobs)} - {job.name for job in running}
-        require(not started, f"{listed(sorted(started))} were started after stop")
+        require(not unsaved, f"{listed(unsaved)} could not save")
+        late = [job.name for job in _started(jobs) if job not in running]
+        require(not late, f"{listed(late)} started after stop")
 
 
-@rule(
-    "launchers",
-    why="a signal can arrive before the first run is started.",
-    cause="launch ignores an earlier call of stop",
-)
-def stop_before_launch_starts_nothing(subject: Subject) -> None:
-    """If stopped before `launch`, it starts nothing."""
-    with _jobs([WRITES]) as jobs:
-        launcher = _make(subject)
+@rule("launchers")
+def starts_nothing_after_stop(subject: Subject) -> None:
+    """If `stop` is called before `launch`, no job starts.
+
+    Why: a signal may arrive before the first job starts.
+    Cause: launch ignores an earlier call of stop.
+    """
+    with _jobs([SUCCEED]) as jobs:
+        launcher = _build(subject)
         launcher.stop()
         [*launcher.launch(jobs)]
-        require(not (jobs[0].folder / "done").exists(), "a job was started after stop")
+        require(not (jobs[0].folder / "done").exists(), "a job started after stop")
 
 
-def _make(subject: Subject) -> Launcher:
+def _build(subject: Subject) -> Launcher:
     launcher: Launcher = subject.plugin(subject.options())
     return launcher
 
 
-def _carry_out(subject: Subject, jobs: Sequence[Job]) -> list[JobResult]:
-    return [*_make(subject).launch(jobs)]
+def _launch(subject: Subject, jobs: Sequence[Job]) -> list[JobResult]:
+    return [*_build(subject).launch(jobs)]
 
 
-def _statuses(ended: Sequence[JobResult]) -> dict[str, int]:
-    return {end.job.name: end.status for end in ended}
+def _statuses(results: Sequence[JobResult]) -> dict[str, int]:
+    return {result.job.name: result.status for result in results}
 
 
 @contextmanager
 def _jobs(codes: Sequence[str], *arguments: str, **fields: Any) -> Iterator[list[Job]]:
-    """Jobs that run Python code, whose first argument is their folder."""
+    """Make jobs that run Python code, with their folder as the first argument."""
     jobs = []
     with tempfile.TemporaryDirectory() as name:
         for number, code in enumerate(codes):
@@ -207,34 +195,22 @@ def _jobs(codes: Sequence[str], *arguments: str, **fields: Any) -> Iterator[list
         try:
             yield jobs
         finally:
-            for job in jobs:  # whatever the launcher left
-                if _is_alive(job):
-                    os.kill(_process(job), 9)
+            for job in filter(_is_alive, jobs):
+                os.kill(_pid(job), 9)
 
 
-def _running(jobs: Sequence[Job]) -> list[Job]:
+def _started(jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if (job.folder / "pid").exists()]
 
 
-def _process(job: Job) -> int:
+def _pid(job: Job) -> int:
     return int((job.folder / "pid").read_text(encoding="utf-8"))
 
 
 def _is_alive(job: Job) -> bool:
-    if not (job.folder / "pid").exists():
-        return False
-    process = _process(job)
     try:
-        os.kill(process, 0)
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-    except ProcessLookupError:
+        os.kill(_pid(job), 0)
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except OSError:
-        return True
-    return state.split()[0] != "Z"
-
-
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    status = Path(f"/proc/{_pid(job)}/stat")  # a zombie on Linux is not alive
+    return not status.exists() or status.read_text("utf-8").rpartition(")")[2].split()[0] != "Z"

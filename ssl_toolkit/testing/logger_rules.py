@@ -1,4 +1,4 @@
-"""Rules on loggers, checked in temporary folders."""
+"""Rules for loggers, checked in temporary folders."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ssl_toolkit.engine.checkpoints import random_states
 from ssl_toolkit.interfaces import Logger, RunInfo
+from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
 from ssl_toolkit.testing.rules import require, rule
 from ssl_toolkit.testing.subject import Subject
-from ssl_toolkit.testing.trial import listed
 
-Row = dict[str, float | int]
-
-ROWS: list[Row] = [
+ROWS: list[dict[str, float | int]] = [
     {"step": 1, "train.loss": 2.5, "train.loss.supervised": 2.25, "lr": 0.03, "seconds": 0.5},
     {"step": 2, "train.loss": 2.25, "lr": 0.03, "seconds": 1.0, "validation.accuracy": 0.5},
     {"step": 3, "train.loss": 1e-30, "lr": 0.0, "seconds": 1.5, "train.pair_both": 0},
 ]
-"""As they stand in ``metrics.jsonl``: names come and go, and numbers are whole or not."""
+"""As in ``metrics.jsonl``: rows have different names, and numbers are integers or floats."""
 
 CONFIG = {
     "algo": "simple",
@@ -36,121 +34,111 @@ CONFIG = {
     "loggers": ["some"],
     "classes": None,
     "simple": {"temperature": 0.5, "nested": {"deep": True}},
-    "words": "with 'quotes', commas: and ünïcode",
+    "text": "with 'quotes', commas: and ünïcode",
 }
 
 
-@rule(
-    "loggers",
-    why="packages are checked before the run folder is created.",
-    cause="a single string instead of a tuple, or a requirement with its version",
-)
-def packages_are_modules(subject: Subject) -> None:
-    """`packages` is a tuple of names of modules."""
+@rule("loggers")
+def declares_packages(subject: Subject) -> None:
+    """`packages` is a tuple of module names.
+
+    Why: packages are checked before the run folder is created.
+    Cause: a string instead of a tuple, or a requirement with a version.
+    """
     packages = subject.plugin.packages
-    good = isinstance(packages, tuple) and all(
+    valid = isinstance(packages, tuple) and all(
         isinstance(name, str) and name.replace(".", "").isidentifier() for name in packages
     )
-    require(good, f"packages is {packages!r}")
+    require(valid, f"packages is {packages!r}")
 
 
-@rule(
-    "loggers",
-    why="names of metrics differ between rows and between algorithms.",
-    cause="columns fixed by the first row, or a name that is split at its dot",
-)
-def rows_are_taken(subject: Subject) -> None:
-    """Rows with changing names, integers and floats are accepted without an error."""
+@rule("loggers")
+def accepts_any_row(subject: Subject) -> None:
+    """Rows with different names, integers and floats are logged without an error.
+
+    Why: the names of metrics differ between rows and between algorithms.
+    Cause: columns of the first row, or a name that is split at its dot.
+    """
     with _run() as run:
-        logger = _start(subject, run)
+        logger = subject.plugin(run)
         for row in ROWS:
             logger.log(dict(row))
         logger.finish(_summary("completed"))
 
 
-@rule(
-    "loggers",
-    why="it is shown to the user once, in one line.",
-    cause="note is set to None, or to several lines",
-)
-def note_is_one_line(subject: Subject) -> None:
-    """`note` is a string of at most one line."""
+@rule("loggers")
+def has_one_line_note(subject: Subject) -> None:
+    """`note` is a string of at most one line.
+
+    Why: it is printed at the start of the run.
+    Cause: note is None or has several lines.
+    """
     with _run() as run:
-        logger = _start(subject, run)
+        logger = subject.plugin(run)
         note = logger.note
         logger.finish(_summary("completed"))
     require(isinstance(note, str) and "\n" not in note, f"note is {note!r}")
 
 
-@rule(
-    "loggers",
-    why="rows and the configuration are passed to other loggers and to files.",
-    cause="row.pop('step'), or values converted in place",
-)
-def what_is_given_is_left_alone(subject: Subject) -> None:
-    """Rows, configuration and summary are not written to."""
+@rule("loggers")
+def does_not_modify_arguments(subject: Subject) -> None:
+    """Rows, configuration and summary are not modified.
+
+    Why: they are passed to other loggers and written to files.
+    Cause: row.pop('step'), or values converted in place.
+    """
+    row, summary = dict(ROWS[0]), _summary("completed")
     with _run() as run:
-        config = copy.deepcopy(dict(run.config))
-        logger = _start(subject, run)
-        given = dict(ROWS[0])
-        logger.log(given)
-        require(given == ROWS[0], f"a row was changed to {given}")
-        summary = _summary("completed")
-        logger.finish(summary)
-        require(summary == _summary("completed"), "the summary was changed")
-        require(run.config == config, "the configuration was changed")
+        _log_run(subject, run, row, summary)
+        require(row == ROWS[0], f"a row became {row}")
+        require(summary == _summary("completed"), f"the summary became {summary}")
+        require(run.config == CONFIG, f"the configuration became {run.config}")
 
 
-@rule(
-    "loggers",
-    why="runs are interrupted and fail, and then have no test scores.",
-    cause="summary['test'] is read without checking that it exists",
-)
-def every_end_is_taken(subject: Subject) -> None:
-    """`finish` accepts every way a run can end, also without a row, several in one process."""
+@rule("loggers")
+def accepts_every_status(subject: Subject) -> None:
+    """`finish` accepts every status of a run, also without a row, and repeatedly in a process.
+
+    Why: interrupted and failed runs have no test scores.
+    Cause: summary['test'] is read although it may be None.
+    """
     for status in ("completed", "interrupted", "failed"):
         with _run() as run:
-            _start(subject, run).finish(_summary(status))
+            subject.plugin(run).finish(_summary(status))
 
 
-@rule(
-    "loggers",
-    why="a resumed run repeats its last rows.",
-    cause="a file that is overwritten, or a step that must be unique",
-)
-def resumed_runs_go_on(subject: Subject) -> None:
-    """A second logger continues in the same folder, and repeated rows are no error."""
+@rule("loggers")
+def continues_resumed_runs(subject: Subject) -> None:
+    """A second logger continues in the same folder, and repeated rows are no error.
+
+    Why: a resumed run repeats its last rows.
+    Cause: a file that is overwritten, or a step that must be unique.
+    """
     with _run() as run:
-        first = _start(subject, run)
+        first: Logger = subject.plugin(run)
         for step in range(1, 7):
             first.log({**ROWS[0], "step": step})
         first.finish(_summary("interrupted"))
-        kept = {path: path.stat().st_size for path in run.folder.rglob("*") if path.is_file()}
-        second = _start(subject, RunInfo(**{**vars(run), "step": 5}))
-        second.log({**ROWS[0], "step": 6})
-        second.finish(_summary("completed"))
-        gone = [path.name for path in kept if not path.exists()]
-        shorter = [p.name for p, size in kept.items() if p.exists() and p.stat().st_size < size / 2]
-        require(not gone, f"{listed(gone)} of the first process are gone")
-        require(not shorter, f"{listed(shorter)} of the first process lost their content")
+        sizes = {path: path.stat().st_size for path in run.folder.rglob("*") if path.is_file()}
+        _log_run(subject, replace(run, step=5), {**ROWS[0], "step": 6}, _summary("completed"))
+        for path, size in sizes.items():
+            require(path.exists(), f"{path.name} of the first logger is missing")
+            require(path.stat().st_size >= size / 2, f"{path.name} lost rows of the first logger")
 
 
-@rule(
-    "loggers",
-    why="a logger that moves the process around changes the run beside it.",
-    cause="a library that sets signal handlers, changes the folder, or draws random names",
-)
-def the_process_is_left_alone(subject: Subject) -> None:
-    """Folder, signal handlers, gradient mode and random states of the process stay as they are."""
-    with _run() as run:  # what is imported by the first one may draw
-        _start(subject, run).finish(_summary("completed"))
-    with _run() as run:
-        before = _process()
-        logger = _start(subject, run)
-        logger.log(dict(ROWS[0]))
-        logger.finish(_summary("completed"))
-        after = _process()
-    changed = [name for name, value in before.items() if value != after[name]]
+@rule("loggers")
+def preserves_process_state(subject: Subject) -> None:
+    """Working directory, signal handlers, gradient mode and random states are unchanged.
+
+    Why: a logger must not change the results of its run.
+    Cause: a library that sets signal handlers, changes the directory or draws random names.
+    """
+    with _run() as run:  # imports of the first call may draw
+        _log_run(subject, run, dict(ROWS[0]), _summary("completed"))
+    with _run() as run, no_global_draws("it"):
+        before = _process_state()
+        _log_run(subject, run, dict(ROWS[0]), _summary("completed"))
+        changed = differing(before, _process_state())
     require(not changed, f"{listed(changed)} changed")
 
 
@@ -160,16 +148,19 @@ def _run() -> Iterator[RunInfo]:
         folder = Path(name).resolve() / "simple-digits-s7"
         folder.mkdir()
         config = copy.deepcopy(CONFIG)
-        yield RunInfo(folder, folder.name, "simple", 7, config, step=0, group="mine")
+        yield RunInfo(folder, folder.name, "simple", 7, config, step=0, group="group")
 
 
-def _start(subject: Subject, run: RunInfo) -> Logger:
+def _log_run(
+    subject: Subject, run: RunInfo, row: dict[str, float | int], summary: dict[str, Any]
+) -> None:
     logger: Logger = subject.plugin(run)
-    return logger
+    logger.log(row)
+    logger.finish(summary)
 
 
 def _summary(status: str) -> dict[str, Any]:
-    """As in ``summary.json``."""
+    """Return a summary as in ``summary.json``."""
     test = {"accuracy": 0.75, "loss": 0.5, "count": 10} if status == "completed" else None
     return {
         "status": status,
@@ -177,22 +168,13 @@ def _summary(status: str) -> dict[str, Any]:
         "seconds": 1.5,
         "best": None,
         "test": test,
-        "reason": "" if status == "completed" else "why it ended",
+        "reason": "" if status == "completed" else "the reason",
     }
 
 
-def _process() -> dict[str, Any]:
-    states = random_states()
-    found = {
-        "the folder": os.getcwd(),
-        "gradient mode": torch.is_grad_enabled(),
-        "python's random state": states["python"],
-        "numpy's random state": states["numpy"],
-        "torch's random state": states["torch"].tolist(),
-    }
+def _process_state() -> dict[str, Any]:
+    state = {"working directory": os.getcwd(), "gradient mode": torch.is_grad_enabled()}
     if threading.current_thread() is threading.main_thread():
-        found |= {
-            f"the handler of {one.name}": signal.getsignal(one)
-            for one in (signal.SIGINT, signal.SIGTERM)
-        }
-    return found
+        handlers = (signal.SIGINT, signal.SIGTERM)
+        state |= {f"handler of {number.name}": signal.getsignal(number) for number in handlers}
+    return state

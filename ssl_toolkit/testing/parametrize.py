@@ -1,4 +1,4 @@
-"""One test of pytest for each plugin and rule."""
+"""One pytest test for each plugin and rule."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ssl_toolkit.testing.rules import (
     ContractError,
     Rule,
-    check_expectations,
-    demand,
+    check_expected_failures,
+    raise_failures,
     rules,
     run_rule,
 )
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RuleCheck:
-    """A rule and a plugin; calling it checks."""
+    """A callable that checks a rule on a plugin."""
 
     rule: Rule
     subject: Subject = field(repr=False)
 
     def __call__(self) -> None:
-        """Check.
+        """Check the rule.
 
         Raises:
             ContractError: the plugin breaks the rule.
         """
-        demand(self.subject, [run_rule(self.rule, self.subject)])
+        raise_failures(self.subject, [run_rule(self.rule, self.subject)])
 
 
 def parametrize_with_checks(
@@ -42,18 +42,18 @@ def parametrize_with_checks(
     kind: str | None = None,
     expected_failures: Mapping[str, Mapping[str, str]] | None = None,
 ) -> pytest.MarkDecorator:
-    """Decorator of a test with one argument, ``check``, that is called: a test for each rule.
+    """Parametrize a test function with a ``check`` for each plugin and rule; the test calls it.
 
-    An expected failure is marked ``xfail``, strictly: it fails when it passes.
+    Expected failures are marked as strict ``xfail``: the test fails if the rule passes.
 
     Args:
-        plugins: classes, or registered names.
-        kind: ``algorithm`` and so on, where names are ambiguous.
-        expected_failures: for the name of a plugin (registered, or that of the class), the rules
-            that it is known to break, with the reason.
+        plugins: classes or registered names.
+        kind: kind of plugin, such as ``algorithm``, if a name is ambiguous.
+        expected_failures: names of rules that a plugin is known to break, with the reasons, by the
+            name of the plugin: the registered one, or that of the class.
 
     Raises:
-        PluginError: a name is unknown or ambiguous, or a class is no plugin.
+        PluginError: a name is unknown or ambiguous, or a class is not a plugin.
         ValueError: an expected failure names no plugin or no rule, or has no reason.
 
     >>> @parametrize_with_checks(["simple", "fixmatch"])  # doctest: +SKIP
@@ -62,20 +62,22 @@ def parametrize_with_checks(
     """
     import pytest
 
-    expected = dict(expected_failures or {})
+    remaining = dict(expected_failures or {})
     cases = []
     for plugin in plugins:
         subject = find_subject(plugin, kind)
-        reasons = expected.pop(subject.name, {})
-        found = rules(subject.contract)
-        check_expectations(reasons, (rule.name for rule in found))
-        for rule in found:
-            reason = reasons.get(rule.name)
-            marks = [] if reason is None else [
-                pytest.mark.xfail(reason=reason, strict=True, raises=ContractError)
-            ]  # fmt: skip
+        reasons = remaining.pop(subject.name, {})
+        contract = rules(subject.contract)
+        check_expected_failures(reasons, (rule.name for rule in contract))
+        for rule in contract:
+            marks = [
+                pytest.mark.xfail(reason=reasons[name], strict=True, raises=ContractError)
+                for name in reasons
+                if name == rule.name
+            ]
             name = f"{subject.name}-{rule.name}"
             cases.append(pytest.param(RuleCheck(rule, subject), id=name, marks=marks))
-    if expected:
-        raise ValueError(f"expected_failures names {', '.join(map(repr, expected))}, not checked")
+    if remaining:
+        names = ", ".join(map(repr, remaining))
+        raise ValueError(f"expected_failures: {names} not among the plugins to check")
     return pytest.mark.parametrize("check", cases)

@@ -19,15 +19,19 @@ from ssl_toolkit.testing.subject import Subject
 
 Check = Callable[[Subject], None]
 C = TypeVar("C", bound=Check)
-Status = Literal["passed", "broken", "expected", "unexpected"]
+Status = Literal["passed", "failed", "xfailed", "xpassed"]
+
+FEATURE_ALGORITHMS = "feature_algorithms"
+CONFIGURABLE = ("algorithms", FEATURE_ALGORITHMS, "augmenters", "launchers")
+"""Groups whose plugins have options."""
 
 
 class ContractError(AssertionError):
     """A plugin breaks rules of its contract; the message lists them.
 
     Args:
-        text: the message.
-        results: of the rules that are broken.
+        text: message.
+        results: results of the broken rules.
     """
 
     def __init__(self, text: str, results: tuple[RuleResult, ...] = ()) -> None:
@@ -35,8 +39,8 @@ class ContractError(AssertionError):
         self.results = results
 
 
-class BrokenRuleError(Exception):
-    """Raised by a check: what it found."""
+class RuleViolationError(Exception):
+    """A check failed; the message is the finding."""
 
 
 @dataclass(frozen=True)
@@ -44,69 +48,73 @@ class Rule:
     """One rule of the contract of a kind of plugin."""
 
     name: str
-    what: str
-    """The rule in one line."""
-    why: str
+    description: str
+    """The requirement, in one sentence."""
+    rationale: str
     """Why it matters."""
     cause: str
-    """The usual cause where it is broken."""
+    """The usual cause of a failure."""
     check: Check = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What came of a rule."""
+    """The result of a rule."""
 
     rule: Rule
     status: Status
-    """``passed``; ``broken``; ``expected``: broken, as was said before; ``unexpected``: passed
-    although it was said to be broken."""
-    found: str
-    """What was found, or the reason of an expected failure; empty for passed."""
-    where: str
-    """File and line, as far as known; empty for passed."""
+    """``passed``; ``failed``; ``xfailed``: failed as expected; ``xpassed``: passed although a
+    failure was expected."""
+    finding: str
+    """The violation, or the reason for an expected failure; empty for ``passed``."""
+    location: str
+    """File and line, if known; empty for ``passed``."""
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """Whether all is as it should be, expected failures included."""
-        return self.status in ("passed", "expected")
+        """True if the status is ``passed`` or ``xfailed``."""
+        return self.status in ("passed", "xfailed")
 
     def explain(self) -> str:
-        """Several lines: rule, finding, place, why it matters, the usual cause."""
-        lines = [f"{self.rule.name}: {self.rule.what}", f"  found:  {self.found}"]
-        if self.status == "unexpected":
+        """Return a report of several lines: rule, finding, location, rationale, usual cause."""
+        lines = [f"{self.rule.name}: {self.rule.description}", f"  finding:  {self.finding}"]
+        if self.status == "xpassed":
             return "\n".join(lines)
-        if self.where:
-            lines.append(f"  where:  {self.where}")
-        return "\n".join([*lines, f"  why:    {self.rule.why}", f"  cause:  {self.rule.cause}"])
+        if self.location:
+            lines.append(f"  location: {self.location}")
+        lines += [f"  why:      {self.rule.rationale}", f"  cause:    {self.rule.cause}"]
+        return "\n".join(lines)
 
 
-_RULES: dict[str, dict[str, Rule]] = {
-    group: {} for group in (*registry.GROUPS, "feature_algorithms")
-}
+_RULES: dict[str, dict[str, Rule]] = {group: {} for group in (*registry.GROUPS, FEATURE_ALGORITHMS)}
 
 
-def rule(*groups: str, why: str, cause: str) -> Callable[[C], C]:
-    """Decorator: a check is a rule of these groups; its name and docstring are the rule's.
+def rule(*groups: str) -> Callable[[C], C]:
+    """Register a check as a rule of these groups.
 
-    Args:
-        groups: of the registry.
-        why: why the rule matters.
-        cause: the usual cause where it is broken.
+    The rule has the name of the function. Its docstring consists of the description and of two
+    paragraphs that start with ``Why:`` and ``Cause:``.
     """
 
     def register(check: C) -> C:
-        what = (inspect.getdoc(check) or "").removesuffix(".")
+        description, _, rest = " ".join((inspect.getdoc(check) or "").split()).partition(" Why: ")
+        rationale, _, cause = rest.partition(" Cause: ")
         for group in groups:
-            _RULES[group][check.__name__] = Rule(check.__name__, what, why, cause, check)
+            _RULES[group][check.__name__] = Rule(
+                check.__name__,
+                description.removesuffix("."),
+                rationale.removesuffix("."),
+                cause.removesuffix("."),
+                check,
+            )
         return check
 
     return register
 
 
 def rules(kind: str) -> tuple[Rule, ...]:
-    """The rules of a kind of plugin, in the order in which they are checked.
+    """Return the rules for a kind of plugin, in the order in which they are checked.
 
     Args:
         kind: ``algorithm``, ``augmenter``, ``backbone``, ``dataset``, ``launcher``, ``logger``; or
@@ -115,131 +123,115 @@ def rules(kind: str) -> tuple[Rule, ...]:
     return tuple(_RULES[f"{kind}s"].values())
 
 
-def reuse_rules(group: str, other: str, module: str) -> None:
-    """Let the rules of one group that a module defines be rules of another group too."""
-    for name, one in _RULES[group].items():
-        if one.check.__module__ == module:
-            _RULES[other][name] = one
-
-
-def require(condition: object, found: str) -> None:
-    """End a check unless the condition holds.
-
-    Args:
-        condition: what has to hold.
-        found: what was found otherwise.
+def require(condition: object, finding: str) -> None:
+    """Fail the check unless the condition is true.
 
     Raises:
-        BrokenRuleError: it does not hold.
+        RuleViolationError: the condition is false; the message is the finding.
     """
     if not condition:
-        raise BrokenRuleError(found)
+        raise RuleViolationError(finding)
 
 
 def run_rule(rule: Rule, subject: Subject, expected: str = "") -> RuleResult:
-    """Check one rule, on one thread of the CPU; the global random states are put back.
+    """Check one rule on one CPU thread and restore the global random states.
 
     Args:
-        rule: to be checked.
-        subject: the plugin.
-        expected: the reason why it is known to be broken; empty for none.
+        rule: rule to check.
+        subject: plugin to check.
+        expected: reason for an expected failure; empty for none.
     """
-    message = where = ""
-    started = time.perf_counter()
-    with _random_states_kept(), _one_thread():
+    finding = location = ""
+    start = time.perf_counter()
+    with _isolated():
         try:
             rule.check(subject)
-        except (BrokenRuleError, WrongOutputError) as error:
-            message, where = str(error), _place(subject.plugin)
+        except (RuleViolationError, WrongOutputError) as error:
+            finding, location = str(error), _definition(subject.plugin)
         except (Exception, SystemExit) as error:
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            where = _frame(error, subject.plugin)
-    seconds = time.perf_counter() - started
-    if expected and message:
-        return RuleResult(rule, "expected", expected, "", seconds)
+            finding = error_line(error)
+            location = _innermost_line(error, subject.plugin)
+    seconds = time.perf_counter() - start
+    if expected and finding:
+        return RuleResult(rule, "xfailed", expected, "", seconds)
     if expected:
-        message = (
-            f"it passes, although it was expected to fail ({expected}); remove the expectation"
-        )
-        return RuleResult(rule, "unexpected", message, "", seconds)
-    return RuleResult(rule, "broken" if message else "passed", message, where, seconds)
+        finding = f"passed, but was expected to fail ({expected}); remove the expected failure"
+        return RuleResult(rule, "xpassed", finding, "", seconds)
+    return RuleResult(rule, "failed" if finding else "passed", finding, location, seconds)
 
 
 def run_rules(subject: Subject, expected_failures: Mapping[str, str]) -> Iterator[RuleResult]:
-    """Check every rule of a plugin's kind.
+    """Check every rule for the plugin's kind.
 
     Raises:
-        DataError: the files of a data set are missing.
-        ValueError: an expected failure names no rule, or gives no reason.
+        DataError: the files of a data set are not found.
+        ValueError: an expected failure names no rule or has no reason.
     """
     subject.prepare()
-    known = rules(subject.contract)
-    check_expectations(expected_failures, (rule.name for rule in known))
-    for rule in known:
+    contract = rules(subject.contract)
+    check_expected_failures(expected_failures, (rule.name for rule in contract))
+    for rule in contract:
         yield run_rule(rule, subject, expected_failures.get(rule.name, ""))
 
 
-def check_expectations(expected_failures: Mapping[str, str], known: Iterable[str]) -> None:
-    """Refuse expected failures without a rule or a reason.
+def check_expected_failures(expected_failures: Mapping[str, str], names: Iterable[str]) -> None:
+    """Reject expected failures without a rule or a reason.
 
     Raises:
         ValueError: names the entry.
     """
-    names = set(known)
+    names = set(names)
     for name, reason in expected_failures.items():
         if name not in names:
-            near = registry.did_you_mean(name, names)
-            raise ValueError(f"expected_failures: no rule is called {name!r}{near}")
+            suggestion = registry.did_you_mean(name, names)
+            raise ValueError(f"expected_failures: unknown rule {name!r}{suggestion}")
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"expected_failures: {name!r} needs a reason")
 
 
-def demand(subject: Subject, results: Iterable[RuleResult]) -> None:
-    """Raise unless all results are as they should be.
+def raise_failures(subject: Subject, results: Iterable[RuleResult]) -> None:
+    """Raise an error if a result is ``failed`` or ``xpassed``.
 
     Raises:
-        ContractError: lists the others.
+        ContractError: lists these results.
     """
-    wrong = tuple(result for result in results if not result.passed)
-    if wrong:
-        count = "a rule" if len(wrong) == 1 else f"{len(wrong)} rules"
+    failures = tuple(result for result in results if not result.passed)
+    if failures:
+        count = "1 rule" if len(failures) == 1 else f"{len(failures)} rules"
         text = [f"{subject.kind} {subject.name!r} breaks {count} of its contract"]
-        raise ContractError("\n".join([*text, *(result.explain() for result in wrong)]), wrong)
+        text += [result.explain() for result in failures]
+        raise ContractError("\n".join(text), failures)
+
+
+def error_line(error: BaseException) -> str:
+    """Return the type and message of an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @contextmanager
-def _random_states_kept() -> Iterator[None]:
-    states = random_states()
+def _isolated() -> Iterator[None]:
+    states, threads = random_states(), torch.get_num_threads()
+    torch.set_num_threads(1)  # more threads only add overhead to such small tensors
     try:
         yield
     finally:
         restore_random_states(states)
+        torch.set_num_threads(threads)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """More would wait for each other longer than these small tensors take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _place(plugin: type) -> str:
-    """File and line of a class."""
+def _definition(plugin: type) -> str:
+    """Return file and line of a class."""
     try:
         return f"{short(inspect.getsourcefile(plugin))}:{inspect.getsourcelines(plugin)[1]}"
-    except (OSError, TypeError):  # typed in at a prompt
+    except (OSError, TypeError):  # defined at a prompt
         return f"{plugin.__module__}.{plugin.__qualname__}"
 
 
-def _frame(error: BaseException, plugin: type) -> str:
-    """The innermost line of the plugin's own package that the error came through."""
-    own = [
+def _innermost_line(error: BaseException, plugin: type) -> str:
+    """Return the innermost line of the plugin's package in the traceback of an error."""
+    lines = [
         f"{short(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
         for frame, line in own_frames(error, plugin.__module__.partition(".")[0])
         if not frame.f_globals["__name__"].startswith("ssl_toolkit.testing")
     ]
-    return own[-1] if own else _place(plugin)
+    return lines[-1] if lines else _definition(plugin)

@@ -1,9 +1,10 @@
-"""The plugin that is checked."""
+"""Find the plugin to check."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,52 +33,50 @@ INTERFACES: dict[str, type] = {
     kind.plugin_kind.removesuffix("s"): kind
     for kind in (Algorithm, Augmenter, Backbone, Dataset, Launcher, Logger)
 }
-"""The interface of each kind."""
+"""The interface of each kind of plugin."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A plugin and how to make it."""
+    """A plugin to check, and its settings."""
 
     kind: str
     """Singular: ``algorithm``."""
     plugin: Any
     name: str
-    """Registered, or that of the class."""
+    """Registered name, or name of the class."""
     config: Options | None = None
-    """Options in place of the defaults."""
+    """Options to check with; the defaults if None."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     root: Path | None = None
-    """Folder with the files of a data set."""
+    """Path to the files of a data set."""
 
     @property
     def contract(self) -> str:
-        """Whose rules it has to keep: its kind's, or ``feature_algorithm``'s."""
-        fitted = self.kind == "algorithm" and issubclass(self.plugin, FeatureAlgorithm)
-        return "feature_algorithm" if fitted else self.kind
+        """Kind of rules that apply: `kind`, or ``feature_algorithm``."""
+        return "feature_algorithm" if issubclass(self.plugin, FeatureAlgorithm) else self.kind
 
     def options(self, **changes: Any) -> Options:
-        """The options to check with, some of them changed; validated."""
-        config = self.plugin.Config() if self.config is None else self.config
-        made: Options = type(config)(**{**config.model_dump(), **changes}) if changes else config
-        return made
+        """Return the options to check with, after validated changes."""
+        config: Options = self.plugin.Config() if self.config is None else self.config
+        return type(config)(**{**config.model_dump(), **changes}) if changes else config
 
     @cached_property
     def table(self) -> ImageTable:
-        """What a data set holds, loaded once."""
+        """The table of a data set."""
         return open_files(self.plugin().load(self.root))
 
     def prepare(self) -> None:
-        """Tell what the user can put right before any rule is checked.
+        """Raise errors that are not the plugin's, before any rule is checked.
 
         Raises:
-            DataError: the files of a data set are missing.
-            PluginError: a logger needs a package that isn't installed, or timm has no such
-                backbone.
+            DataError: the files of a data set are not found.
+            PluginError: a logger needs a package that is not installed, or the name is not one of
+                timm's models.
         """
         if self.kind == "logger":
             for package in self.plugin.packages:
-                # What is no name of a module is a fault of the plugin, which a rule tells.
+                # A rule reports names that are not valid.
                 if package.isidentifier() and importlib.util.find_spec(package) is None:
                     raise PluginError(f"logger {self.name!r} needs the package {package}")
         if self.kind == "backbone":
@@ -88,7 +87,7 @@ class Subject:
             except DataError:
                 raise
             except Exception:
-                return  # a fault of the plugin, which the rules will tell
+                return  # reported by the rules
 
 
 def find_subject(
@@ -99,70 +98,64 @@ def find_subject(
     device: str = "cpu",
     root: Path | None = None,
 ) -> Subject:
-    """The plugin that a class or a name means.
-
-    Args:
-        plugin: a class, or a name of the registry (or of timm, for backbones).
-        kind: of plugin; None for that of the class, or the only one that has the name.
-        config: options to check with; None for the defaults.
-        device: to check on, as ``--device`` takes it.
-        root: folder with the files of a data set.
+    """Return the plugin of a class or name; arguments as for `check_plugin`.
 
     Raises:
-        PluginError: the name is unknown or ambiguous, or the class can't be made.
-        ModelError: the device isn't there.
+        PluginError: the name is unknown or ambiguous, or the class is abstract.
+        ModelError: the device is not available.
     """
     name = plugin if isinstance(plugin, str) else ""
     kind = kind or (_only_kind(name) if name else getattr(plugin, "plugin_kind", "")[:-1])
     if kind not in INTERFACES:
-        raise PluginError(f"{plugin!r} is no plugin; derive it from one of {_words(INTERFACES)}")
+        interfaces = _join(interface.__name__ for interface in INTERFACES.values())
+        raise PluginError(f"{plugin!r} is not a plugin; subclass one of {interfaces}")
     if not isinstance(plugin, str):
-        found: Any = plugin
+        target: Any = plugin
         name = _registered_name(plugin, f"{kind}s") or plugin.__name__
     elif kind == "backbone":
-        found, name = find_backbone(plugin)
+        target, name = find_backbone(plugin)
     else:
-        found = registry.load(f"{kind}s", plugin)
+        target = registry.load(f"{kind}s", plugin)
     interface = INTERFACES[kind]
-    if not issubclass(found, interface):
-        raise PluginError(f"{found!r} is not a subclass of ssl_toolkit.{interface.__name__}")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise PluginError(f"{kind} {name!r}: {found.__name__} does not implement {missing}")
-    expected = getattr(found, "Config", Options)
+    if not issubclass(target, interface):
+        raise PluginError(f"{target!r} is not a subclass of ssl_toolkit.{interface.__name__}")
+    if inspect.isabstract(target):
+        missing = ", ".join(sorted(target.__abstractmethods__))
+        raise PluginError(f"{kind} {name!r}: {target.__name__} does not implement {missing}")
+    expected = getattr(target, "Config", Options)
     if config is not None and not isinstance(config, expected):
-        raise PluginError(f"{kind} {name!r}: config is no {expected.__qualname__}: {config!r}")
-    return Subject(kind, found, name, config, choose_device(device), root)
+        raise PluginError(f"{kind} {name!r}: config is {config!r}, not a {expected.__qualname__}")
+    return Subject(kind, target, name, config, choose_device(device), root)
 
 
 def _only_kind(name: str) -> str:
     kinds = [kind for kind in INTERFACES if registry.has(f"{kind}s", name)]
     if len(kinds) > 1:
-        raise PluginError(f"{name!r} is the name of {_words(kinds)}; say which with --kind")
+        raise PluginError(f"{name!r} is ambiguous ({_join(kinds)}); choose one with --kind")
     if not kinds:
         names = {entry.name for group in registry.GROUPS for entry in registry.entries(group)}
         raise PluginError(
-            f"nothing registered is called {name!r}{registry.did_you_mean(name, names)}; "
-            "`ssl-toolkit list` shows all names, and those of timm need --kind backbone"
+            f"unknown plugin {name!r}{registry.did_you_mean(name, names)}; `ssl-toolkit list` "
+            "shows all names, and those of timm models need --kind backbone"
         )
     return kinds[0]
 
 
 def _registered_name(plugin: type, group: str) -> str:
-    """The first name under which a class is registered; empty for none."""
+    """Return the first name under which a class is registered, or an empty text."""
     value = f"{plugin.__module__}:{plugin.__qualname__}"
     entries = registry.entries(group)
-    named = [e.name for e in entries if e.target is plugin or e.value == value]
-    if not named and not plugin.__module__.startswith("ssl_toolkit."):
-        # An entry point may name the class where its package exports it.
-        named = [
+    names = [e.name for e in entries if e.target is plugin or e.value == value]
+    if not names and not plugin.__module__.startswith("ssl_toolkit."):
+        # An entry point may refer to the package that exports the class.
+        names = [
             e.name
             for e in entries
             if e.value.split(":")[0] == plugin.__module__.partition(".")[0]
             and registry.attempt(e)[0] is plugin
         ]
-    return named[0] if named else ""
+    return names[0] if names else ""
 
 
-def _words(kinds: Any) -> str:
-    return " and ".join(", ".join(f"{kind}s" for kind in kinds).rsplit(", ", 1))
+def _join(names: Iterable[str]) -> str:
+    return " and ".join(", ".join(names).rsplit(", ", 1))

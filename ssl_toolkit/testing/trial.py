@@ -1,8 +1,7 @@
-"""A small run of an algorithm: the engine's own parts around a tiny network and toy images."""
+"""A small run of an algorithm in the engine, with a tiny network and toy images."""
 
 from __future__ import annotations
 
-import random
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -17,6 +16,7 @@ from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.sections import EMASettings, OptimizerSettings
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.engine.batches import BatchMaker, derive_seed
+from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.context import EngineContext, total_loss
 from ssl_toolkit.engine.devices import make_autocast, make_scaler
 from ssl_toolkit.engine.distributed import ProcessGroup
@@ -39,20 +39,19 @@ from ssl_toolkit.interfaces import (
 )
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
 from ssl_toolkit.testing.subject import Subject
-from ssl_toolkit.torch_workarounds import tree_flatten
 
 SEED = 3
 STEPS = 50
-"""Length of the run in the `TaskInfo` of the algorithm; only a few steps are done."""
+"""Steps of the run according to `TaskInfo`; few of them are trained."""
 MIDDLE = STEPS // 2
 LATE = STEPS - 5
-"""A step near the end; no rule trains that far."""
+"""A step near the end that no rule trains."""
 SHARP = 30.0
-"""Factor of the head's weights by which some predictions are confident and some are not."""
+"""Factor for the weights of the head that makes some predictions confident."""
 
 
 class TinyNetwork(Backbone):
-    """A convolution, BatchNorm and the mean over the map."""
+    """A convolution, BatchNorm and average pooling."""
 
     feature_dim = 16
 
@@ -62,12 +61,12 @@ class TinyNetwork(Backbone):
         self.norm = nn.BatchNorm2d(self.feature_dim)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) images to (N, 16) features."""
+        """Return features (N, 16) of images (N, 3, H, W)."""
         return F.leaky_relu(self.norm(self.conv(images)), 0.1).mean(dim=(2, 3))
 
 
 class Black(Augmenter):
-    """Makes every image black."""
+    """Return black images."""
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -76,23 +75,23 @@ class Black(Augmenter):
         return {}
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Black images (N, 3, H, W)."""
+        """Return black images (N, 3, H, W)."""
         return torch.zeros_like(images)
 
 
 class Trial:
-    """An algorithm in the engine, ready for single steps or for a short training.
+    """An algorithm in the engine, for single steps or a short training.
 
     Args:
-        subject: the algorithm's class, options and device.
-        config: options in place of the subject's.
-        classes: C.
-        batch_size: B.
+        subject: class, options and device of the algorithm.
+        config: options; those of the subject if None.
+        classes: number of classes.
+        batch_size: number of labeled images per batch.
         size: height and width of the images.
-        sharpness: factor of the weights of the head, of model and teacher; 0 for uniform answers.
-        processes: the processes that share the run; None for this one.
-        blank: whether all views are black and all answers to them uniform, whatever the sharpness;
-            a scan sees the same images as ever.
+        sharpness: factor for the weights of the head; 0 for uniform predictions.
+        processes: processes that share the run; this one only if None.
+        blank: make all views black, with uniform predictions whatever the sharpness; a scan still
+            reads the original images.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Trial:
         blank: bool = False,
     ) -> None:
         device = self.device = subject.device
-        seed_globally(SEED, device)
+        seed_everything(SEED)
         images = self.images = _training_images(classes, size, device)
         self.classifier = Classifier(TinyNetwork(), classes).to(device)
         with torch.no_grad():
@@ -125,7 +124,7 @@ class Trial:
             unlabeled_count=len(images.unlabeled),
             max_steps=STEPS,
         )
-        seed_globally(derive_seed(SEED, "algorithm"), device)
+        seed_everything(derive_seed(SEED, "algorithm"))
         options = subject.options() if config is None else config
         self.algorithm: Algorithm = subject.plugin(options, self.task).to(device)
         weak, strong = (
@@ -142,7 +141,7 @@ class Trial:
             processes=processes,
         )
         self.rows: list[dict[str, float | int]] = []
-        """Of metrics, one a trained step."""
+        """Logged metrics, one row per trained step."""
         self.trainer = Trainer(
             settings=_settings(batch_size),
             classifier=self.classifier,
@@ -166,11 +165,11 @@ class Trial:
         self._scanned = False
 
     def batch(self, number: int = 0) -> Batch:
-        """A batch of views."""
+        """Return a batch of views."""
         return self.batches.draw(number)
 
     def context(self, step: int = MIDDLE, number: int = 0) -> EngineContext:
-        """What a step is given."""
+        """Return the context of a step."""
         return EngineContext(
             self.classifier,
             self.ema.module,  # type: ignore[arg-type]
@@ -189,25 +188,25 @@ class Trial:
         precision: str = "fp32",
         around: AbstractContextManager[object] | None = None,
     ) -> StepOutput:
-        """What the algorithm returns for a batch; it is asked to scan before its first one.
+        """Return the output of a step; the algorithm scans before its first one.
 
         Args:
-            step: the step in the context.
-            batch: None for the first one.
-            precision: of the forward, fp32 or bf16.
-            around: held around the call alone.
+            step: step of the context.
+            batch: batch of the step; the first one if None.
+            precision: fp32 or bf16.
+            around: context manager for the call of the step.
         """
         self.scan(step)
         batch = self.batch() if batch is None else batch
         context = self.context(step)
         with make_autocast(precision, self.device)(), around or nullcontext():
             output = self.algorithm.step(batch, context)
-        if not isinstance(output, StepOutput):  # what else is wrong with it, the rules tell
+        if not isinstance(output, StepOutput):  # rules check the fields
             check_output(output, batch, self.task.num_classes)
         return output
 
     def scan(self, step: int = 0) -> None:
-        """Let an algorithm scan that wants to, once."""
+        """Let the algorithm scan the images, once."""
         if self.algorithm.scan_every > 0 and not self._scanned:
             self._scanned = True
             labeled, pool = self.batches.labeled_images(10), self.batches.unlabeled_images(10)
@@ -215,23 +214,23 @@ class Trial:
                 self.algorithm.scan(labeled, pool, self.context(step))
 
     def backward(self, output: StepOutput) -> Tensor:
-        """The objective, after its gradient was added to the parameters."""
+        """Compute the gradients and return the objective."""
         total = total_loss(output)
         total.backward()  # type: ignore[no-untyped-call]
         return total.detach()
 
     def fit(self, until: int) -> None:
-        """Train with the engine's own loop until a step."""
+        """Train until a step in the engine's loop."""
         trainer = self.trainer
-        trainer.stop = lambda: "enough" if trainer.step >= until else ""
+        trainer.stop = lambda: "done" if trainer.step >= until else ""
         trainer.fit()
 
     def accuracy(self) -> float:
-        """Of model or teacher, whichever is better, on the unlabeled images."""
+        """Return the higher accuracy of model and teacher on the unlabeled images."""
         models = self.classifier, self.ema.module
         source, indices, labels = self.images.pool, self.images.unlabeled, self.images.hidden
-        answers = [predict(m, source, indices, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
-        return max(float((answer == labels.cpu()).float().mean()) for answer in answers)
+        predictions = [predict(m, source, indices, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
+        return max(float((classes == labels.cpu()).float().mean()) for classes in predictions)
 
 
 def seed_globally(seed: int, device: torch.device) -> None:
@@ -264,7 +263,7 @@ def _settings(batch_size: int) -> ResolvedSettings:
 
 @cache
 def _training_images(classes: int, size: tuple[int, int], device: torch.device) -> TrainingImages:
-    """Images of a color and a coarse pattern for each class, and noise."""
+    """Return images with a color and a coarse pattern per class, and noise."""
     generator = torch.Generator().manual_seed(SEED)
     kinds = torch.rand(classes, 3, 2, 2, generator=generator)
     colors = torch.rand(classes, 3, 1, 1, generator=generator)
@@ -280,35 +279,12 @@ def _training_images(classes: int, size: tuple[int, int], device: torch.device) 
 
 
 def _measure_statistics(classifier: Classifier, images: Tensor) -> None:
-    """Give BatchNorm the statistics of the images, for the teacher's first answers."""
+    """Set the statistics of BatchNorm, which the teacher's first predictions use."""
     set_batchnorm_momentum(classifier, 1.0)
     classifier(images)
     set_batchnorm_momentum(classifier, 0.1)
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
-    """The tensors of a batch by name."""
+    """Return the tensors of a batch by name."""
     return {name: value for name, value in vars(batch).items() if value is not None}
-
-
-def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Names of two state dicts whose values are not the same; extra state may be anything."""
-    return [
-        name
-        for name in one.keys() | other.keys()
-        if name not in one or name not in other or not _same(one[name], other[name])
-    ]
-
-
-def _same(one: Any, other: Any) -> bool:
-    mine, my_form = tree_flatten(one)
-    yours, your_form = tree_flatten(other)
-    return my_form == your_form and all(
-        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
-        for a, b in zip(mine, yours, strict=True)
-    )
-
-
-def listed(names: list[str]) -> str:
-    """Return quoted names for a message."""
-    return ", ".join(map(repr, names))

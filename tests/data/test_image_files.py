@@ -113,7 +113,7 @@ def test_arrays_cannot_be_streamed(folder, monkeypatch):
 
 
 def test_the_contract_covers_files(folder):
-    testing.check_dataset(Paths)
+    testing.check_plugin(Paths)
 
 
 def test_a_table_without_images_is_reported():

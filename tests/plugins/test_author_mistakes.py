@@ -215,7 +215,7 @@ def test_an_invalid_return_value_of_a_step_is_reported_in_one_line(
     place = rf"{HERE}:{step.__code__.co_firstlineno}"
     expected = (
         rf"step of algorithm 'mistaken' \({place}\) {re.escape(text)}.*; "
-        r"see ssl_toolkit\.testing\.check_algorithm\(Mistaken\)"
+        r"see ssl_toolkit\.testing\.check_plugin\(Mistaken\)"
     )
     assert re.fullmatch(expected, message)
     summary = json.loads((output / "summary.json").read_text())

@@ -36,7 +36,7 @@ class Dark(Change):
         return self.plain(images, draws)
 
 
-@breaks("draws_are_rows_on_the_cpu")
+@breaks("draws_rows_on_cpu")
 class OtherNames(Change):
     """It draws something else for a single image."""
 
@@ -50,7 +50,7 @@ class OtherNames(Change):
         return self.plain(images, draws)
 
 
-@breaks("same_seed_same_draws")
+@breaks("draws_reproducibly")
 class ByChance(Change):
     """Each one draws from a range of its own."""
 
@@ -68,7 +68,7 @@ class ByChance(Change):
         return self.plain(images, draws)
 
 
-@breaks("shorter_draws_come_first")
+@breaks("draws_prefix_for_smaller_batch")
 class InTurn(Change):
     """It draws one parameter after the other."""
 
@@ -82,7 +82,7 @@ class InTurn(Change):
         return self.plain(images, draws)
 
 
-@breaks("shorter_draws_come_first")
+@breaks("draws_prefix_for_smaller_batch")
 class Normal(Change):
     """It draws normal numbers, which torch fills otherwise from 16 on."""
 
@@ -95,7 +95,7 @@ class Normal(Change):
         return self.plain(images, draws)
 
 
-@breaks("transform_is_not_random")
+@breaks("transforms_deterministically")
 class Flickering(Change):
     """It draws in transform."""
 
@@ -103,7 +103,7 @@ class Flickering(Change):
         return (self.plain(images, draws) - 1e-10 * secrets.randbelow(900_000)).clamp(0, 1)
 
 
-@breaks("no_global_randomness_is_used")
+@breaks("uses_no_global_generator")
 class GlobalDraws(Change):
     """It draws with Python's global generator."""
 
@@ -112,7 +112,7 @@ class GlobalDraws(Change):
         return self.plain(images, draws)
 
 
-@breaks("shape_and_dtype_are_kept")
+@breaks("preserves_shape_and_dtype")
 class Single(Change):
     """It gives float32."""
 
@@ -120,7 +120,7 @@ class Single(Change):
         return self.plain(images, draws).float()
 
 
-@breaks("views_stay_in_range")
+@breaks("returns_valid_range")
 class Bright(Change):
     """It makes white whiter."""
 
@@ -128,7 +128,7 @@ class Bright(Change):
         return images * (0.5 + draws["gain"].to(images).view(-1, 1, 1, 1))
 
 
-@breaks("images_are_left_alone")
+@breaks("does_not_modify_inputs")
 class InPlace(Change):
     """It writes into the images."""
 
@@ -136,7 +136,7 @@ class InPlace(Change):
         return self.plain(images.clamp_(0, 1), draws)
 
 
-@breaks("images_are_independent")
+@breaks("transforms_images_independently")
 class Equalising(Change):
     """It takes the mean of the batch from each image."""
 
@@ -144,7 +144,7 @@ class Equalising(Change):
         return self.plain((images - images.mean() + 0.5).clamp(0, 1), draws)
 
 
-@breaks("any_size_works")
+@breaks("supports_any_image_size")
 class Turning(Change):
     """It adds the transpose."""
 
@@ -152,7 +152,7 @@ class Turning(Change):
         return self.plain((images + images.transpose(2, 3)) / 2, draws)
 
 
-@breaks("transform_never_waits")
+@breaks("avoids_host_sync")
 class Deciding(Change):
     """It looks whether the images are dark."""
 
@@ -160,7 +160,7 @@ class Deciding(Change):
         return images.clone() if images.mean() < 0.1 else self.plain(images, draws)
 
 
-@breaks("state_is_kept")
+@breaks("restores_state")
 class Learning(Change):
     """It keeps what it learns in an attribute."""
 
@@ -174,7 +174,7 @@ class Learning(Change):
         return self.plain(images, draws) * self.level
 
 
-@breaks("flip_is_taken")
+@breaks("accepts_flip")
 class Mirroring(Change):
     """It forgets what it was told of mirroring."""
 

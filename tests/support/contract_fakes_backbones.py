@@ -40,7 +40,7 @@ class SmallNet(Net):
         return self.plain(images)
 
 
-@breaks("feature_dim_is_true")
+@breaks("returns_features")
 class Wider(Net):
     """It says five features and gives eight."""
 
@@ -53,7 +53,7 @@ class Wider(Net):
         return nn.Linear(8, num_classes)
 
 
-@breaks("weights_follow_the_seed")
+@breaks("initializes_reproducibly")
 class NumpyWeights(Net):
     """It draws a weight with numpy."""
 
@@ -65,7 +65,7 @@ class NumpyWeights(Net):
         return self.plain(images)
 
 
-@breaks("nothing_is_downloaded")
+@breaks("downloads_nothing")
 class Calling(Net):
     """It looks for newer weights."""
 
@@ -79,7 +79,7 @@ class Calling(Net):
         return self.plain(images)
 
 
-@breaks("gradient_reaches_every_parameter")
+@breaks("trains_all_parameters")
 class Spare(Net):
     """A layer is not used."""
 
@@ -91,7 +91,7 @@ class Spare(Net):
         return self.plain(images)
 
 
-@breaks("eval_mode_is_deterministic")
+@breaks("evaluates_deterministically")
 class Centered(Net):
     """It takes the mean over the batch away."""
 
@@ -100,7 +100,7 @@ class Centered(Net):
         return features - features.mean(dim=0)
 
 
-@breaks("state_is_whole")
+@breaks("restores_state")
 class Scaled(Net):
     """It keeps a tensor that is no buffer."""
 
@@ -112,7 +112,7 @@ class Scaled(Net):
         return self.plain(images) * self.factor
 
 
-@breaks("input_is_left_alone")
+@breaks("does_not_modify_images")
 class Overwriting(Net):
     """It writes into its input."""
 
@@ -120,7 +120,7 @@ class Overwriting(Net):
         return self.plain(images.clamp_(-9, 9))
 
 
-@breaks("statistics_are_plausible")
+@breaks("declares_valid_statistics")
 class Levels(Net):
     """Its statistics are of levels up to 255."""
 
@@ -131,7 +131,7 @@ class Levels(Net):
         return self.plain(images)
 
 
-@breaks("head_fits")
+@breaks("supports_any_class_count")
 class TenHeads(Net):
     """Its head has ten outputs."""
 
@@ -142,7 +142,7 @@ class TenHeads(Net):
         return nn.Linear(8, 10)
 
 
-@breaks("bf16_is_finite")
+@breaks("stays_finite_in_bf16")
 class Dividing(Net):
     """It divides by a difference that bf16 can't hold."""
 
@@ -152,7 +152,7 @@ class Dividing(Net):
         return (self.norm(maps) / step).mean(dim=(2, 3))
 
 
-@breaks("sizes_work_or_are_refused")
+@breaks("supports_or_rejects_image_size")
 class FixedSide(Net):
     """It works on 32 pixels alone, and says nothing."""
 

@@ -58,7 +58,7 @@ class Thirty(ImageArray):
         return TABLE
 
 
-@breaks("classes_are_named")
+@breaks("has_distinct_class_names")
 class Twins(ImageArray):
     """Two classes have one name."""
 
@@ -66,7 +66,7 @@ class Twins(ImageArray):
         return replace(TABLE, classes=("a", "b", "a"))
 
 
-@breaks("keys_are_stable")
+@breaks("has_stable_keys")
 class AbsoluteKeys(ImageArray):
     """Its keys are paths of this machine."""
 
@@ -74,7 +74,7 @@ class AbsoluteKeys(ImageArray):
         return replace(TABLE, keys=[f"/home/me/{key}" for key in TABLE.keys])
 
 
-@breaks("keys_are_stable")
+@breaks("has_stable_keys")
 class DoubleKeys(ImageArray):
     """Two images have one key."""
 
@@ -82,7 +82,7 @@ class DoubleKeys(ImageArray):
         return replace(TABLE, keys=["1.png", *TABLE.keys[1:]])
 
 
-@breaks("labels_are_indices")
+@breaks("has_label_indices")
 class NarrowLabels(ImageArray):
     """Its labels are int32."""
 
@@ -90,7 +90,7 @@ class NarrowLabels(ImageArray):
         return replace(TABLE, labels=TABLE.labels.astype(np.int32))
 
 
-@breaks("every_class_has_labels")
+@breaks("labels_every_class")
 class EmptyClass(ImageArray):
     """A class has no images."""
 
@@ -98,7 +98,7 @@ class EmptyClass(ImageArray):
         return replace(TABLE, classes=("a", "b", "c", "d"))
 
 
-@breaks("parts_are_known")
+@breaks("has_valid_parts")
 class ValPart(ImageArray):
     """It calls a part val."""
 
@@ -108,7 +108,7 @@ class ValPart(ImageArray):
         return replace(TABLE, parts=parts)
 
 
-@breaks("images_are_read_by_row")
+@breaks("reads_images_by_row")
 class Sorting(ImageArray):
     """It reads in the order of the disk."""
 
@@ -116,7 +116,7 @@ class Sorting(ImageArray):
         return replace(TABLE, read=lambda rows, size: read(np.sort(rows), size))
 
 
-@breaks("images_differ")
+@breaks("has_distinct_images")
 class OneImage(ImageArray):
     """All its images are one."""
 
@@ -124,7 +124,7 @@ class OneImage(ImageArray):
         return replace(TABLE, read=lambda rows, size: read(0 * rows, size))
 
 
-@breaks("loading_is_repeatable")
+@breaks("loads_reproducibly")
 class Shuffled(ImageArray):
     """It shuffles when it is loaded."""
 
@@ -134,7 +134,7 @@ class Shuffled(ImageArray):
         return replace(TABLE, keys=keys)
 
 
-@breaks("digests_tell_images_apart")
+@breaks("has_distinct_digests")
 class OneDigest(ImageArray):
     """It has one digest for all."""
 
@@ -142,7 +142,7 @@ class OneDigest(ImageArray):
         return replace(TABLE, digest=lambda row: "same")
 
 
-@breaks("missing_files_are_told")
+@breaks("reports_missing_files")
 class Unprepared(Dataset):
     """It lets the error of a missing file through."""
 
@@ -152,7 +152,7 @@ class Unprepared(Dataset):
         return TABLE
 
 
-@breaks("defaults_are_plausible")
+@breaks("has_valid_defaults")
 class InPercent(ImageArray):
     """It wants 10 percent for validation."""
 

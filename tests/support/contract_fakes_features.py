@@ -68,13 +68,13 @@ class Around(nn.Module):
 # --- class and options --------------------------------------------------------------------------
 
 
-@breaks("is_described")
+@breaks("has_docstring")
 class SilentMeans(FeatureMethod):
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         return self.plain(features)
 
 
-@breaks("config_is_frozen")
+@breaks("has_frozen_config")
 class LooseMeans(FeatureMethod):
     """Its options can be set."""
 
@@ -90,7 +90,7 @@ class LooseMeans(FeatureMethod):
 # --- features and their head --------------------------------------------------------------------
 
 
-@breaks("augmented_views_are_constant")
+@breaks("declares_augmented_views")
 class MoreEachTime(FeatureMethod):
     """It wants another view each time that it is asked."""
 
@@ -121,7 +121,7 @@ class Dividing(Transform):
         return super().forward(features) + 0 / features.norm(dim=-1, keepdim=True)
 
 
-@breaks("head_gives_logits")
+@breaks("returns_logits")
 class Lengths(FeatureMethod):
     """Its logits of features of zeros are nan."""
 
@@ -136,7 +136,7 @@ class Lonely(Transform):
         return super().forward(features if len(features) > 1 else features + 0.5)
 
 
-@breaks("head_sees_each_image_alone")
+@breaks("predicts_images_independently")
 class Company(FeatureMethod):
     """Its logits depend on how many images there are."""
 
@@ -144,7 +144,7 @@ class Company(FeatureMethod):
         return with_transform(self.plain(features), Lonely)
 
 
-@breaks("labels_are_learned")
+@breaks("learns_separable_features")
 class Reversed(FeatureMethod):
     """Its columns are in the reverse order."""
 
@@ -155,7 +155,7 @@ class Reversed(FeatureMethod):
         return head
 
 
-@breaks("fit_is_reproducible")
+@breaks("fits_reproducibly")
 class Lively(FeatureMethod):
     """Each fit draws from a generator of its own."""
 
@@ -165,7 +165,7 @@ class Lively(FeatureMethod):
         return head
 
 
-@breaks("global_generators_are_left")
+@breaks("uses_no_global_generator")
 class Drawing(FeatureMethod):
     """It draws weights that it does not use."""
 
@@ -174,7 +174,7 @@ class Drawing(FeatureMethod):
         return self.plain(features)
 
 
-@breaks("features_are_left_alone")
+@breaks("does_not_modify_features")
 class InPlace(FeatureMethod):
     """It normalizes the features that it was given."""
 
@@ -183,7 +183,7 @@ class InPlace(FeatureMethod):
         return self.plain(features)
 
 
-@breaks("works_without_a_pool")
+@breaks("supports_empty_pool")
 class Pooled(FeatureMethod):
     """It needs an unlabeled image."""
 
@@ -192,7 +192,7 @@ class Pooled(FeatureMethod):
         return self.plain(features)
 
 
-@breaks("works_with_one_label_a_class")
+@breaks("supports_one_label_per_class")
 class Held(FeatureMethod):
     """It holds a label of each class out."""
 
@@ -203,7 +203,7 @@ class Held(FeatureMethod):
         return self.plain(features)
 
 
-@breaks("works_without_labels_of_a_class")
+@breaks("supports_classes_without_labels")
 class Met(FeatureMethod):
     """It has columns for the classes alone that have labels."""
 
@@ -214,7 +214,7 @@ class Met(FeatureMethod):
         )
 
 
-@breaks("head_comes_back_from_its_file")
+@breaks("restores_head")
 class Foreign(FeatureMethod):
     """Its head is of a kind that no file tells."""
 
@@ -229,7 +229,7 @@ class Shifted(Transform):
         return super().forward(features + 0.1)
 
 
-@breaks("head_comes_back_from_its_file")
+@breaks("restores_head")
 class Outside(FeatureMethod):
     """What its head multiplies by is in no buffer."""
 

@@ -79,18 +79,18 @@ class Plain(Method):
 # --- class and options --------------------------------------------------------------------------
 
 
-@breaks("is_described")
+@breaks("has_docstring")
 class Silent(Method):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
 
 
-@breaks("is_final")
+@breaks("inherits_from_no_plugin")
 class Child(Plain):
     """It inherits from a concrete one."""
 
 
-@breaks("config_is_frozen")
+@breaks("has_frozen_config")
 class Loose(Method):
     """Its options can be set."""
 
@@ -103,7 +103,7 @@ class Loose(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("config_refuses_unknown_keys")
+@breaks("rejects_unknown_options")
 class Tolerant(Method):
     """It ignores options that it does not know."""
 
@@ -116,7 +116,7 @@ class Tolerant(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("config_refuses_bad_values")
+@breaks("rejects_invalid_options")
 class Clamping(Method):
     """It takes a confidence of 2 for 1."""
 
@@ -132,7 +132,7 @@ class Clamping(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("config_constructs")
+@breaks("has_default_config")
 class Demanding(Method):
     """One of its options has no default."""
 
@@ -145,7 +145,7 @@ class Demanding(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("config_survives_yaml")
+@breaks("preserves_options_in_yaml")
 class Drifting(Method):
     """An option is doubled each time it is read."""
 
@@ -163,7 +163,7 @@ class Drifting(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("options_are_described")
+@breaks("documents_options")
 class Unbounded(Method):
     """A number has no range."""
 
@@ -176,7 +176,7 @@ class Unbounded(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("reference_profile_is_valid")
+@breaks("has_valid_profiles")
 class Renamed(Method):
     """Its reference profile names an option of before."""
 
@@ -189,7 +189,7 @@ class Renamed(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("defaults_for_pretrained_are_valid")
+@breaks("has_valid_profiles")
 class OutOfRange(Method):
     """Its default for pre-trained runs is refused by its own options."""
 
@@ -202,7 +202,7 @@ class OutOfRange(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("construction_is_reproducible")
+@breaks("initializes_reproducibly")
 class DrawnWithNumpy(Method):
     """It draws with numpy's global generator when it is made."""
 
@@ -214,7 +214,7 @@ class DrawnWithNumpy(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("views_are_constant")
+@breaks("declares_views")
 class Growing(Method):
     """It asks for more each time."""
 
@@ -231,7 +231,7 @@ class Growing(Method):
 # --- losses -------------------------------------------------------------------------------------
 
 
-@breaks("losses_are_named")
+@breaks("returns_valid_output")
 class Renaming(Method):
     """It calls the loss of the labels otherwise in the middle of the run."""
 
@@ -243,7 +243,7 @@ class Renaming(Method):
         return replace(output, losses={names[n]: loss for n, loss in output.losses.items()})
 
 
-@breaks("losses_are_finite_scalars")
+@breaks("returns_finite_float32_losses")
 class Rough(Method):
     """A loss is in half precision."""
 
@@ -252,7 +252,7 @@ class Rough(Method):
         return self.with_loss(batch, ctx, value.to(torch.bfloat16), 0.01)
 
 
-@breaks("weights_are_not_negative")
+@breaks("returns_valid_output")
 class Repelling(Method):
     """A weight is below 0 late in the run."""
 
@@ -262,7 +262,7 @@ class Repelling(Method):
         return self.with_loss(batch, ctx, value, -0.01 if late else 0.01)
 
 
-@breaks("first_and_last_step_work")
+@breaks("returns_valid_output")
 class Ending(Method):
     """It divides by the steps that are left."""
 
@@ -271,7 +271,7 @@ class Ending(Method):
         return self.with_loss(batch, ctx, value, 0.01 / (ctx.max_steps - 1 - ctx.step))
 
 
-@breaks("weight_of_zero_silences_its_loss")
+@breaks("disables_loss_at_zero_weight")
 class Loud(Method):
     """A weight of 0 leaves a little of its loss."""
 
@@ -281,7 +281,7 @@ class Loud(Method):
         return replace(output, losses={**output.losses, "unsupervised": Loss(value, weight + 0.1)})
 
 
-@breaks("labels_matter")
+@breaks("uses_labels")
 class Clustering(Method):
     """It wants certain answers, whatever the labels; only the name says that they count."""
 
@@ -294,7 +294,7 @@ class Clustering(Method):
         return replace(output, losses=losses)
 
 
-@breaks("unlabeled_images_matter")
+@breaks("uses_unlabeled_images")
 class Forgetful(Method):
     """It asks for unlabeled images and leaves them out."""
 

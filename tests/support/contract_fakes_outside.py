@@ -79,7 +79,7 @@ class Serial(OneByOne):
         return self.plain(jobs)
 
 
-@breaks("every_job_ends_once")
+@breaks("returns_one_result_per_job")
 class Stuttering(OneByOne):
     """It tells each end twice."""
 
@@ -89,7 +89,7 @@ class Stuttering(OneByOne):
             yield ended
 
 
-@breaks("a_failure_costs_itself_alone")
+@breaks("isolates_failed_jobs")
 class Coarse(OneByOne):
     """It tells 1 for every failure."""
 
@@ -98,7 +98,7 @@ class Coarse(OneByOne):
             yield JobResult(ended.job, min(ended.status, 1))
 
 
-@breaks("what_cannot_start_is_told")
+@breaks("reports_start_failures")
 class Fragile(OneByOne):
     """It stumbles over a program that isn't there."""
 
@@ -109,7 +109,7 @@ class Fragile(OneByOne):
             yield JobResult(job, self.run(job))
 
 
-@breaks("commands_arrive_as_given")
+@breaks("passes_command_unchanged")
 class Bare(OneByOne):
     """It forgets the variables of a job."""
 
@@ -120,7 +120,7 @@ class Bare(OneByOne):
         return {}
 
 
-@breaks("nothing_to_do_is_fine")
+@breaks("returns_one_result_per_job")
 class Eager(OneByOne):
     """It looks at the first job before it knows that there is one."""
 
@@ -129,7 +129,7 @@ class Eager(OneByOne):
         return self.plain(jobs)
 
 
-@breaks("stop_saves_and_ends")
+@breaks("stops_running_jobs")
 class Killing(OneByOne):
     """It kills what runs."""
 
@@ -140,7 +140,7 @@ class Killing(OneByOne):
         process.send_signal(signal.SIGKILL)
 
 
-@breaks("stop_before_launch_starts_nothing")
+@breaks("starts_nothing_after_stop")
 class Deaf(OneByOne):
     """It forgets that it was stopped before."""
 
@@ -177,7 +177,7 @@ class Lines(Notes):
         self.write(row)
 
 
-@breaks("packages_are_modules")
+@breaks("declares_packages")
 class WithVersion(Notes):
     """It names a package with its version."""
 
@@ -187,7 +187,7 @@ class WithVersion(Notes):
         self.write(row)
 
 
-@breaks("rows_are_taken")
+@breaks("accepts_any_row")
 class FixedColumns(Notes):
     """It keeps the columns of the first row."""
 
@@ -200,7 +200,7 @@ class FixedColumns(Notes):
             csv.DictWriter(file, self.writer.fieldnames).writerow(row)
 
 
-@breaks("note_is_one_line")
+@breaks("has_one_line_note")
 class Noteless(Notes):
     """Its note is None."""
 
@@ -210,7 +210,7 @@ class Noteless(Notes):
         self.write(row)
 
 
-@breaks("what_is_given_is_left_alone")
+@breaks("does_not_modify_arguments")
 class Taking(Notes):
     """It takes the step out of a row."""
 
@@ -218,7 +218,7 @@ class Taking(Notes):
         self.write(f"{row.pop('step')}: {row}")  # type: ignore[attr-defined]
 
 
-@breaks("every_end_is_taken")
+@breaks("accepts_every_status")
 class Hopeful(Notes):
     """It looks for scores of failed runs."""
 
@@ -230,7 +230,7 @@ class Hopeful(Notes):
         self.write(scores["accuracy"])
 
 
-@breaks("resumed_runs_go_on")
+@breaks("continues_resumed_runs")
 class Afresh(Notes):
     """It begins its file anew."""
 
@@ -242,7 +242,7 @@ class Afresh(Notes):
         self.write(row)
 
 
-@breaks("resumed_runs_go_on")
+@breaks("continues_resumed_runs")
 class OnceOnly(Notes):
     """It refuses a file that is there."""
 
@@ -254,7 +254,7 @@ class OnceOnly(Notes):
         self.write(row)
 
 
-@breaks("the_process_is_left_alone")
+@breaks("preserves_process_state")
 class Naming(Notes):
     """It draws a name with Python's global generator."""
 

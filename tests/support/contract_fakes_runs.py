@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, TaskInfo
 
 
-@breaks("same_seed_same_losses")
+@breaks("reproduces_losses")
 class Noisy(Method):
     """Its first step is left to chance."""
 
@@ -26,7 +26,7 @@ class Noisy(Method):
         return self.with_loss(batch, ctx, value, 0.001 * chance if ctx.step == 0 else 0.001)
 
 
-@breaks("no_global_randomness")
+@breaks("uses_no_global_generator")
 class Tossing(Method):
     """It draws with Python's global generator."""
 
@@ -35,7 +35,7 @@ class Tossing(Method):
         return self.with_loss(batch, ctx, value, 0.001 * random.random())
 
 
-@breaks("no_global_randomness")
+@breaks("uses_no_global_generator")
 class Dropping(Method):
     """It draws with torch's global generator."""
 
@@ -44,7 +44,7 @@ class Dropping(Method):
         return replace(output, metrics={"kept": F.dropout(torch.ones(9)).mean()})
 
 
-@breaks("resumed_run_goes_on_exactly")
+@breaks("resumes_exactly")
 class Counting(Method):
     """It counts its steps in an attribute."""
 
@@ -57,7 +57,7 @@ class Counting(Method):
         return self.with_loss(batch, ctx, value, weight)
 
 
-@breaks("tensors_are_registered")
+@breaks("registers_tensors")
 class Keeping(Method):
     """It keeps a tensor as a plain attribute."""
 
@@ -67,7 +67,7 @@ class Keeping(Method):
         return output
 
 
-@breaks("can_be_copied")
+@breaks("supports_copy_and_pickle")
 class Single(Method):
     """It refuses to be copied."""
 
@@ -78,7 +78,7 @@ class Single(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("can_be_pickled")
+@breaks("supports_copy_and_pickle")
 class WithLambda(Method):
     """It keeps a function without a name."""
 
@@ -90,7 +90,7 @@ class WithLambda(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("scan_works")
+@breaks("scans_without_training")
 class Backwards(Method):
     """It wants to scan every -1 steps."""
 
@@ -102,7 +102,7 @@ class Backwards(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("two_classes_work")
+@breaks("supports_other_class_counts")
 class ThreeBest(Method):
     """It looks at the three best classes."""
 
@@ -112,7 +112,7 @@ class ThreeBest(Method):
         return replace(output, metrics={"three": output.pseudo_labels.probs.topk(3).values.sum()})
 
 
-@breaks("hundred_classes_work")
+@breaks("supports_other_class_counts")
 class TenClasses(Method):
     """It has the count of CIFAR-10's classes written down."""
 
@@ -121,7 +121,7 @@ class TenClasses(Method):
         return replace(output, metrics={"first": torch.ones(10)[batch.labels].mean()})
 
 
-@breaks("batch_of_two_works")
+@breaks("supports_small_batches")
 class InFours(Method):
     """It deals with labeled images four at a time."""
 
@@ -130,7 +130,7 @@ class InFours(Method):
         return replace(output, metrics={"fours": batch.labels.view(4, -1).float().mean()})
 
 
-@breaks("unlabeled_ratios_work")
+@breaks("supports_unlabeled_ratios")
 class InPairs(Method):
     """It takes unlabeled images for pairs, two pairs for each labeled one."""
 
@@ -140,7 +140,7 @@ class InPairs(Method):
         return replace(output, metrics={"pairs": pairs.float().mean()})
 
 
-@breaks("non_square_images_work")
+@breaks("supports_non_square_images")
 class Transposing(Method):
     """It adds an image to its transpose."""
 
@@ -150,7 +150,7 @@ class Transposing(Method):
         return replace(output, metrics={"even": (images + images.transpose(2, 3)).mean()})
 
 
-@breaks("bf16_is_close")
+@breaks("matches_float32_in_bf16")
 class Cancelling(Method):
     """It takes a small difference of large numbers before it raises the precision."""
 
@@ -159,7 +159,7 @@ class Cancelling(Method):
         return self.with_loss(batch, ctx, (large - 10_000).float().square().mean(), 0.001)
 
 
-@breaks("extreme_teachers_stay_finite")
+@breaks("handles_extreme_predictions")
 class Unguarded(Method):
     """It takes the logarithm of what is left of a certain answer."""
 
@@ -168,7 +168,7 @@ class Unguarded(Method):
         return self.with_loss(batch, ctx, -0.001 * rest.log().mean())
 
 
-@breaks("extreme_teachers_stay_finite")
+@breaks("handles_extreme_predictions")
 class Dividing(Method):
     """It divides by the spread of the answers."""
 
@@ -177,7 +177,7 @@ class Dividing(Method):
         return self.with_loss(batch, ctx, 0.001 / (probs.amax() - probs.amin()))
 
 
-@breaks("forty_steps_learn")
+@breaks("learns_toy_images")
 class Timid(Method):
     """Its labels count next to nothing beside a term that forgets."""
 
@@ -188,7 +188,7 @@ class Timid(Method):
         return replace(output, losses={**losses, "flat": Loss(flat)})
 
 
-@breaks("two_processes_agree")
+@breaks("synchronizes_processes")
 class OnItsOwn(Method):
     """It keeps an average of its own part of the batch."""
 
@@ -203,7 +203,7 @@ class OnItsOwn(Method):
         return output
 
 
-@breaks("two_processes_agree")
+@breaks("synchronizes_processes")
 class Stuck(Method):
     """Its processes do not all take part in a sum."""
 

@@ -10,12 +10,12 @@ from contract_fakes_options import Method
 from torch import nn
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Loss, Options, PseudoLabels, StepOutput, TaskInfo
+from ssl_toolkit import Batch, Context, Loss, Metric, Options, PseudoLabels, StepOutput, TaskInfo
 
 # --- gradients and what is left alone -----------------------------------------------------------
 
 
-@breaks("gradient_reaches_the_model")
+@breaks("trains_all_model_parameters")
 class HeadOnly(Method):
     """It trains the head alone."""
 
@@ -31,7 +31,7 @@ class HeadOnly(Method):
         return replace(output, losses=losses)
 
 
-@breaks("gradient_reaches_own_parameters")
+@breaks("trains_its_parameters")
 class Idle(Method):
     """It has a head that no loss uses."""
 
@@ -43,7 +43,7 @@ class Idle(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("teacher_gets_no_gradient")
+@breaks("does_not_train_teacher")
 class TwoStudents(Method):
     """It trains the teacher."""
 
@@ -53,7 +53,7 @@ class TwoStudents(Method):
         return self.with_loss(batch, ctx, value, 0.01)
 
 
-@breaks("model_is_left_alone")
+@breaks("does_not_modify_model")
 class Writing(Method):
     """It sets a bias of the model."""
 
@@ -63,7 +63,7 @@ class Writing(Method):
         return self.plain(batch, ctx)
 
 
-@breaks("batch_is_left_alone")
+@breaks("does_not_modify_batch")
 class Scribbling(Method):
     """It writes into the batch."""
 
@@ -75,7 +75,7 @@ class Scribbling(Method):
 # --- what is reported ---------------------------------------------------------------------------
 
 
-@breaks("pseudo_labels_are_distributions")
+@breaks("returns_probabilities")
 class Unnormalized(Method):
     """It sharpens and forgets to normalize."""
 
@@ -88,7 +88,7 @@ class Unnormalized(Method):
         )
 
 
-@breaks("pseudo_labels_fit_the_batch")
+@breaks("detaches_reported_tensors")
 class Trailing(Method):
     """Its guesses carry a gradient."""
 
@@ -99,7 +99,7 @@ class Trailing(Method):
         return replace(output, pseudo_labels=PseudoLabels(probs, output.pseudo_labels.mask))
 
 
-@breaks("metrics_are_scalars")
+@breaks("detaches_reported_tensors")
 class Attached(Method):
     """A metric carries a gradient."""
 
@@ -108,7 +108,7 @@ class Attached(Method):
         return replace(output, metrics={"labels": output.losses["supervised"].value})
 
 
-@breaks("metrics_are_named")
+@breaks("returns_valid_output")
 class Doubled(Method):
     """Late in the run it has a metric with the name of one that the engine has."""
 
@@ -118,7 +118,17 @@ class Doubled(Method):
         return replace(output, metrics={name: output.metrics["share"]})
 
 
-@breaks("step_never_waits")
+@breaks("declares_metrics")
+class DeclaredTwice(Method):
+    """It declares a metric twice."""
+
+    metrics = (Metric("share"), Metric("share"))
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("avoids_host_sync")
 class Asking(Method):
     """It asks whether a mask is empty."""
 
@@ -132,7 +142,7 @@ class Asking(Method):
         return output
 
 
-@breaks("step_never_waits")
+@breaks("avoids_host_sync")
 class Reading(Method):
     """It reads a loss, to print it."""
 
@@ -142,7 +152,7 @@ class Reading(Method):
         return output
 
 
-@breaks("step_never_waits")
+@breaks("avoids_host_sync")
 class Masking(Method):
     """It picks the images that pass."""
 

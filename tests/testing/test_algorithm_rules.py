@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, TaskInfo
-from ssl_toolkit.testing import rules, run_checks
+from ssl_toolkit.testing import check_plugin, rules
 from ssl_toolkit.testing.rules import run_rule
 from ssl_toolkit.testing.subject import find_subject
 
@@ -25,7 +25,7 @@ CASES = [
     (rule, fake) for rule, fakes in FAKES.items() for fake in fakes if issubclass(fake, Method)
 ]
 RULES = {rule.name: rule for rule in rules("algorithm")}
-SLOW = "two_processes_agree"
+SLOW = "synchronizes_processes"
 
 
 def broken(fake: type[Method], config: Method.Config | None = None) -> set[str]:
@@ -46,7 +46,7 @@ def test_every_rule_has_a_fake() -> None:
 )
 def test_a_fake_breaks_only_its_rule(rule: str, fake: type[Method]) -> None:
     assert not dist.is_initialized()
-    config = fake.Config(color="red") if rule == "config_constructs" else None
+    config = fake.Config(color="red") if rule == "has_default_config" else None
     assert broken(fake, config) == {rule}
 
 
@@ -126,7 +126,9 @@ class Warming(Method):
 
 @pytest.mark.parametrize("fake", [Remembering, WithExtraState, Penalizing, Normalizing, Warming])
 def test_allowed_code_breaks_no_rule(fake: type[Method]) -> None:
-    assert [result.explain() for result in run_checks(fake) if not result.passed] == []
+    assert [
+        result.explain() for result in check_plugin(fake, on_fail=None) if not result.passed
+    ] == []
 
 
 class Returning(Method):
@@ -138,14 +140,14 @@ class Returning(Method):
 
 def test_a_step_that_returns_a_wrong_type_is_reported_as_in_a_run() -> None:
     subject = find_subject(Returning)
-    for name in ("losses_are_named", "labels_matter", "same_seed_same_losses"):
-        message = run_rule(RULES[name], subject).found
+    for name in ("returns_valid_output", "uses_labels", "reproduces_losses"):
+        message = run_rule(RULES[name], subject).finding
         assert message == "returned a dict instead of a StepOutput"
 
 
 def test_a_correct_plugin_breaks_no_rule() -> None:
     started = time.process_time()
-    results = run_checks(Plain)
+    results = check_plugin(Plain, on_fail=None)
     assert [result.rule for result in results] == [*RULES.values()]
     assert [result.explain() for result in results if not result.passed] == []
     # Processor time, for the machine may be busy; the two processes are not counted in it.

@@ -7,7 +7,7 @@ import pytest
 from contract_fakes import FAKES
 from contract_fakes_features import FeatureMethod, PlainMeans
 
-from ssl_toolkit.testing import form_rules, rules, run_checks
+from ssl_toolkit.testing import check_plugin, config_rules, rules
 from ssl_toolkit.testing.rules import run_rule
 from ssl_toolkit.testing.subject import find_subject
 
@@ -21,8 +21,10 @@ RULES = {rule.name: rule for rule in rules("feature_algorithm")}
 
 
 def test_every_rule_of_their_own_has_a_fake() -> None:
-    shared = {name for name, rule in RULES.items() if rule.check.__module__ == form_rules.__name__}
-    assert {"is_described", "config_survives_yaml"} <= shared
+    shared = {
+        name for name, rule in RULES.items() if rule.check.__module__ == config_rules.__name__
+    }
+    assert {"has_docstring", "preserves_options_in_yaml"} <= shared
     assert len(RULES.keys() - shared) >= 10
     assert {rule for rule, _ in CASES} >= RULES.keys() - shared
 
@@ -37,6 +39,6 @@ def test_a_fake_breaks_only_its_rule(rule: str, fake: type[FeatureMethod]) -> No
 
 
 def test_a_correct_plugin_breaks_no_rule() -> None:
-    results = run_checks(PlainMeans)
+    results = check_plugin(PlainMeans, on_fail=None)
     assert [result.rule for result in results] == [*RULES.values()]
     assert [result.explain() for result in results if not result.passed] == []

@@ -19,20 +19,13 @@ from ssl_toolkit import PluginError, register_augmenter, register_logger, regist
 from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.testing import (
     ContractError,
-    check,
-    check_algorithm,
-    check_augmenter,
-    check_backbone,
-    check_dataset,
-    check_launcher,
-    check_logger,
+    check_plugin,
     parametrize,
     parametrize_with_checks,
     rules,
-    run_checks,
 )
 from ssl_toolkit.testing.host_sync import forbidden
-from ssl_toolkit.testing.rules import BrokenRuleError, run_rule
+from ssl_toolkit.testing.rules import RuleViolationError, run_rule
 from ssl_toolkit.testing.subject import INTERFACES, find_subject
 
 REASON = "its weight has a floor, on purpose"
@@ -52,72 +45,72 @@ def one(fake: type, rule: str, reason: str = "") -> Any:
 
 def test_a_broken_rule_is_reported_with_place_reason_and_cause() -> None:
     with pytest.raises(ContractError) as caught:
-        check_logger(WithVersion)
+        check_plugin(WithVersion)
     text = str(caught.value)
-    assert text.startswith("logger 'WithVersion' breaks a rule of its contract\n")
-    assert "packages_are_modules: `packages` is a tuple of names of modules" in text
-    assert "found:  packages is ('numpy>=1.26',)" in text
-    assert re.search(r"where:  \S*contract_fakes_outside\.py:\d+", text)
-    assert "why:    packages are checked before the run folder is created." in text
-    assert "cause:  a single string instead of a tuple" in text
-    assert [result.rule.name for result in caught.value.results] == ["packages_are_modules"]
+    assert text.startswith("logger 'WithVersion' breaks 1 rule of its contract\n")
+    assert "declares_packages: `packages` is a tuple of module names" in text
+    assert "finding:  packages is ('numpy>=1.26',)" in text
+    assert re.search(r"location: \S*contract_fakes_outside\.py:\d+", text)
+    assert "why:      packages are checked before the run folder is created" in text
+    assert "cause:    a string instead of a tuple" in text
+    assert [result.rule.name for result in caught.value.results] == ["declares_packages"]
 
 
 def test_an_exception_of_the_plugin_is_reported_with_its_line() -> None:
-    result = one(fakes.Ending, "first_and_last_step_work")
-    assert result.status == "broken"
-    assert result.found == "ZeroDivisionError: float division by zero"
-    assert re.search(r"contract_fakes_options\.py:\d+ in step$", result.where)
+    result = one(fakes.Ending, "returns_valid_output")
+    assert result.status == "failed"
+    assert result.finding == "ZeroDivisionError: float division by zero"
+    assert re.search(r"contract_fakes_options\.py:\d+ in step$", result.location)
 
 
 def test_an_expected_failure_needs_a_reason_and_fails_when_it_passes() -> None:
-    expected = one(fakes.Loud, "weight_of_zero_silences_its_loss", REASON)
-    assert (expected.status, expected.passed, expected.found) == ("expected", True, REASON)
-    unexpected = one(fakes.Plain, "weight_of_zero_silences_its_loss", REASON)
-    assert (unexpected.status, unexpected.passed) == ("unexpected", False)
-    assert f"({REASON}); remove the expectation" in unexpected.explain()
+    expected = one(fakes.Loud, "disables_loss_at_zero_weight", REASON)
+    assert (expected.status, expected.passed, expected.finding) == ("xfailed", True, REASON)
+    unexpected = one(fakes.Plain, "disables_loss_at_zero_weight", REASON)
+    assert (unexpected.status, unexpected.passed) == ("xpassed", False)
+    assert f"({REASON}); remove the expected failure" in unexpected.explain()
 
-    check_logger(WithVersion, expected_failures={"packages_are_modules": "for a test"})
-    with pytest.raises(ContractError, match="it passes, although it was expected to fail"):
-        check_logger("tensorboard", expected_failures={"packages_are_modules": "for a test"})
-    with pytest.raises(ValueError, match="'packages_are_modules' needs a reason"):
-        check_logger(WithVersion, expected_failures={"packages_are_modules": " "})
-    with pytest.raises(ValueError, match="no rule is called 'packages_are_module', did you mean"):
-        check_logger(WithVersion, expected_failures={"packages_are_module": "for a test"})
+    check_plugin(WithVersion, expected_failures={"declares_packages": "for a test"})
+    with pytest.raises(ContractError, match="passed, but was expected to fail"):
+        check_plugin("tensorboard", "logger", expected_failures={"declares_packages": "for a test"})
+    with pytest.raises(ValueError, match="'declares_packages' needs a reason"):
+        check_plugin(WithVersion, expected_failures={"declares_packages": " "})
+    with pytest.raises(ValueError, match="unknown rule 'declares_package', did you mean"):
+        check_plugin(WithVersion, expected_failures={"declares_package": "for a test"})
 
 
 def test_options_to_check_with() -> None:
-    named = {rule.name: rule for rule in rules("algorithm")}["losses_are_named"]
+    named = {rule.name: rule for rule in rules("algorithm")}["returns_valid_output"]
     config = fakes.Demanding.Config(color="red")
     assert run_rule(named, find_subject(fakes.Demanding, config=config)).passed
-    assert "color" in run_rule(named, find_subject(fakes.Demanding)).found
-    with pytest.raises(PluginError, match="config is no Weak"):
-        check_augmenter("weak", config=config)
+    assert "color" in run_rule(named, find_subject(fakes.Demanding)).finding
+    with pytest.raises(PluginError, match=r"config is .* not a Weak"):
+        check_plugin("weak", "augmenter", config=config)
 
 
 def test_unavailable_data_cannot_be_checked() -> None:
     with pytest.raises(PluginError, match="unknown algorithm 'simpel', did you mean 'simple'"):
-        check_algorithm("simpel")
+        check_plugin("simpel", "algorithm")
     with pytest.raises(PluginError, match=r"is not a subclass of ssl_toolkit\.Algorithm"):
-        check_algorithm(WithVersion)
+        check_plugin(WithVersion, "algorithm")
     with pytest.raises(PluginError, match="Method does not implement step"):
-        check_algorithm(fakes.Method)
-    with pytest.raises(PluginError, match="is no plugin"):
-        run_checks(int)
+        check_plugin(fakes.Method, "algorithm")
+    with pytest.raises(PluginError, match="is not a plugin"):
+        check_plugin(int)
     with pytest.raises(PluginError, match="unknown backbone 'wrn_1_1'"):
-        check_backbone("timm:wrn_1_1")
+        check_plugin("timm:wrn_1_1", "backbone")
     with pytest.raises(PluginError, match="unknown launcher"):
-        check_launcher("weak")
+        check_plugin("weak", "launcher")
     with pytest.raises(DataError, match="cifar10 is not in"):
-        check_dataset("cifar10", root=Path("nowhere"))
+        check_plugin("cifar10", "dataset", root=Path("nowhere"))
     with pytest.raises(ModelError, match="cuda"):
-        check_algorithm("simple", device="cuda:63")
+        check_plugin("simple", "algorithm", device="cuda:63")
 
     class Lacking(WithVersion):
         packages = ("no_such_package",)
 
     with pytest.raises(PluginError, match="needs the package no_such_package"):
-        check_logger(Lacking)
+        check_plugin(Lacking)
 
 
 def test_a_name_of_two_kinds_is_ambiguous() -> None:
@@ -126,8 +119,8 @@ def test_a_name_of_two_kinds_is_ambiguous() -> None:
         """One of two."""
 
     register_logger("contract_pair")(WithVersion)
-    with pytest.raises(PluginError, match="name of augmenters and loggers; say which with --kind"):
-        run_checks("contract_pair")
+    with pytest.raises(PluginError, match=r"ambiguous \(augmenter and logger\); choose"):
+        check_plugin("contract_pair")
     assert find_subject("contract_pair", "logger").plugin is WithVersion
 
 
@@ -135,7 +128,7 @@ def test_global_states_are_restored() -> None:
     torch.manual_seed(5)
     torch.set_num_threads(1)
     before = torch.get_rng_state()
-    one(fakes.Plain, "same_seed_same_losses")
+    one(fakes.Plain, "reproduces_losses")
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -187,7 +180,7 @@ def test_operations_that_never_wait_are_allowed(name: str) -> None:
 def test_operations_that_wait_are_found(name: str) -> None:
     images, draws = torch.rand(8), torch.rand(8)
     FORBIDDEN[name](images.clone(), draws.clone())
-    with pytest.raises(BrokenRuleError), forbidden(HERE, [images]):
+    with pytest.raises(RuleViolationError), forbidden(HERE, [images]):
         FORBIDDEN[name](images, draws)
 
 
@@ -195,20 +188,20 @@ def test_operations_that_wait_are_found(name: str) -> None:
 
 
 def test_parametrize_makes_a_test_for_each_plugin_and_rule() -> None:
-    reasons = {"WithVersion": {"packages_are_modules": REASON}}
+    reasons = {"WithVersion": {"declares_packages": REASON}}
     mark = parametrize_with_checks([Lines, WithVersion], expected_failures=reasons).mark
     assert (mark.name, mark.args[0]) == ("parametrize", "check")
     cases = {case.id: case for case in mark.args[1]}
     names = [rule.name for rule in rules("logger")]
     assert [*cases] == [f"{name}-{rule}" for name in ("Lines", "WithVersion") for rule in names]
     marked = {name: case.marks for name, case in cases.items() if case.marks}
-    assert marked.keys() == {"WithVersion-packages_are_modules"}
+    assert marked.keys() == {"WithVersion-declares_packages"}
     ((xfail,),) = marked.values()
     assert xfail.name == "xfail"
     assert xfail.kwargs == {"reason": REASON, "strict": True, "raises": ContractError}
-    cases["Lines-packages_are_modules"].values[0]()
+    cases["Lines-declares_packages"].values[0]()
     with pytest.raises(ContractError, match="packages is"):
-        cases["WithVersion-packages_are_modules"].values[0]()
+        cases["WithVersion-declares_packages"].values[0]()
 
 
 def test_pytest_is_only_imported_for_its_tests() -> None:
@@ -221,10 +214,12 @@ def test_pytest_is_only_imported_for_its_tests() -> None:
 
 
 def test_parametrize_refuses_expectations_of_nothing() -> None:
-    with pytest.raises(ValueError, match="names 'fixmatch', not checked"):
+    with pytest.raises(ValueError, match="'fixmatch' not among the plugins"):
         parametrize_with_checks(["simple"], expected_failures={"fixmatch": {}})
-    with pytest.raises(ValueError, match="'is_final' needs a reason"):
-        parametrize_with_checks(["simple"], expected_failures={"simple": {"is_final": ""}})
+    with pytest.raises(ValueError, match="'inherits_from_no_plugin' needs a reason"):
+        parametrize_with_checks(
+            ["simple"], expected_failures={"simple": {"inherits_from_no_plugin": ""}}
+        )
 
 
 # --- command ------------------------------------------------------------------------------------
@@ -234,7 +229,7 @@ def test_check_prints_broken_rules_and_all_of_them_with_verbose() -> None:
     done = call("check", "none")
     output = done.stdout
     assert done.returncode == 0
-    kept = f"{len(rules('augmenter'))} of {len(rules('augmenter'))} rules kept"
+    kept = f"{len(rules('augmenter'))} of {len(rules('augmenter'))} rules passed"
     assert re.fullmatch(rf"augmenter none\n{kept} \([\d.]+ s\)\n", output)
 
     output = call("check", "none", "--verbose").stdout
@@ -249,23 +244,21 @@ def test_check_reports_broken_rules() -> None:
     done = call("check", "contract_logger")
     output = done.stdout
     assert done.returncode == 1
-    assert "is_described" not in output
-    assert "found:  packages is ('numpy>=1.26',)" in output
-    assert f"{len(rules('logger')) - 1} of {len(rules('logger'))} rules kept" in output
+    assert "has_docstring" not in output
+    assert "finding:  packages is ('numpy>=1.26',)" in output
+    assert f"{len(rules('logger')) - 1} of {len(rules('logger'))} rules passed" in output
     done = call("check", "contract_logger", "--json")
     assert done.returncode == 1
     printed = json.loads(done.stdout)
     assert (printed["kind"], printed["name"]) == ("logger", "contract_logger")
-    broken = {r["rule"]: r for r in printed["rules"] if r["status"] == "broken"}
-    assert broken.keys() == {"packages_are_modules"}
-    assert broken["packages_are_modules"]["why"]
+    broken = {r["rule"]: r for r in printed["rules"] if r["status"] == "failed"}
+    assert broken.keys() == {"declares_packages"}
+    assert broken["declares_packages"]["rationale"]
     assert len(printed["rules"]) == len(rules("logger"))
 
 
 def test_check_refuses_unknown_names() -> None:
-    assert "nothing registered is called 'simpel', did you mean 'simple'" in refusal(
-        "check", "simpel"
-    )
+    assert "unknown plugin 'simpel', did you mean 'simple'" in refusal("check", "simpel")
     assert "unknown logger 'simple'" in refusal("check", "simple", "--kind", "logger")
     assert "cifar10 is not in nowhere" in refusal("check", "cifar10", "--root", "nowhere")
 
@@ -277,10 +270,7 @@ CONTRACTS = (*INTERFACES, "feature_algorithm")
 
 
 def table(kind: str) -> list[str]:
-    return [
-        f"| `{rule.name}` | {rule.what} | {rule.why.removesuffix('.')} | {rule.cause} |"
-        for rule in rules(kind)
-    ]
+    return [f"| `{rule.name}` | {rule.description} |" for rule in rules(kind)]
 
 
 def test_the_page_contains_every_rule() -> None:
@@ -293,14 +283,14 @@ def test_the_page_contains_every_rule() -> None:
 def test_every_rule_is_explained_completely() -> None:
     for kind in CONTRACTS:
         for rule in rules(kind):
-            assert len(rule.what.split()) > 4, rule
-            assert len(rule.why.split()) > 4, rule
+            assert len(rule.description.split()) > 4, rule
+            assert len(rule.rationale.split()) > 4, rule
             assert len(rule.cause.split()) > 2, rule
 
 
 def test_one_check_takes_plugins_of_all_kinds() -> None:
-    check(WithVersion, expected_failures={"packages_are_modules": "for a test"})
-    with pytest.raises(ContractError, match="packages_are_modules"):
-        check(WithVersion, "logger")
+    check_plugin(WithVersion, expected_failures={"declares_packages": "for a test"})
+    with pytest.raises(ContractError, match="declares_packages"):
+        check_plugin(WithVersion, "logger")
     with pytest.raises(PluginError, match="WithVersion"):
-        check(WithVersion, "algorithm")
+        check_plugin(WithVersion, "algorithm")

@@ -9,7 +9,7 @@ from ssl_toolkit_shapes import Conv4, Shapes
 from ssl_toolkit_shapes.dataset import CLASSES, draw
 
 import ssl_toolkit
-from ssl_toolkit.testing import check_backbone, parametrize_with_checks
+from ssl_toolkit.testing import check_plugin, parametrize_with_checks
 
 
 @parametrize_with_checks([Shapes])
@@ -20,7 +20,7 @@ def test_contract(check):
 @pytest.mark.parametrize("name", ["conv4_32", "conv4_64"])
 def test_contract_of_the_backbones(installed, name):
     # By name, since the name decides what is built.
-    check_backbone(name)
+    check_plugin(name, "backbone")
 
 
 @pytest.mark.parametrize("width", [32, 64])

@@ -1,0 +1,203 @@
+"""Rules for the construction of an algorithm, and for the output of a step."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from ssl_toolkit.engine.context import total_loss
+from ssl_toolkit.engine.step_checks import WrongOutputError, check_output
+from ssl_toolkit.interfaces import Metric, Views
+from ssl_toolkit.testing import host_sync
+from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
+from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.subject import Subject
+from ssl_toolkit.testing.trial import LATE, MIDDLE, STEPS, Trial, tensors_of
+
+
+@rule("algorithms")
+def initializes_reproducibly(subject: Subject) -> None:
+    """`__init__` only draws from torch's global generator, which is seeded.
+
+    Why: runs with one seed must start from equal weights.
+    Cause: weights drawn from numpy or Python's random.
+    """
+    first, second = Trial(subject), Trial(subject)
+    wrong = differing(first.algorithm.state_dict(), second.algorithm.state_dict())
+    require(not wrong, f"{listed(wrong)} differ between two instances with one seed")
+    with no_global_draws("__init__", ("python", "numpy")):
+        subject.plugin(subject.options(), first.task)
+
+
+@rule("algorithms")
+def declares_views(subject: Subject) -> None:
+    """`views()` returns the same counts on every call: whole numbers of at least 0.
+
+    Why: it is called once, before the first step.
+    Cause: a count that depends on the step, or is negative.
+    """
+    trial = Trial(subject)
+    first = trial.algorithm.views()
+    trial.output()
+    second = trial.algorithm.views()
+    require(isinstance(first, Views), f"views() returned {first!r}, not a Views")
+    require(first == second, f"views() returned {first}, then {second}")
+    counts = {field.name: getattr(first, field.name) for field in fields(first)}
+    wrong = {name: value for name, value in counts.items() if type(value) is not int or value < 0}
+    require(not wrong, f"views() returned {wrong}; counts are whole numbers of at least 0")
+    require(first.unlabeled_ratio >= 1, "unlabeled_ratio is 0; it is at least 1")
+
+
+@rule("algorithms")
+def declares_metrics(subject: Subject) -> None:
+    """`metrics` is a tuple of `Metric`, each with a name of its own.
+
+    Why: reports take the format and the direction of a metric from its declaration.
+    Cause: a list or a tuple of names, or a metric that is declared twice.
+    """
+    metrics = subject.plugin.metrics
+    valid = isinstance(metrics, tuple) and all(isinstance(metric, Metric) for metric in metrics)
+    require(valid, f"metrics is {metrics!r}, not a tuple of Metric")
+    names = [metric.name for metric in metrics]
+    require(len(names) == len({*names}), f"metrics declares a name twice: {listed(names)}")
+
+
+@rule("algorithms")
+def returns_valid_output(subject: Subject) -> None:
+    """The output is valid and the objective finite at the first, middle, late and last steps.
+
+    Why: the engine rejects invalid names, types, shapes and weights, at the last step after hours.
+    Cause: a name with capitals, a missing mean(), or a ramp that divides by the remaining steps.
+    """
+    for step in (0, MIDDLE, LATE, STEPS - 1):
+        trial = Trial(subject)
+        batch = trial.batch()
+        output = trial.output(step, batch=batch)
+        where = f"at step {step} of {STEPS},"
+        try:
+            check_output(output, batch, trial.task.num_classes)
+        except WrongOutputError as error:
+            raise WrongOutputError(f"{where} step {error}") from error
+        names = [*output.losses]
+        require("supervised" in names, f"{where} no loss is named 'supervised': {listed(names)}")
+        total = trial.backward(output)
+        require(total.isfinite(), f"{where} the objective is {total.item()}")
+
+
+@rule("algorithms")
+def returns_finite_float32_losses(subject: Subject) -> None:
+    """Losses are finite and have at least float32 precision, under autocast too.
+
+    Why: the sum of the losses is the objective; half precision loses small gradients.
+    Cause: logits that are not converted by .float() under autocast.
+    """
+    for precision in ("fp32", "bf16"):
+        for name, loss in Trial(subject).output(precision=precision).losses.items():
+            dtype, value = loss.value.dtype, loss.value
+            message = f"with {precision}, loss {name!r} is"
+            require(dtype in (torch.float32, torch.float64), f"{message} {dtype}")
+            require(value.isfinite(), f"{message} {value.item()}")
+
+
+@rule("algorithms")
+def returns_probabilities(subject: Subject) -> None:
+    """The rows of `pseudo_labels.probs` are nonnegative and sum to 1.
+
+    Why: the reports on pseudo labels treat them as probabilities.
+    Cause: sharpening without normalization, or logits instead of probabilities.
+    """
+    pseudo_labels = Trial(subject).output().pseudo_labels
+    if pseudo_labels is None:
+        return
+    probs = pseudo_labels.probs.detach().float()
+    require((probs >= 0).all(), f"the smallest entry is {probs.amin().item():g}")
+    sums = probs.sum(dim=-1)
+    extreme = float(sums[(sums - 1).abs().argmax()])
+    require(abs(extreme - 1) < 1e-3, f"a row sums to {extreme:g}")
+
+
+@rule("algorithms")
+def detaches_reported_tensors(subject: Subject) -> None:
+    """Metrics and pseudo labels carry no gradient.
+
+    Why: metrics are kept until they are logged, and a graph keeps the activations of its step.
+    Cause: a missing detach().
+    """
+    output = Trial(subject).output()
+    reported: dict[str, Tensor] = {**output.metrics}
+    if output.pseudo_labels is not None:
+        reported["pseudo_labels.probs"] = output.pseudo_labels.probs
+    attached = [name for name, tensor in reported.items() if tensor.requires_grad]
+    require(not attached, f"{listed(attached)} carry a gradient")
+
+
+@rule("algorithms")
+def avoids_host_sync(subject: Subject) -> None:
+    """A step transfers nothing from the device to the host.
+
+    Why: the GPU idles while the host waits for a value, the usual reason for slow steps.
+    Cause: item(), float(loss), `if mask.any()`, or indexing with a mask; use torch.where.
+    """
+    trial = Trial(subject)
+    batch = trial.batch()
+    modules = trial.classifier, trial.ema.module, trial.algorithm
+    state = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+    trial.output()  # one-time work may synchronize
+    around = host_sync.forbidden(subject.device, [*tensors_of(batch).values(), *state])
+    trial.output(batch=batch, around=around)
+
+
+@rule("algorithms")
+def disables_loss_at_zero_weight(subject: Subject) -> None:
+    """An option `NAME_weight` of 0 gives the loss NAME the weight 0.
+
+    Why: users disable a term by its weight, as in an ablation.
+    Cause: the weight is multiplied into the value, or the term has another constant factor.
+    """
+    options = [name for name in subject.plugin.Config.model_fields if name.endswith("_weight")]
+    for option in options:
+        try:
+            config = subject.options(**{option: 0})
+        except ValueError:  # 0 is out of range
+            continue
+        losses = Trial(subject, config).output().losses
+        loss = losses.get(option.removesuffix("_weight"))
+        if loss is not None:
+            require(float(loss.weight) == 0, f"{option}=0, but the loss has weight {loss.weight}")
+        else:
+            disabled = any(not loss.weight or not loss.value.item() for loss in losses.values())
+            require(disabled, f"{option}=0 disables none of the losses {listed(losses)}")
+
+
+@rule("algorithms")
+def uses_labels(subject: Subject) -> None:
+    """The objective depends on the labels of the batch.
+
+    Why: otherwise nothing is learned from the labeled images.
+    Cause: labels that are replaced by pseudo labels or indexed incorrectly.
+    """
+    trial = Trial(subject)
+    batch = trial.batch()
+    other = replace(batch, labels=(batch.labels + 1) % trial.task.num_classes)
+    values = [total_loss(Trial(subject).output(batch=b)) for b in (batch, other)]
+    require(not torch.equal(*values), f"the objective is {values[0].item():g} for both")
+
+
+@rule("algorithms")
+def uses_unlabeled_images(subject: Subject) -> None:
+    """The objective depends on the unlabeled views, if there are any.
+
+    Why: unused views cost time, and the method would be a supervised one.
+    Cause: a mask that is always False, a detached term, or a term with weight 0.
+    """
+    trial = Trial(subject)
+    if not trial.algorithm.views().needs_unlabeled:
+        return
+    batch, second = trial.batch(), trial.batch(1)
+    other = replace(
+        batch, unlabeled_weak=second.unlabeled_weak, unlabeled_strong=second.unlabeled_strong
+    )
+    values = [total_loss(Trial(subject).output(batch=b)) for b in (batch, other)]
+    require(not torch.equal(*values), f"the objective is {values[0].item():g} for both")
