@@ -233,16 +233,6 @@ class Trial:
         return max(float((classes == labels.cpu()).float().mean()) for classes in predictions)
 
 
-def seed_globally(seed: int, device: torch.device) -> None:
-    """Seed the global generators, as the engine does before it builds an algorithm."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # torch.manual_seed notes a traceback for GPUs that are not in use yet, each time.
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)
-
-
 def _settings(batch_size: int) -> ResolvedSettings:
     return ResolvedSettings(
         backbone="trial",
