@@ -1,4 +1,4 @@
-"""A trained classifier as a folder that timm, or this toolkit, opens."""
+"""Export a trained classifier to a folder that timm, or this toolkit, opens."""
 
 from __future__ import annotations
 
@@ -33,27 +33,26 @@ def export_model(
 ) -> dict[str, Any]:
     """Write ``model.safetensors`` and ``config.json``.
 
-    With a timm backbone the folder is timm's own form: ``timm.create_model("local-dir:FOLDER",
+    With a timm backbone the folder has timm's format: ``timm.create_model("local-dir:FOLDER",
     pretrained=True)`` gives the same logits for images normalized by the ``mean`` and ``std`` of
     its configuration; likewise for a backbone with a `Backbone.timm_module`, after its import. The
     weights of other backbones have the keys
     ``backbone.…`` and ``head.…``. `load_exported` opens all of them. ``input`` and ``output`` of
-    the configuration say in words what the network takes and gives. The file under each name is
-    replaced as a whole.
+    the configuration describe the network's input and output. Each file is replaced atomically.
 
     Args:
-        classifier: left alone; not wrapped by a compiler or for several processes.
-        folder: made when missing.
-        backbone_name: name to build the backbone by.
+        classifier: The classifier, not wrapped by a compiler or for several processes.
+        folder: Path to the folder, created if it is missing.
+        backbone_name: Name for `find_backbone`.
         classes: C names in the order of the logits.
-        image_size: side in pixels that it was trained with.
-        fit: how images were made square.
+        image_size: Side in pixels of the training images.
+        fit: How images were made square.
 
     Returns:
-        The content of ``config.json``; it has a key ``architecture`` where timm can open it.
+        The content of ``config.json``; it has a key ``architecture`` if timm can open the folder.
 
     Raises:
-        OSError: the folder can't be written.
+        OSError: The folder can't be written.
     """
     mean, std = (t.flatten().tolist() for t in (classifier.mean, classifier.std))
     config: dict[str, Any] = {
@@ -121,15 +120,17 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         ``classes``, ``image_size``, ``fit``, ``mean`` and ``std``.
 
     Raises:
-        ModelError: the folder holds no such export or its weights don't fit.
-        PluginError: the backbone's package is not installed.
+        ModelError: The folder contains no exported model, or its weights don't fit.
+        PluginError: The backbone's package is not installed.
     """
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         classes, (mean, std) = config["classes"], _statistics(config)
         name, size = config["backbone"], config["image_size"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ModelError(f"{folder} holds no exported model: {error!r} in config.json") from error
+        raise ModelError(
+            f"{folder} contains no exported model: {error!r} in config.json"
+        ) from error
     check_description(folder / "config.json", config)
     classifier, notes = build_classifier(
         name,
@@ -142,51 +143,51 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         classes=classes,
         stages=config.get("stages", 0),
     )
-    if any("head" in note and "left out" in note for note in notes):
-        raise ModelError(f"{folder}: the head in model.safetensors is not that of config.json")
+    if any("skipped its head" in note for note in notes):
+        raise ModelError(f"{folder}: the head in model.safetensors does not match config.json")
     classifier.set_statistics(mean, std)
     return classifier.eval(), config
 
 
 def check_description(path: Path, content: Mapping[str, Any]) -> None:
-    """Refuse a file that says nothing sensible of the network whose weights it goes with.
+    """Check the description of a network that is stored with its weights.
 
     Args:
-        path: for the message.
-        content: with the keys ``backbone``, ``classes``, ``image_size`` and ``fit``.
+        path: Path for the message.
+        content: The keys ``backbone``, ``classes``, ``image_size`` and ``fit``.
 
     Raises:
-        ModelError: one of them is missing, or of a wrong type or range.
+        ModelError: A value is missing, or has a wrong type or range.
     """
     classes, size = content.get("classes"), content.get("image_size")
-    right = {
-        "backbone": isinstance(content.get("backbone"), str),
-        "classes": isinstance(classes, list | tuple)
-        and len(classes) > 1
-        and all(isinstance(name, str) for name in classes),
-        "image_size": type(size) is int and 1 <= size <= 4096,
-        "fit": content.get("fit") in get_args(Fit),
-        "stages": content.get("stages", 0) in range(9),
+    checks = {
+        "backbone": ("a name", isinstance(content.get("backbone"), str)),
+        "classes": (
+            "a list of at least two names",
+            isinstance(classes, list | tuple)
+            and len(classes) > 1
+            and all(isinstance(name, str) for name in classes),
+        ),
+        "image_size": ("an integer from 1 to 4096", type(size) is int and 1 <= size <= 4096),
+        "fit": (f"one of {', '.join(get_args(Fit))}", content.get("fit") in get_args(Fit)),
+        "stages": ("an integer from 0 to 8", content.get("stages", 0) in range(9)),
     }
-    for key, good in right.items():
-        if not good:
-            raise ModelError(f"{path}: {key} is {str(content.get(key))[:80]!r}, which can't be")
+    for key, (expected, is_valid) in checks.items():
+        if not is_valid:
+            value = str(content.get(key))[:80]
+            raise ModelError(f"{path}: invalid {key} {value!r}: expected {expected}")
 
 
 def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelStatistics]:
-    """Mean and standard deviation; a ValueError or TypeError where they can't be that."""
-    made: list[ChannelStatistics] = []
-    for key in ("mean", "std"):
-        red, green, blue = (float(value) for value in config[key])
-        made.append((red, green, blue))
-    mean, std = made
-    if not min(std) > 0:
+    """Return mean and standard deviation; raise a ValueError or TypeError if they are invalid."""
+    (r, g, b), (std_r, std_g, std_b) = (map(float, config[key]) for key in ("mean", "std"))
+    if not min(std_r, std_g, std_b) > 0:
         raise ValueError("std must be above 0")
-    return mean, std
+    return (r, g, b), (std_r, std_g, std_b)
 
 
 def preparation(image_size: int, fit: Fit) -> str:
-    """How an image became an image in training, in words."""
+    """Describe how image files are turned into the network's input."""
     side, then = "shorter", "the middle square cut out"
     if fit == "pad":
         side, then = "longer", "centered on a white square"
@@ -197,7 +198,7 @@ def preparation(image_size: int, fit: Fit) -> str:
 
 
 def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
-    """The same model as timm builds it, head included; None where its logits would differ."""
+    """Return the same model built by timm, with the head; None if its logits differ."""
     import timm
 
     backbone = classifier.backbone

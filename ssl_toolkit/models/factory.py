@@ -1,4 +1,4 @@
-"""From the name of a backbone to a classifier with its first weights."""
+"""Build a classifier with initial weights from the name of a backbone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ssl_toolkit.models.weights import load_weights
 
 
 def find_backbone(name: str) -> tuple[type[Backbone], str]:
-    """The class that a backbone's name means, and the name that its `build` gets.
+    """Return the class of a backbone by name, and the name to pass to its `build`.
 
-    A registered name comes first, then timm's; ``timm:NAME`` says timm outright, and
-    ``distribution:NAME`` picks one of several distributions; ``features_N`` is for data that are
+    Registered names take precedence over timm's; ``timm:NAME`` selects timm explicitly, and
+    ``distribution:NAME`` one of several distributions; ``features_N`` is for data that are
     features of length N already. Does not import timm.
 
     Raises:
@@ -37,23 +37,23 @@ def find_backbone(name: str) -> tuple[type[Backbone], str]:
 
 
 SMALLEST_FROZEN, SMALLEST_TRAINED = 128, 64
-"""Least sizes in pixels: frozen features of small images gain up to 128, while a backbone that is
-trained gets used to 64, at a quarter of the time (docs/results.md)."""
+"""Minimum sizes in pixels: frozen features of small images improve up to 128, while a backbone
+that is trained adapts to 64, at a quarter of the time (docs/results.md)."""
 
 
 def size_for(name: str, side: int, *, trained: bool) -> int | None:
-    """The size in pixels at which a pre-trained backbone serves images of a shorter side best.
+    """Return the best image size in pixels of a pre-trained backbone.
 
-    Its own, or for smaller images twice their shorter side, rounded up to a multiple of 32: more
-    adds cost but no detail. Backbones for one size alone keep it.
+    This is its own size, or for smaller images twice their shorter side, rounded up to a multiple
+    of 32: more adds cost but no detail. Backbones for a single size keep it.
 
     Args:
-        name: see `find_backbone`.
-        side: shorter side of a typical image in pixels.
-        trained: whether the backbone is trained.
+        name: Name for `find_backbone`.
+        side: Shorter side of a typical image in pixels.
+        trained: True if the backbone is trained, not frozen.
 
     Raises:
-        PluginError: the backbone is unknown or broken.
+        PluginError: The backbone is unknown or broken.
     """
     plugin, bare = find_backbone(name)
     own = plugin.own_image_size(bare)
@@ -64,7 +64,7 @@ def size_for(name: str, side: int, *, trained: bool) -> int | None:
 
 
 def own_image_size(name: str) -> int | None:
-    """The side in pixels that a backbone was made for, without building it; None for any.
+    """Return the image size in pixels of a backbone without building it; None for any size.
 
     Raises:
         PluginError: the backbone is unknown or broken.
@@ -88,33 +88,32 @@ def build_classifier(
     classes: Sequence[str] | None = None,
     stages: int = 0,
 ) -> tuple[Classifier, list[str]]:
-    """Build a classifier on the CPU, in train mode, its first weights set by the seed alone.
+    """Build a classifier on the CPU, in train mode; its initial weights depend only on the seed.
 
-    Normalization: the backbone's own statistics where it has some and starts from weights
-    (published ones or a file), otherwise those of the data set; a file that carries statistics,
-    such as the checkpoint of a run, has the last word. torch's global generators are left as
-    they were.
+    Images are normalized by the statistics in the weights file, if it has some, as the checkpoint
+    of a run does; else by those of a backbone that starts from weights; else by those of the data
+    set. torch's global generators keep their state.
 
     Args:
-        backbone_name: see `find_backbone`.
-        num_classes: C, at least 1.
-        image_size: side of the square images in pixels; None for the backbone's own.
-        dataset_mean: channel means (RGB) of the training images in [0, 1].
-        dataset_std: channel standard deviations (RGB), each above 0.
-        seed: of the random weights.
-        pretrained: whether to load the published weights; not looked for when `weights` is given.
-        weights: a file for `load_weights`.
-        batchnorm_momentum: in (0, 1], for every BatchNorm layer; None for the backbone's own.
-        channels_last: keep 4-d weights in channels-last memory order, faster on recent GPUs.
-        classes: names of the classes in order; a file that names others gives no head.
-        stages: last stages whose means are appended to the features, where the backbone has some.
+        backbone_name: Name for `find_backbone`.
+        num_classes: Number of classes C, at least 1.
+        image_size: Side of the square images in pixels; None for the backbone's own.
+        dataset_mean: Channel means (RGB) of the training images in [0, 1].
+        dataset_std: Channel standard deviations (RGB), each above 0.
+        seed: Seed of the random weights.
+        pretrained: True to load the published weights, unless `weights` is set.
+        weights: Path to a file for `load_weights`.
+        batchnorm_momentum: Momentum in (0, 1] of all BatchNorm layers; None for the backbone's own.
+        channels_last: True for 4-d weights in channels-last memory order, faster on recent GPUs.
+        classes: Names of the classes in order; the head of a file with other names is skipped.
+        stages: Number of last stages whose means are appended to the features.
 
     Returns:
-        The classifier and lines that the user should see.
+        The classifier and messages for the user.
 
     Raises:
-        PluginError: the backbone is unknown or its code fails.
-        ModelError: the size or the weights don't fit.
+        PluginError: The backbone is unknown or its code fails.
+        ModelError: The size or the weights don't fit.
     """
     plugin, name = find_backbone(backbone_name)
     if image_size is not None and image_size < 1:

@@ -1,4 +1,4 @@
-"""Data that are features already: a backbone that passes them on, in place of one for images."""
+"""A backbone for data that are features already, not images."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAME = re.compile(r"features_([1-9]\d*)")
 
 
 def feature_backbone(length: int) -> str:
-    """The name of the backbone for features of this length, such as ``features_1280``."""
+    """Return the name of the backbone for features of a length, such as ``features_1280``."""
     return f"features_{length}"
 
 
 def feature_length(backbone_name: str) -> int | None:
-    """D where a name is that of `feature_backbone`; None for a backbone that takes images."""
+    """Return D if a name is one of `feature_backbone`; None for a backbone that takes images."""
     match = _NAME.fullmatch(backbone_name)
     return None if match is None else int(match[1])
 

@@ -1,4 +1,4 @@
-"""Which part of a classifier is trained."""
+"""Freeze parts of a classifier."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def freeze(classifier: Classifier, what: str) -> None:
     """Freeze a part of the backbone: no gradient, and BatchNorm by its running statistics.
 
     Args:
-        classifier: changed in place.
-        what: ``none``; ``backbone``, all of it; ``bn``, the BatchNorm layers alone, weights and
-            statistics; or the name of a part of the backbone (``layer2``, ``blocks.3``): that part
-            and all that come before it.
+        classifier: The classifier, changed in place.
+        what: ``none``; ``backbone``, all of it; ``bn``, the weights and statistics of the BatchNorm
+            layers; or the name of a part of the backbone (``layer2``, ``blocks.3``): this part
+            and all parts before it.
 
     Raises:
-        ConfigError: the backbone has no such part.
+        ConfigError: The backbone has no such part.
     """
     backbone = classifier.backbone
     if what == "none":
@@ -47,7 +47,7 @@ def has_batchnorm(backbone: nn.Module) -> bool:
 
 
 def _until(backbone: nn.Module, name: str) -> list[nn.Module]:
-    """The parts of a backbone up to and with the one that is named, in order of definition."""
+    """Return the parts of a backbone up to and including the named one, in order of definition."""
     module, frozen = _inner(backbone), []
     for place, part in enumerate(name.split(".")):
         # A position table or a class token of a transformer comes before its first block.

@@ -1,4 +1,4 @@
-"""A trained classifier as one file that runs without this toolkit: torch.export and ONNX."""
+"""Export a trained classifier to one file that runs without this toolkit: torch.export, ONNX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METADATA = "metadata.json"
 """Name of the extra file of a torch.export program."""
 
 _CHECKED = (1, 3)
-"""Batches that a program must answer like the classifier before it is written."""
+"""Batch sizes for which a program's output is compared with the classifier's."""
 
 
 class Probabilities(nn.Module):
@@ -42,14 +42,14 @@ class Probabilities(nn.Module):
 
 
 def metadata(config: dict[str, Any]) -> dict[str, Any]:
-    """Metadata of a program's file, from the configuration of an exported model.
+    """Return the metadata of a program's file, from the configuration of an exported model.
 
     Args:
-        config: as `load_exported` returns it.
+        config: Configuration, as `load_exported` returns it.
 
     Returns:
         ``classes`` in the order of the probabilities, ``image_size``, ``fit``, ``backbone``,
-        ``mean`` and ``std`` of the normalization, and in words ``input``, ``inside`` and
+        ``mean`` and ``std`` of the normalization, and descriptions ``input``, ``inside`` and
         ``output``.
     """
     size = config["image_size"]
@@ -72,18 +72,18 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def torch_export_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
-    """The content of a ``.pt2`` file for ``torch.export.load``.
+    """Return the content of a ``.pt2`` file for ``torch.export.load``.
 
     The program takes (N, 3, S, S) float32 images in [0, 1] for any N >= 1 and gives (N, C)
     probabilities: normalization and softmax are inside, scaling to S pixels is not. The extra file
     ``metadata.json`` holds what `metadata` returns.
 
     Args:
-        classifier: on the CPU in eval mode; left alone.
-        config: as `load_exported` returns it.
+        classifier: Classifier on the CPU in eval mode.
+        config: Configuration, as `load_exported` returns it.
 
     Raises:
-        ModelError: the backbone can't be exported, or the program answers otherwise.
+        ModelError: The backbone can't be exported, or the program's output differs.
     """
     program = _program(classifier, config, "torch-export")
     buffer = io.BytesIO()
@@ -94,14 +94,14 @@ def torch_export_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
 
 
 def onnx_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
-    """The content of an ``.onnx`` file, weights included.
+    """Return the content of an ``.onnx`` file, weights included.
 
     Input ``images`` and output ``probabilities`` are those of `torch_export_file`. The metadata
     properties hold what `metadata` returns: texts as they are, the other values as JSON.
 
     Args:
-        classifier: on the CPU in eval mode; left alone.
-        config: as `load_exported` returns it.
+        classifier: Classifier on the CPU in eval mode.
+        config: Configuration, as `load_exported` returns it.
 
     Raises:
         ModelError: the packages are missing (see `require_onnx`), the backbone can't be exported,
@@ -129,10 +129,10 @@ def onnx_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
 
 
 def require_onnx() -> None:
-    """Raise where the packages that write ONNX are missing.
+    """Check that the packages that write ONNX are installed.
 
     Raises:
-        ModelError: names the extra to install.
+        ModelError: A package is missing; the message names the extra to install.
     """
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
@@ -143,7 +143,7 @@ def require_onnx() -> None:
 
 
 def _program(classifier: Classifier, config: dict[str, Any], form: str) -> ExportedProgram:
-    """The classifier as a graph for any number of images, checked against the classifier."""
+    """Return the classifier as a graph for any batch size, checked against the classifier."""
     module = Probabilities(classifier).eval()
     size, length = config["image_size"], feature_length(config["backbone"])
     shape = (3, size, size) if length is None else (length,)
@@ -163,7 +163,7 @@ def _program(classifier: Classifier, config: dict[str, Any], form: str) -> Expor
 
 
 def _unfit(config: dict[str, Any], form: str, error: Exception) -> ModelError:
-    """An exporter meets a foreign backbone's code with almost any exception."""
+    """Return the error for an exporter's exception, which can be of almost any type."""
     reason = " ".join(str(error).split())[:160] or type(error).__name__
     return ModelError(
         f"backbone {config['backbone']!r} can't be written as {form} ({reason}); "
@@ -172,7 +172,7 @@ def _unfit(config: dict[str, Any], form: str, error: Exception) -> ModelError:
 
 
 def _quiet() -> warnings.catch_warnings[None]:
-    """Keep the exporters' warnings of their own internals from the user."""
+    """Suppress the exporters' warnings about their internals."""
     return warnings.catch_warnings(action="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Published weights of timm models: where they are on this computer, and how to get them.
+"""Find the published weights of timm models in caches and packages, or download them.
 
 Nothing here loads code from a file: pickles are read with ``weights_only``.
 """
@@ -23,7 +23,7 @@ from ssl_toolkit.errors import ModelError, PluginError, ToolkitError, one_line
 from ssl_toolkit.models.weights import read_weights
 
 PROBE_SECONDS = 3.0
-"""How long a server may take to answer a question without content."""
+"""Time limit for a HEAD request."""
 
 _HUB_FILES = (
     "model.safetensors",
@@ -34,28 +34,28 @@ _HUB_FILES = (
 
 
 def published_weights(name: str, configuration: Any) -> tuple[Path, dict[str, Tensor] | None]:
-    """The published weights of a timm model.
+    """Return the published weights of a timm model.
 
-    Looks, in this order, into the caches of Hugging Face and torch hub, into an installed
-    package that holds the weights, and, where a short probe finds that the server answers,
-    downloads them into the cache.
+    Search the caches of Hugging Face and torch hub, then installed packages; otherwise download
+    the file into its cache if the server answers a short request.
 
     Args:
-        name: timm's name, for the messages.
-        configuration: timm's ``PretrainedCfg`` of that name, None where there is none.
+        name: Name of the model in timm, for messages.
+        configuration: timm's ``PretrainedCfg`` of the model, None if it has none.
 
     Returns:
-        The file, and its tensors; None for a format that only the model itself can read.
+        Path to the file and its tensors, or None in place of the tensors if only the model itself
+        can read the format.
 
     Raises:
-        ModelError: no weights were published, or they are not here and can't be fetched.
+        ModelError: No weights are published, or they can't be downloaded.
     """
     if configuration is None or not configuration.has_weights:
         raise ModelError(
             f"backbone {name!r} has no published weights; leave --pretrained out, "
             "or give a file with --weights FILE"
         )
-    path = cached_file(configuration)
+    path = _cached_file(configuration)
     if path is None and (packaged := _packaged_weights(configuration.architecture)):
         return packaged
     path = path or _download(name, configuration)
@@ -82,19 +82,19 @@ def _packaged_weights(architecture: str) -> tuple[Path, dict[str, Tensor]] | Non
     return None
 
 
-def cached_file(configuration: Any) -> Path | None:
-    """The weights of a timm configuration in a local cache, None where there are none."""
+def _cached_file(configuration: Any) -> Path | None:
+    """Return the file in a local cache, if any."""
     from huggingface_hub import try_to_load_from_cache
 
-    for repository, revision, filename in _places_in_hub(configuration):
+    for repository, revision, filename in _hub_files(configuration):
         found = try_to_load_from_cache(repository, filename, revision=revision)
         if isinstance(found, str):
             return Path(found)
-    path = _place_in_torch_hub(configuration)
+    path = _torch_hub_path(configuration)
     return path if path is not None and path.is_file() else None
 
 
-def _places_in_hub(configuration: Any) -> list[tuple[str, str | None, str]]:
+def _hub_files(configuration: Any) -> list[tuple[str, str | None, str]]:
     if not configuration.hf_hub_id:
         return []
     repository, _, revision = configuration.hf_hub_id.partition("@")
@@ -102,43 +102,38 @@ def _places_in_hub(configuration: Any) -> list[tuple[str, str | None, str]]:
     return [(repository, revision or None, name) for name in ((named,) if named else _HUB_FILES)]
 
 
-def _place_in_torch_hub(configuration: Any) -> Path | None:
+def _torch_hub_path(configuration: Any) -> Path | None:
     if not configuration.url:
         return None
     return Path(hub.get_dir(), "checkpoints", Path(urlsplit(configuration.url).path).name)
 
 
 def _download(name: str, configuration: Any) -> Path:
-    """Fetch the weights into the cache they belong to."""
+    """Download the weights into the cache that they belong to."""
     from huggingface_hub import constants, hf_hub_download, hf_hub_url
 
     remedy = "give a file with --weights FILE, or leave --pretrained out"
-    absent = f"the published weights of backbone {name!r} are not on this computer and"
+    missing = f"the published weights of backbone {name!r} are not on this machine and"
     if _is_offline():
-        raise ModelError(f"{absent} downloads are switched off (HF_HUB_OFFLINE); {remedy}")
+        raise ModelError(f"{missing} downloads are disabled (HF_HUB_OFFLINE); {remedy}")
     url = constants.ENDPOINT
     try:
-        for repository, revision, filename in _places_in_hub(configuration):
+        for repository, revision, filename in _hub_files(configuration):
             url = hf_hub_url(repository, filename, revision=revision)
-            status = _status(url)
-            if status == 404:  # the weights may be there under another name
-                continue
-            if status == 200:
+            if _exists(url):  # else it may have another name
                 return Path(hf_hub_download(repository, filename, revision=revision))
-            raise OSError(f"status {status}" if status else "no answer")
-        path = _place_in_torch_hub(configuration)
-        if path is None or configuration.hf_hub_id:
-            raise OSError("it has no such file")
-        url = configuration.url
-        if (status := _status(url)) != 200:
-            raise OSError(f"status {status}" if status else "no answer")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        hub.download_url_to_file(url, str(path), progress=sys.stderr.isatty())
-        return path
+        path = None if configuration.hf_hub_id else _torch_hub_path(configuration)
+        if path is not None:
+            url = configuration.url
+            if _exists(url):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                hub.download_url_to_file(url, str(path), progress=sys.stderr.isatty())
+                return path
+        raise FileNotFoundError("file not found")
     except (OSError, HTTPException, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         host = urlsplit(url).hostname
-        raise ModelError(f"{absent} {host} does not give them ({reason}); {remedy}") from error
+        raise ModelError(f"{missing} {host} does not provide them ({reason}); {remedy}") from error
 
 
 def _is_offline() -> bool:
@@ -149,15 +144,18 @@ def _is_offline() -> bool:
     return now or bool(constants.HF_HUB_OFFLINE)
 
 
-def _status(url: str) -> int | None:
-    """HTTP status of an address, None where nobody answers; follows redirects and proxies.
+def _exists(url: str) -> bool:
+    """Return True if the server has a file, False for status 404; follows redirects and proxies.
 
-    The libraries that download retry for most of a minute where nobody answers, so they are only
-    called after this.
+    The libraries that download retry for most of a minute if a server doesn't answer, so they are
+    called only after this.
+
+    Raises:
+        OSError: The server doesn't answer, or answers with another status.
     """
     statuses: list[int] = []
 
-    def ask() -> None:
+    def request_head() -> None:
         request = urllib.request.Request(url, method="HEAD")
         try:
             with urllib.request.urlopen(request, timeout=PROBE_SECONDS) as answer:
@@ -168,8 +166,10 @@ def _status(url: str) -> int | None:
         except (OSError, HTTPException, ValueError):
             pass
 
-    # In a thread: looking up a host name has no time limit of its own.
-    thread = threading.Thread(target=ask, daemon=True)
+    # In a thread: name resolution has no time limit.
+    thread = threading.Thread(target=request_head, daemon=True)
     thread.start()
     thread.join(PROBE_SECONDS + 1)
-    return statuses[0] if statuses else None
+    if statuses not in ([200], [404]):
+        raise OSError(f"status {statuses[0]}" if statuses else "no answer")
+    return statuses == [200]

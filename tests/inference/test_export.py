@@ -240,7 +240,7 @@ def test_wrong_runs_and_forms(tmp_path: Path) -> None:
     assert "--format" in refusal("export", tmp_path)
     run = fake_run(tmp_path / "run")
     before = sorted(os.listdir(run))
-    assert "holds no exported model" in refusal("export", run, "--format", "timm")
+    assert "contains no exported model" in refusal("export", run, "--format", "timm")
     assert sorted(os.listdir(run)) == before
 
 

@@ -275,8 +275,30 @@ def test_other_backbones_export_in_the_native_format(
     }
     opened, _ = load_exported(tmp_path)
     torch.testing.assert_close(logits(opened), logits(classifier))
-    with pytest.raises(ModelError, match="holds no exported model"):
+    with pytest.raises(ModelError, match="contains no exported model"):
         load_exported(tmp_path / "elsewhere")
+
+
+def test_an_export_whose_head_has_other_classes_is_refused(tmp_path: Path) -> None:
+    export_model(trained(), tmp_path, backbone_name="wrn_10_1", classes="abc", image_size=32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"classes": [*"abcd"]}))
+    with pytest.raises(ModelError, match=r"head in .* does not match config"):
+        load_exported(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [("image_size", "x", "an integer from 1 to 4096"), ("fit", "cut", "one of crop, pad")],
+)
+def test_an_invalid_description_says_what_is_expected(
+    key: str, value: str, expected: str, tmp_path: Path
+) -> None:
+    export_model(trained(), tmp_path, backbone_name="wrn_10_1", classes="abc", image_size=32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(ModelError, match=f"invalid {key} '{value}': expected {expected}"):
+        load_exported(tmp_path)
 
 
 def test_a_failed_export_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

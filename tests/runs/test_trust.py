@@ -96,7 +96,7 @@ def test_a_model_folder_with_a_pickle_in_it(mark: Path, run: Path) -> None:
 def test_a_model_folder_with_invalid_values(key: str, value: Any, run: Path) -> None:
     path = run / "model" / "config.json"
     path.write_text(json.dumps(strict_json(path.read_text()) | {key: value}))
-    with pytest.raises(ModelError, match=r"config\.json|model holds no exported model"):
+    with pytest.raises(ModelError, match=r"config\.json|model contains no exported model"):
         load_model(run / "model")
 
 
