@@ -14,7 +14,7 @@ _FORMULA = frozenset("=+-@\t\r")
 
 
 def guarded(text: str, *, as_label: bool = False) -> str:
-    """A text as a cell: after an apostrophe or two where it would be read as something else.
+    """Return a text as a cell, after an apostrophe or two if it would be read as something else.
 
     That is a formula in a spreadsheet, in a column of labels a word of `UNLABELED`; and, with two,
     a text without the spaces at its ends. `unguarded` gives the text back.
@@ -24,7 +24,7 @@ def guarded(text: str, *, as_label: bool = False) -> str:
 
 
 def unguarded(cell: str) -> str:
-    """The text that `guarded` made a cell of; a cell that is not guarded as it is."""
+    """Return the text of a cell of `guarded`; any other cell unchanged."""
     for guard in ("''", "'"):
         text = cell.removeprefix(guard)
         if text != cell and _guard(text) == guard:
@@ -41,7 +41,7 @@ def _guard(text: str) -> str:
 
 
 def class_of(cell: str) -> str:
-    """The class that a label names, empty for none: a guarded one as it was, others stripped."""
+    """Return the class of a label, empty for none; stripped unless it is guarded."""
     text = unguarded(cell)
     if text == cell:
         text = cell.strip()
@@ -50,12 +50,12 @@ def class_of(cell: str) -> str:
 
 
 def class_name(text: str) -> str:
-    """A name in the one Unicode form (NFC) in which names of classes are compared."""
+    """Return a name in the Unicode form (NFC) in which names of classes are compared."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def name_fault(text: str) -> str:
-    """Why a text can't be a name, as the end of a sentence; empty where it can."""
+    """Return why a text can't be a name, as the end of a sentence; empty if it can."""
     if "\0" in text:
         return "holds a NUL character, which no name may"
     if not text.isascii() and not _is_text(text):
@@ -72,7 +72,7 @@ def _is_text(text: str) -> bool:
 
 
 def look_alike(classes: Sequence[str]) -> list[str]:
-    """A line for each group of classes that people would read as one."""
+    """Return a line for each group of classes that readers would take for one."""
     groups = defaultdict(list)
     for name in classes:
         groups[_as_read(name)].append(name)

@@ -16,16 +16,16 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)")
 
 
 def label_names(values: Any, count: int, where: str) -> list[str]:
-    """The class name of each image, empty where it has no label.
+    """Return the class name of each image, empty if it has no label.
 
     Args:
         values: (N,) or (N, 1) numbers or texts: an array, a tensor or a list. -1, None, NaN and the
             texts that mean no label in a manifest mean none; every other is a class.
         count: N.
-        where: the argument or array, for messages.
+        where: The argument or array, for messages.
 
     Raises:
-        DataError: another number of labels, or one that is neither a text nor a whole number.
+        DataError: Another number of labels, or one that is neither a text nor a whole number.
     """
     values = values if hasattr(values, "shape") else list(values)
     shape = tuple(getattr(values, "shape", (len(values),)))
@@ -64,13 +64,13 @@ def label_text(value: Any) -> str | None:
 
 
 def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """The classes among names of labels: by number where all are whole numbers, else by text."""
+    """Return the classes among names of labels, sorted by number if all are, else by text."""
     found = {*names} - {""}
     by_number = all(map(_NUMBER.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (int(name) if by_number else 0, name)))
 
 
 def label_numbers(names: Iterable[str], classes: Sequence[str]) -> NDArray[np.int64]:
-    """The place of each name in `classes`, which hold all of them; -1 for none."""
+    """Return the index of each name in `classes`, which has all of them; -1 for none."""
     places = {name: place for place, name in enumerate(classes)} | {"": -1}
     return np.array([places[name] for name in names], dtype=np.int64)

@@ -199,10 +199,10 @@ def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
 
 
 def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Rows | None]:
-    """The table and the rows that ``labels`` names; None when it is not given.
+    """Return the table and the rows that ``labels`` names; None without ``labels``.
 
     Raises:
-        DataError: as `choose_labeled`.
+        DataError: As `choose_labeled`.
     """
     if settings.labels is None:
         return table, None
@@ -231,7 +231,7 @@ def named_dataset(name: str | None) -> Dataset:
 
 
 def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
-    """The table with its classes in the order given."""
+    """Return the table with its classes in this order."""
     classes = [*map(class_name, classes)]
     missing = sorted(set(table.classes) - set(classes))
     foreign = sorted(set(classes) - set(table.classes))
@@ -246,10 +246,10 @@ def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
 
 
 def _named(table: ImageTable) -> ImageTable:
-    """The table of a data set with its classes named as those of files are.
+    """Return the table of a data set with its classes named as those of files.
 
     Raises:
-        DataError: one of the names can't be a name.
+        DataError: One of the names can't be a name.
     """
     for name in table.classes:
         if fault := name_fault(name):

@@ -19,7 +19,7 @@ class PackedStrings(Sequence[str]):
     Equal to any sequence of the same strings.
 
     Args:
-        texts: the first ones.
+        texts: The first ones.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -86,7 +86,7 @@ def index_of(texts: Sequence[str], wanted: Sequence[str]) -> NDArray[np.int64]:
 
     Args:
         texts: N strings, all different.
-        wanted: n strings.
+        wanted: N strings.
 
     Returns:
         (n,).

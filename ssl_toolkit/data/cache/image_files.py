@@ -249,7 +249,7 @@ class ImageFiles(Sequence[str]):
 
 
 def files_of(table: ImageTable) -> ImageFiles | None:
-    """The files of a table with the caches that were opened for them; None if it has no files."""
+    """Return the files of a table with their opened caches; None if it has no files."""
     files = table.files
     return files if files is None or isinstance(files, ImageFiles) else ImageFiles(files)
 

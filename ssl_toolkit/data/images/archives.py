@@ -32,23 +32,23 @@ _PACKED = re.compile(r"(.+\.(?:tar|parquet))::(\d+)(?:\+(\d+))?::.*", re.DOTALL 
 
 
 def tar_path(archive: Path | str, offset: int, length: int, name: str) -> str:
-    """The path of an image in an uncompressed tar file."""
+    """Return the path of an image in an uncompressed tar file."""
     return f"{os.fspath(archive)}::{offset}+{length}::{name}"
 
 
 def parquet_path(file: Path | str, row: int) -> str:
-    """The path of the image in a row of a parquet file."""
+    """Return the path of the image in a row of a parquet file."""
     return f"{os.fspath(file)}::{row}::"
 
 
 def container(path: Path | str) -> str | None:
-    """The file that an image is inside of; None for an image that is a file."""
+    """Return the archive that contains an image; None for an image that is a file."""
     match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
     return match[1] if match else None
 
 
 def tar_member(path: Path | str) -> tuple[str, int, int] | None:
-    """Tar file, offset and length of an image inside of one; None for any other."""
+    """Return tar file, offset and length of an image inside one; None for any other."""
     match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
     if match is None or match[3] is None:
         return None
@@ -56,7 +56,7 @@ def tar_member(path: Path | str) -> tuple[str, int, int] | None:
 
 
 def too_long(length: int) -> str:
-    """Why so many bytes are not read as an image."""
+    """Return why so many bytes are not read as an image."""
     return (
         f"has {length / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} MB that an image may; "
         "make it smaller"
@@ -64,11 +64,11 @@ def too_long(length: int) -> str:
 
 
 def read_packed(path: Path | str) -> bytes | None:
-    """The encoded image inside a larger file; None for an image that is a file.
+    """Return the encoded image inside a larger file; None for an image that is a file.
 
     Raises:
-        OSError: the larger file can't be read, or ends before the image does.
-        DataError: pyarrow isn't installed.
+        OSError: The larger file can't be read, or ends before the image does.
+        DataError: Pyarrow isn't installed.
     """
     match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
     if match is None:
@@ -90,11 +90,11 @@ class ParquetImages:
     """The rows of a parquet file of Hugging Face's form; a few images are held at a time.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        OSError: it can't be read, or its columns unpack to more than memory should hold.
-        DataError: pyarrow isn't installed.
+        OSError: It can't be read, or its columns unpack to more than memory should hold.
+        DataError: Pyarrow isn't installed.
     """
 
     def __init__(self, path: str) -> None:
@@ -120,14 +120,14 @@ class ParquetImages:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._starts[-1]
 
     def cells(self, column: str) -> Iterator[Any]:
-        """The values of a column, in the order of the rows.
+        """Yield the values of a column, in the order of the rows.
 
         Raises:
-            OSError: there is more of them than memory should hold.
+            OSError: There is more of them than memory should hold.
         """
         self.check(column)
         for group in range(len(self._starts) - 1):
@@ -135,10 +135,10 @@ class ParquetImages:
                 yield from batch.column(0).to_pylist()
 
     def encoded(self, row: int) -> bytes:
-        """The bytes of the image in a row.
+        """Return the bytes of the image in a row.
 
         Raises:
-            OSError: the row has none.
+            OSError: The row has none.
         """
         with self._lock:  # a reader is not for two threads at once
             cell = self._cell(row)
@@ -153,7 +153,7 @@ class ParquetImages:
         """Refuse a column that unpacks to more than memory should hold, by the file's metadata.
 
         Raises:
-            OSError: with the way out.
+            OSError: With the way out.
         """
         for group in range(len(self._starts) - 1):
             size, packed = self._sizes(group, column)
@@ -180,14 +180,14 @@ class ParquetImages:
             self._held.append((end, next(self._batches).column(0)))
 
     def _read(self, group: int, column: str) -> Iterator[Any]:
-        """Batches of a column in a row group, of so few rows that each could be the longest."""
+        """Yield batches of a column in a row group, of so few rows that all could be long."""
         size = max(1, self._sizes(group, column)[0])
         rows = max(1, min(2**16, _BATCH_BYTES // size))
         found: Iterator[Any] = self._file.iter_batches(rows, row_groups=[group], columns=[column])
         return found
 
     def _sizes(self, group: int, column: str) -> tuple[int, int]:
-        """Bytes of a column in a row group, unpacked and as they are in the file."""
+        """Return the bytes of a column in a row group: uncompressed, and in the file."""
         metadata = self._file.metadata.row_group(group)
         chunks = [metadata.column(at) for at in range(metadata.num_columns)]
         of = [
@@ -203,15 +203,15 @@ class ParquetImages:
 
 @lru_cache(maxsize=8)  # each holds a few images
 def parquet_images(path: str, changed: int) -> ParquetImages:
-    """The reader of a file; `changed`, its time of change, parts it from what it was before."""
+    """Return the reader of a file; `changed`, its time of change, keeps stale ones out."""
     return ParquetImages(path)
 
 
 def import_parquet() -> Any:
-    """The module ``pyarrow.parquet``.
+    """Return the module ``pyarrow.parquet``.
 
     Raises:
-        DataError: it isn't installed; names the extra.
+        DataError: It isn't installed; names the extra.
     """
     try:
         import pyarrow.parquet

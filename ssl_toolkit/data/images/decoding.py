@@ -43,7 +43,7 @@ class Room:
     """A memory budget that decoding threads share; a request waits until enough is free.
 
     Args:
-        most: bytes.
+        most: Bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -56,7 +56,7 @@ class Room:
         """Hold so many bytes.
 
         Raises:
-            Unreadable: more than there are.
+            Unreadable: More than there are.
         """
         if amount > self.most:
             raise Unreadable(
@@ -79,11 +79,11 @@ ROOM = Room(800 * 2**20)
 
 
 def room_for(image: Image.Image, length: int) -> int:
-    """Bytes that decoding takes at its peak, by the header alone; measured, and rounded up.
+    """Return the peak memory of decoding in bytes, by the header alone; measured, and rounded up.
 
     Args:
-        image: opened and not decoded yet.
-        length: of its encoded bytes.
+        image: Opened and not decoded yet.
+        length: Of its encoded bytes.
     """
     pixels = image.width * image.height
     each = 8  # Pillow's pixels, at most four bytes, and as RGB, which takes four too
@@ -101,14 +101,14 @@ def decode(image: Image.Image) -> Image.Image:
     """Decode an image to its end; what the decoder merely warns of is a fault too.
 
     Args:
-        image: opened by Pillow, its file still open; or any image in memory.
+        image: Opened by Pillow, its file still open; or any image in memory.
 
     Returns:
         The pixels, in the mode of the file; `image` itself but for JPEGs.
 
     Raises:
-        Unreadable: it is damaged, or its pixels have no agreed range.
-        Exception: of any kind, from Pillow, on damaged data.
+        Unreadable: It is damaged, or its pixels have no agreed range.
+        Exception: Of any kind, from Pillow, on damaged data.
     """
     _check_range(image)
     file: Any = getattr(image, "fp", None)
@@ -129,10 +129,10 @@ def decode(image: Image.Image) -> Image.Image:
 
 
 def to_upright(image: Image.Image) -> Image.Image:
-    """An image in mode RGB or L, turned as its EXIF says, on white where it is transparent.
+    """Return an image in mode RGB or L, turned as its EXIF says, on white where it is transparent.
 
     Args:
-        image: as for `decode`.
+        image: As for `decode`.
 
     Raises:
         As `decode`.
@@ -176,7 +176,7 @@ def _decode_jpeg(image: Image.Image, file: Any) -> Image.Image:
 
 
 def _without_notes(content: bytes) -> bytes:
-    """A JPEG without the segments for applications, and without comments."""
+    """Return a JPEG without the segments for applications, and without comments."""
     kept, at = [content[:2]], 2
     while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != b"\xda":
         end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
@@ -231,7 +231,7 @@ def _check_strips(image: Any, file: Any) -> None:
 
 
 def _strip_bytes(image: Any) -> int:
-    """Bytes that the largest strip or tile of a TIFF takes when it is unpacked."""
+    """Return the uncompressed bytes of the largest strip or tile of a TIFF."""
     tags = image.tag_v2
     sides = [int(tags[tag]) for tag in _TILE_SIZE if tag in tags]
     if len(sides) != 2:
@@ -257,7 +257,7 @@ def _check_range(image: Any) -> None:
 
 
 def _scaling(image: Any) -> Callable[[Image.Image], Image.Image]:
-    """How wide gray levels become 8 bits, by the header."""
+    """Return the conversion of 16-bit gray levels to 8 bits, by the header."""
     white, inverted = 65535, False
     if image.format == "TIFF":
         white = 2 ** max(image.tag_v2.get(_BITS, (16,))) - 1
@@ -278,7 +278,7 @@ def _scaling(image: Any) -> Callable[[Image.Image], Image.Image]:
 
 
 def _on_white(band: Image.Image) -> Image.Image:
-    """An image as RGB; it is laid on white where it is transparent."""
+    """Return an image as RGB, on white where it is transparent."""
     if band.mode in _WITHOUT_RGB:
         band = band.convert(_WITHOUT_RGB[band.mode])
     if not band.has_transparency_data:

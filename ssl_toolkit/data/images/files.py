@@ -62,16 +62,16 @@ def read_images(
     """Read images.
 
     Args:
-        paths: n files.
-        size: side in pixels.
-        workers: threads that decode; 0 decodes in the calling one.
-        fit: see `fit_image`.
+        paths: N files.
+        size: Side in pixels.
+        workers: Threads that decode; 0 decodes in the calling one.
+        fit: See `fit_image`.
 
     Returns:
         (n, size, size, 3) uint8.
 
     Raises:
-        DataError: some can't be read; one message a file.
+        DataError: Some can't be read; one message a file.
     """
     images = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     faults = []
@@ -93,9 +93,9 @@ def try_image(
     """Read one image inside `pillow_muted`, from any thread.
 
     Args:
-        source: a file, the bytes of one, or an image that Pillow opened or made.
-        size: side in pixels.
-        fit: see `fit_image`.
+        source: A file, the bytes of one, or an image that Pillow opened or made.
+        size: Side in pixels.
+        fit: See `fit_image`.
 
     Returns:
         (size, size, 3) uint8, RGB; or the reason why it can't be read.
@@ -172,8 +172,8 @@ def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.ui
     2000 x 3 pixels costs no more than another; an image that has the size already is unchanged.
 
     Args:
-        image: mode RGB or L (gray gives three equal channels).
-        size: side in pixels, at least 1.
+        image: Mode RGB or L (gray gives three equal channels).
+        size: Side in pixels, at least 1.
         fit: ``crop`` scales the shorter side to `size` and cuts the middle square out; ``pad``
             scales the longer side to it and centers the whole image on white.
 
@@ -202,7 +202,7 @@ def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int
 
 
 def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:
-    """Answers in order."""
+    """Apply a task to every image, in order."""
     with pillow_muted():
         if workers < 1:
             return [task(path) for path in paths]
@@ -270,7 +270,7 @@ def open_content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
 
 
 def _claimed_size(path: Path | bytes) -> str:
-    """Width and height in the header; Pillow refuses to open the file, so ask its readers."""
+    """Return width and height in the header, from Pillow's readers: it refuses to open the file."""
     with open_content(path) as file:
         prefix = file.read(16)
         for name in _FORMATS:

@@ -25,7 +25,7 @@ Pixels = NDArray[np.uint8] | NDArray[np.float32]
 
 
 def as_list(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
-    """One image as a list of one, a stack as its images.
+    """Return one image as a list of one, a stack as its images.
 
     Stacks are arrays (N, H, W, 3), (N, H, W, 1) or (N, H, W), and tensors (N, 3, H, W), (N, 1, H,
     W) or (N, H, W). With three dimensions, an array whose last one is at most 4 is one image, and
@@ -40,17 +40,17 @@ def as_list(images: ImageInput | Iterable[ImageInput]) -> Sequence[ImageInput]:
 
 
 def name_of(image: ImageInput, place: int) -> str:
-    """An image in a message: its path, else its place in the list."""
+    """Return the name of an image in a message: its path, else its index in the list."""
     return display_path(Path(image)) if isinstance(image, str | os.PathLike) else f"number {place}"
 
 
 def to_pixels(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
-    """One image, made square as `fit_image` does; inside `pillow_muted`, from any thread.
+    """Return one image, made square as by `fit_image`; inside `pillow_muted`, from any thread.
 
     Args:
-        image: arrays and tensors are RGB or gray, uint8 or float in [0, 1]; floats stay floats.
-        size: side in pixels.
-        fit: see `fit_image`.
+        image: Arrays and tensors are RGB or gray, uint8 or float in [0, 1]; floats stay floats.
+        size: Side in pixels.
+        fit: See `fit_image`.
 
     Returns:
         Its pixels, or the reason why it can't be read.
@@ -86,7 +86,7 @@ def channels_last(images: Tensor, ndim: int) -> NDArray[np.generic]:
 
 
 def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.float32]:
-    """As `fit_image`, but without rounding to 8 bits."""
+    """Make an image square as `fit_image`, but without rounding to 8 bits."""
     height, width = image.shape[:2]
     x, y, across, down = 0, 0, size, size
     box: tuple[float, float, float, float] = (0, 0, width, height)
@@ -114,6 +114,6 @@ def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.fl
 
 
 def to_float01(pixels: Pixels) -> NDArray[np.float32]:
-    """Pixels as floats in [0, 1]."""
+    """Return pixels as floats in [0, 1]."""
     floats = pixels.astype(np.float32)
     return floats / np.float32(255) if pixels.dtype == np.uint8 else floats

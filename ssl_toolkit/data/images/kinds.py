@@ -90,7 +90,7 @@ def way_out(kind: str) -> str:
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes of a file; none where it can't be read."""
+    """Return the first bytes of a file; none if it can't be read."""
     try:
         with path.open("rb") as file:
             return file.read(HEAD)

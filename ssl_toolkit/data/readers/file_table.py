@@ -52,7 +52,7 @@ def entries(folder: Path) -> list[Path]:
     """Return the entries of a folder sorted by name, without files that tools leave behind.
 
     Raises:
-        DataError: the folder can't be listed.
+        DataError: The folder can't be listed.
     """
     try:
         found = [folder / name for name in os.listdir(folder) if not _left_by_tools(name)]
@@ -70,13 +70,13 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
     folder that holds the data folder; and a link to a single image in one of `others`.
 
     Args:
-        top: the folder to walk; walked in any case, also when it is a link.
-        key: its key, the start of all keys below it.
-        root: the real path of the data folder.
-        others: real paths of the folders whose images must not come in.
+        top: The folder to walk; walked in any case, also when it is a link.
+        key: Its key, the start of all keys below it.
+        root: The real path of the data folder.
+        others: Real paths of the folders whose images must not come in.
 
     Raises:
-        DataError: a folder can't be listed.
+        DataError: A folder can't be listed.
     """
     tree = FileTree()
     base = real_path(top)
@@ -118,11 +118,11 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
 
 
 def unused_notes(names: Iterable[str], why: str) -> list[str]:
-    """Lines on files that aren't used, first those that hold images of a kind that isn't read.
+    """Return notes on files that aren't used, first those of image formats that aren't supported.
 
     Args:
-        names: the files.
-        why: what is said of the others.
+        names: The files.
+        why: What is said of the others.
     """
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -243,13 +243,13 @@ def file_table(
 
 
 def inside(text: str, base: str) -> str | None:
-    """A path as written, as one relative to a folder; None where it leads outside.
+    """Return a path as written relative to a folder; None if it leads outside.
 
     Steps back (``..``) and absolute paths are right as long as they end inside.
 
     Args:
-        text: the path.
-        base: the folder, absolute.
+        text: The path.
+        base: The folder, absolute.
     """
     if not text or "\0" in text:
         return None
@@ -265,8 +265,8 @@ class Links:
     """Find paths that lead out of a folder by a link; each folder on the way is checked once.
 
     Args:
-        base: the folder, absolute.
-        tops: folders in it that may be links themselves.
+        base: The folder, absolute.
+        tops: Folders in it that may be links themselves.
     """
 
     def __init__(self, base: str, tops: Iterable[str] = ()) -> None:
@@ -275,7 +275,7 @@ class Links:
         self._folders: dict[str, str] = {}
 
     def outside(self, key: str) -> str:
-        """Where a path in the folder leads, and the way out, if that is outside; else empty."""
+        """Return where a path in the folder leads, and the way out; empty if that is inside."""
         name = file_name(key)
         folder = os.path.dirname(name)
         if folder not in self._folders:
@@ -294,10 +294,10 @@ class Links:
 
 
 def file_name(key: str) -> str:
-    """A UTF-8 text as the name of a file, whatever the locale says file names are."""
+    """Return a UTF-8 text as the name of a file, whatever the encoding of the locale."""
     return key if key.isascii() else os.fsdecode(key.encode("utf-8", "surrogatepass"))
 
 
 def _left_by_tools(name: str) -> bool:
-    """Hidden files, AppleDouble companions (``._x``), thumbnails, notebook checkpoints, ..."""
+    """Return True for hidden files, AppleDouble companions (``._x``), thumbnails and the like."""
     return name.startswith(".") or name.lower() in _LEFT_BY_TOOLS

@@ -78,7 +78,7 @@ def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
 
 
 def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
-    """The folders that mean something in a layout, by what they mean."""
+    """Return the folders with a meaning in a layout, by that meaning."""
     sources: dict[Source, Path] = {}
     for folder in folders:
         source = _SOURCES.get(folder.name.lower())
@@ -175,7 +175,7 @@ def _read_classes(
 
 
 def _class_of(folder: Path) -> str:
-    """The class of a folder: two folders of one name in two Unicode forms are one class."""
+    """Return the class of a folder: names in different Unicode forms are one class."""
     return class_name(display_text(folder.name))
 
 

@@ -41,15 +41,15 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -
     ``label`` or ``labels``.
 
     Args:
-        metadata: the files, in `top` or in folders of it.
-        top: what keys are relative to, and what no path leaves.
-        rows: takes the images.
+        metadata: The files, in `top` or in folders of it.
+        top: What keys are relative to, and what no path leaves.
+        rows: Takes the images.
 
     Returns:
         The classes, sorted as text.
 
     Raises:
-        DataError: as `manifests.read_manifest`.
+        DataError: As `manifests.read_manifest`.
     """
     bad = RowErrors(display_path(top))
 
@@ -74,15 +74,15 @@ def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[
     the schema calls a ``ClassLabel``; its names are the schema's.
 
     Args:
-        files: the files.
-        top: what keys are relative to, and what no path leaves.
-        rows: takes the images.
+        files: The files.
+        top: What keys are relative to, and what no path leaves.
+        rows: Takes the images.
 
     Returns:
         The classes, sorted as text.
 
     Raises:
-        DataError: pyarrow isn't installed, a file is damaged or lacks a column of images, or as
+        DataError: Pyarrow isn't installed, a file is damaged or lacks a column of images, or as
             `manifests.fill`.
     """
     bad = RowErrors(display_path(top), "row")
@@ -135,7 +135,7 @@ def _named(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _label_column(schema: Any) -> tuple[str, list[str]]:
-    """Name of the column of labels, empty for none, and the names of its numbers."""
+    """Return the name of the column of labels, empty for none, and the names of its numbers."""
     metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
         features = json.loads(metadata).get("info", {}).get("features", {})

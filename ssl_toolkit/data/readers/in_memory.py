@@ -74,7 +74,7 @@ class _Part:
         return len(self.images)
 
     def items(self) -> Iterator[tuple[ImageInput, str]]:
-        """Images and labels, one at a time."""
+        """Yield images and labels, one at a time."""
         for place in range(len(self)):
             item, label = self.images[place], ""
             if isinstance(item, tuple):
@@ -95,16 +95,16 @@ def write_data(
     """Write images and labels into a folder, for ``data`` of a configuration.
 
     Args:
-        folder: made when missing.
-        images: see `Images`; those without a label join the unlabeled ones.
+        folder: Made when missing.
+        images: See `Images`; those without a label join the unlabeled ones.
         labels: (N,) see `label_names`; None where a data set holds pairs.
-        unlabeled: more images, without labels.
-        validation: a pair (images, labels), or a data set of pairs; likewise `test`.
-        test: never learned from.
+        unlabeled: More images, without labels.
+        validation: A pair (images, labels), or a data set of pairs; likewise `test`.
+        test: Never learned from.
 
     Raises:
-        DataError: images or labels of no known form; names the argument, shape and dtype.
-        OSError: the folder can't be written.
+        DataError: Images or labels of no known form; names the argument, shape and dtype.
+        OSError: The folder can't be written.
     """
     parts = [_part("images", "train", images, labels)]
     if unlabeled is not None:
@@ -170,7 +170,7 @@ def _are_paths(images: Sequence[Any]) -> bool:
 
 
 def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
-    """One stack of all parts, block by block, for `npz.read_npz`."""
+    """Write one stack of all parts, block by block, for `npz.read_npz`."""
     names = [label for part in parts for label in part.labels or ()]
     classes = sorted_classes(names)
     shape, of_images = parts[0].images.shape[1:], parts[0].images.ndim > 2
@@ -203,7 +203,7 @@ def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
 
 
 def _write_manifest(path: Path, parts: Sequence[_Part]) -> DataFile:
-    """A line for each path; the files stay where they are."""
+    """Write a line for each path; the files stay where they are."""
     rows = [
         (os.path.abspath(str(image)), label, part.split)
         for part in parts
@@ -219,7 +219,7 @@ def _write_manifest(path: Path, parts: Sequence[_Part]) -> DataFile:
 
 
 def _write_shards(path: Path, parts: Sequence[_Part]) -> DataFile:
-    """A tar file for each part, with each image and its label."""
+    """Write a tar file for each part, with each image and its label."""
     path.mkdir()
     names = set()
     for part in parts:
@@ -243,7 +243,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _encoded(image: Any, where: str) -> tuple[bytes, str]:
-    """The bytes of an image file without loss, and its suffix."""
+    """Return the bytes of an image file without loss, and its suffix."""
     try:
         if isinstance(image, str | os.PathLike):
             suffix = Path(image).suffix.lower()
@@ -267,7 +267,7 @@ def _encoded(image: Any, where: str) -> tuple[bytes, str]:
 
 
 def _digest(path: Path) -> str:
-    """Of a file, or of the files of a folder by name."""
+    """Return the digest of a file, or of the files of a folder by name."""
     whole = hashlib.sha256()
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         with file.open("rb") as content:

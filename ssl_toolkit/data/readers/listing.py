@@ -33,10 +33,10 @@ def list_images(arguments: Sequence[str]) -> Listing:
     Nothing is opened.
 
     Args:
-        arguments: paths as typed.
+        arguments: Paths as typed.
 
     Raises:
-        DataError: some don't exist, or are folders without images; one message each.
+        DataError: Some don't exist, or are folders without images; one message each.
     """
     listing = Listing([], [], [])
     faults = []

@@ -48,16 +48,16 @@ def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[st
     join as unlabeled ones.
 
     Args:
-        path: the file, UTF-8; its extension is one of `records.SUFFIXES`.
-        root: what paths are relative to; None for the manifest's folder. No path leads outside,
+        path: The file, UTF-8; its extension is one of `records.SUFFIXES`.
+        root: What paths are relative to; None for the manifest's folder. No path leads outside,
             nor does a link on it.
-        rows: takes the images.
+        rows: Takes the images.
 
     Returns:
         The classes, sorted as text: those of labeled and pool images.
 
     Raises:
-        DataError: the file can't be read, some rows are invalid (reported by line), fewer than two
+        DataError: The file can't be read, some rows are invalid (reported by line), fewer than two
             classes carry labels, or none of the images exists.
     """
     bad = RowErrors(display_path(path))
@@ -71,13 +71,13 @@ def fill_from_files(
     """Add records of image files to the table; see `read_manifest`.
 
     Args:
-        found: the records.
-        root: what paths are relative to.
-        bad: takes what is wrong with them.
-        rows: takes the images; empty so far.
+        found: The records.
+        root: What paths are relative to.
+        bad: Takes what is wrong with them.
+        rows: Takes the images; empty so far.
 
     Raises:
-        DataError: as `read_manifest`.
+        DataError: As `read_manifest`.
     """
     base = os.path.abspath(root)
     classes = fill(found, base, bad, rows, Links(base))
@@ -104,17 +104,17 @@ def fill(
     """Add records to the table, all but where the images are.
 
     Args:
-        found: the records.
-        base: the absolute folder that their paths must not leave.
-        bad: takes what is wrong with them.
-        rows: takes keys, labels and parts, in the order of the records; empty of these so far.
-        links: where the paths are files: refuses those that lead out of `base` all the same.
+        found: The records.
+        base: The absolute folder that their paths must not leave.
+        bad: Takes what is wrong with them.
+        rows: Takes keys, labels and parts, in the order of the records; empty of these so far.
+        links: Where the paths are files: refuses those that lead out of `base` all the same.
 
     Returns:
         The classes.
 
     Raises:
-        DataError: some records are wrong, or fewer than two classes carry labels.
+        DataError: Some records are wrong, or fewer than two classes carry labels.
     """
     keys = rows.keys
     lines = array("q")
@@ -189,7 +189,7 @@ def _classes(
     bad: RowErrors,
     notes: list[str],
 ) -> tuple[str, ...]:
-    """The classes of labeled and pool images; what else is named is a fault or a note."""
+    """Return the classes of labeled and pool images; any other class is an error or a note."""
     learned = {
         number
         for number, part in zip(numbers, parts, strict=True)

@@ -42,7 +42,7 @@ class _Group:
 
 
 def feature_length(path: Path) -> int:
-    """The length of the features in a file, by its headers alone; 0 where that can't be read."""
+    """Return the length of the features in a file, by its headers alone; 0 if unreadable."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(n for n in archive.namelist() if n.endswith("features.npy"))
@@ -61,7 +61,7 @@ def read_npz(path: Path) -> ImageTable:
     was stored without compression is mapped, not read.
 
     Raises:
-        DataError: the file can't be read, or an array is missing or of another shape.
+        DataError: The file can't be read, or an array is missing or of another shape.
     """
     where = display_path(path)
     try:
@@ -106,7 +106,7 @@ def _group(
     classes: tuple[str, ...] | None,
     where: str,
 ) -> _Group:
-    """One array with its labels and parts; images without a label join the unlabeled ones."""
+    """Return one array with its labels and parts; images without a label become unlabeled ones."""
     values = arrays[name]
     count = len(values) if values.ndim else 0
     if not count:
@@ -172,10 +172,10 @@ def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -
 
 
 def checked_stack(images: Array, where: str) -> Array:
-    """A stack of images as (N, H, W) or (N, H, W, 3).
+    """Return a stack of images as (N, H, W) or (N, H, W, 3).
 
     Raises:
-        DataError: another shape or dtype; names where they are from.
+        DataError: Another shape or dtype; names where they are from.
     """
     found = f"{tuple(images.shape)} {images.dtype}"
     channels = images.shape[3] if images.ndim == 4 else 1
@@ -193,7 +193,7 @@ def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
     """Convert the result of `checked_stack` to uint8; floats in [0, 1] are rounded.
 
     Raises:
-        DataError: as `checked_stack`, or floats are outside [0, 1].
+        DataError: As `checked_stack`, or floats are outside [0, 1].
     """
     images = checked_stack(images, where)
     if images.dtype == np.uint8:
@@ -211,7 +211,7 @@ def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
 
 
 def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
-    """An array of the file; mapped where it is stored as it is."""
+    """Return an array of the file; memory-mapped if it is stored uncompressed."""
     info = archive.getinfo(member)
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)

@@ -53,7 +53,7 @@ class RowErrors:
         """Do nothing when all rows are right.
 
         Raises:
-            DataError: there are faults; the first ones by line, then how many more.
+            DataError: There are faults; the first ones by line, then how many more.
         """
         if self.count > MOST_FAULTS:
             self.messages.append(
@@ -64,16 +64,16 @@ class RowErrors:
 
 
 def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterator[Record]:
-    """The rows of a manifest of any kind.
+    """Yield the rows of a manifest of any kind.
 
     Args:
-        path: the file.
-        bad: takes the rows that can't be read.
-        column: the one that holds the path.
-        notes: takes a line on columns that were ignored.
+        path: The file.
+        bad: Takes the rows that can't be read.
+        column: The one that holds the path.
+        notes: Takes a line on columns that were ignored.
 
     Raises:
-        DataError: the file is missing, not UTF-8, or has no such column.
+        DataError: The file is missing, not UTF-8, or has no such column.
     """
     suffix = path.suffix.lower()
     try:
@@ -96,10 +96,10 @@ def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterat
 
 
 def bounded_lines(file: TextIO, where: str) -> Iterator[str]:
-    """The lines of a file.
+    """Yield the lines of a file.
 
     Raises:
-        DataError: one is longer than `LINE_LENGTH`.
+        DataError: One is longer than `LINE_LENGTH`.
     """
     number = 0
     while line := file.readline(LINE_LENGTH):

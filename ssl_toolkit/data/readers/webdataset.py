@@ -56,7 +56,7 @@ class Sample:
 
     @property
     def label(self) -> str:
-        """Of the suffix that is believed first, as text; empty for none."""
+        """The label of the first suffix that has one, as text; empty for none."""
         return next((self.labels[end] for end in LABEL_SUFFIXES if self.labels.get(end)), "")
 
 
@@ -67,15 +67,15 @@ def read_shards(shards: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[
     with a split's (``train-000.tar``) belongs to it; others are the pool.
 
     Args:
-        shards: uncompressed tar files.
-        top: what keys are relative to.
-        rows: takes the images.
+        shards: Uncompressed tar files.
+        top: What keys are relative to.
+        rows: Takes the images.
 
     Returns:
         The classes, the labels as text, sorted.
 
     Raises:
-        DataError: a shard can't be read or leads outside, a label is none, or fewer than two
+        DataError: A shard can't be read or leads outside, a label is none, or fewer than two
             classes carry labels.
     """
     bad = RowErrors(display_path(top), "sample")
@@ -159,7 +159,7 @@ def _scan(shard: Path) -> Index:
     """Return the samples of a tar file; reads headers and labels, no image.
 
     Raises:
-        DataError: it can't be read, a label is none, or a name leads outside.
+        DataError: It can't be read, a label is none, or a name leads outside.
     """
     samples: dict[str, Sample] = {}
     unused: list[str] = []
@@ -204,7 +204,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def compressed(shards: Sequence[Path]) -> DataError:
-    """The error for compressed shards; names the way out."""
+    """Return the error for compressed shards, with the way out."""
     names = summarize([display_path(shard) for shard in shards])
     return DataError(
         f"can't read the shard {names}: compressed. Images are read from their position in a "

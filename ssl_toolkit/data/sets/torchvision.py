@@ -100,7 +100,7 @@ class TorchvisionSet(Dataset):
     """A classification set of torchvision, read from the disk.
 
     Args:
-        name: the name of its class in ``torchvision.datasets``, with or without `PREFIX`.
+        name: The name of its class in ``torchvision.datasets``, with or without `PREFIX`.
 
     Raises:
         PluginError: The name is not in `SETS`; names near ones.
@@ -128,7 +128,7 @@ class TorchvisionSet(Dataset):
         The keys of these are their paths in the folder, after the name of the set and the part.
 
         Raises:
-            DataError: as `Dataset.load`; a package is missing; or images carry no labels.
+            DataError: As `Dataset.load`; a package is missing; or images carry no labels.
         """
         import torchvision.datasets
 
@@ -203,7 +203,7 @@ def _file_table(
     files: Mapping[Part, Sequence[tuple[str, int]] | None],
     labels: Mapping[Part, NDArray[np.int64]],
 ) -> ImageTable:
-    """A table of files, in each part in the order of the keys: torchvision's may be the disk's."""
+    """Return a table of files, each part by key: torchvision's order may be the disk's."""
     rows = []
     for part, own in labels.items():
         paths = [path for path, _ in files[part] or ()]
@@ -247,7 +247,7 @@ def _labels(source: Any, files: Sequence[tuple[str, int]] | None) -> NDArray[np.
 
 
 def _classes(source: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
-    """Names of the classes; numbers where torchvision has no names, or not as many."""
+    """Return the names of the classes; numbers if torchvision has no names, or too few."""
     kept = ("classes", "categories", "all_categories", "class_to_idx")
     names: Any = next((getattr(source, name) for name in kept if getattr(source, name, None)), [])
     count = int(labels.max()) + 1

@@ -47,7 +47,7 @@ class Content:
 
 
 def content_of(table: ImageTable, split: Split) -> Content:
-    """The content of a split's images.
+    """Return the content of a split's images.
 
     Of files it is what the cache has read, which is what a run trains on; files that no cache
     knows are read.
@@ -62,10 +62,10 @@ def content_of(table: ImageTable, split: Split) -> Content:
 
 
 def parsed_entries(lines: Sequence[str]) -> Entries:
-    """The entries that `Content.lines` wrote.
+    """Parse the entries of `Content.lines`.
 
     Raises:
-        ValueError: a line is no entry.
+        ValueError: A line is no entry.
     """
     found = b"".join(bytes.fromhex(line) for line in lines)
     return np.frombuffer(found, np.uint8).reshape(len(lines), ENTRY_BYTES)
@@ -126,7 +126,7 @@ def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
 
 
 def compare_rows(was: Split, now: Split) -> Changes:
-    """Which images came to the parts of a split and which left, rows of the same table."""
+    """Count the images that came to the parts of a split and left them, rows of the same table."""
     changes = Changes()
     for part in (*NAMED, "unlabeled"):
         rows, others = getattr(was, part), getattr(now, part)

@@ -58,17 +58,17 @@ def draw_split(
     unlabeled. Images that the table names as labeled but that were not chosen are in no part.
 
     Args:
-        table: the images.
-        seed: seed of the run; nothing else random is used.
-        labels_per_class: labeled images in every class, at least 1; None for all with a label.
-        num_labels: labeled images in all, exactly, in proportion to the classes and at least
+        table: The images.
+        seed: Seed of the run; nothing else random is used.
+        labels_per_class: Labeled images in every class, at least 1; None for all with a label.
+        num_labels: Labeled images in all, exactly, in proportion to the classes and at least
             one in each; not together with `labels_per_class`.
-        val_fraction: share of each class's images with a label that are not test, in [0, 1);
+        val_fraction: Share of each class's images with a label that are not test, in [0, 1);
             at least one where that is possible. They are taken from those not chosen as labeled;
             when all with a label were chosen, from these, leaving at least one in each class.
-        test_fraction: share of each class's pool images with a label, in [0, 1), at least one
+        test_fraction: Share of each class's pool images with a label, in [0, 1), at least one
             and leaving at least one.
-        labeled_in_pool: whether labeled images are also unlabeled ones. True adds those that
+        labeled_in_pool: True if labeled images are also unlabeled ones. True adds those that
             come from the pool; False also removes byte-identical ones from a named unlabeled
             part; None adds and removes nothing.
         chosen: (n,) rows that are the labeled ones, named or pool images with a label; at
@@ -167,10 +167,10 @@ def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
 
 
 def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
-    """Those of `rows` whose bytes equal those of one of `others`, by `ImageTable.digest`.
+    """Return those of `rows` whose bytes equal those of one of `others`, by `ImageTable.digest`.
 
     Raises:
-        DataError: both are given but the table has no digest.
+        DataError: Both are given but the table has no digest.
     """
     if len(rows) == 0 or len(others) == 0:
         return _array([])
@@ -188,8 +188,8 @@ def proportional(sizes: Sequence[int], total: int) -> list[int]:
     By largest remainder; of equal remainders the first class wins.
 
     Args:
-        sizes: numbers >= 1.
-        total: between the number of sizes and their sum.
+        sizes: Numbers >= 1.
+        total: Between the number of sizes and their sum.
     """
     quotas = [total * size / sum(sizes) for size in sizes]
     counts = [max(1, int(quota)) for quota in quotas]
@@ -238,7 +238,7 @@ def _check_request(
 def _label_counts(
     names: Sequence[str], sizes: list[int], labels_per_class: int | None, num_labels: int | None
 ) -> list[int]:
-    """How many labeled images each class gets."""
+    """Return the number of labeled images of each class."""
     if empty := [name for name, size in zip(names, sizes, strict=True) if size == 0]:
         raise DataError([f"class {name!r} has no image with a label" for name in empty])
     if labels_per_class is not None:
@@ -283,12 +283,12 @@ def _describe(names: Sequence[str], counts: Iterable[int]) -> str:
 
 
 def _share(fraction: float, size: int) -> int:
-    """The share of a class, to the nearest whole image (a half rounds up), at least 1."""
+    """Return the share of a class, to the nearest whole image (a half rounds up), at least 1."""
     return max(1, int(fraction * size + 0.5))
 
 
 def _fronts(groups: Sequence[Rows], counts: Sequence[int]) -> Rows:
-    """The first rows of each group, ascending."""
+    """Return the first rows of each group, ascending."""
     picked = [group[: max(count, 0)] for group, count in zip(groups, counts, strict=True)]
     return np.sort(np.concatenate(picked))
 

@@ -76,7 +76,7 @@ class Leaks:
         )
 
     def warning(self) -> str:
-        """All of it in one line."""
+        """Describe all groups in one line."""
         sentences = []
         for held, others in (
             ("test", ("labeled", "unlabeled", "pool", "validation")),
@@ -113,13 +113,13 @@ class Leaks:
 
 
 def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
-    """Byte-identical images in the test or validation and elsewhere, or under two labels.
+    """Find byte-identical images in test or validation and elsewhere, or with different labels.
 
     Labeled images in the unlabeled pool are none. Labels that training doesn't see count for
     the two labels: the data says both.
 
     Args:
-        table: the images.
+        table: The images.
         parts: (N,) the part of each row, empty for rows that are not used.
     """
     if table.digest is None:
@@ -136,7 +136,7 @@ def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
 
 
 def same_images(table: ImageTable, rows: Rows) -> list[Rows]:
-    """Groups of two and more byte-identical images among `rows`, by `ImageTable.digest`.
+    """Return groups of byte-identical images among `rows`, by `ImageTable.digest`.
 
     None where the table has no digests. Rows of a group ascend, groups go by their first row.
     """
@@ -146,7 +146,7 @@ def same_images(table: ImageTable, rows: Rows) -> list[Rows]:
 
 
 def split_parts(table: ImageTable, split: Split) -> NDArray[np.str_]:
-    """(N,) the part of every row; a labeled image that is in the pool too is labeled."""
+    """Return the part of every row, (N,); a labeled image that is also in the pool is labeled."""
     parts = np.full(len(table.keys), "", dtype="U10")
     for part in ("unlabeled", "labeled", "validation", "test"):
         parts[getattr(split, part)] = part
@@ -154,7 +154,7 @@ def split_parts(table: ImageTable, split: Split) -> NDArray[np.str_]:
 
 
 def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
-    """Groups of images with the same eight bytes of their digests, rows ascending."""
+    """Yield groups of images whose digests start with the same eight bytes, rows ascending."""
     assert table.digest is not None
     files = files_of(table)
     if files is None:
@@ -171,7 +171,7 @@ def _alike(table: ImageTable, rows: Rows) -> Iterator[Rows]:
 
 
 def _identical(table: ImageTable, groups: Iterable[Rows]) -> Iterator[Rows]:
-    """The parts of each group whose whole digests are equal, where these are two images."""
+    """Yield the subsets of each group with equal digests, of two or more images."""
     assert table.digest is not None
     for group in groups:
         by_digest: dict[str, list[int]] = {}
@@ -181,10 +181,10 @@ def _identical(table: ImageTable, groups: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Leaks]:
-    """The split without `Leaks.rows_to_drop`, which a note counts; and the leaks as dropped ones.
+    """Remove `Leaks.rows_to_drop` from a split, with a note, and mark the leaks as dropped.
 
     Raises:
-        DataError: a class is left without labeled images.
+        DataError: A class is left without labeled images.
     """
     rows_to_drop = leaks.rows_to_drop
     if not len(rows_to_drop):

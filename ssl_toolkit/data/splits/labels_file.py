@@ -22,23 +22,23 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[ImageTable, Rows]:
-    """The images that a file says are labeled; all others of the pool lose their label's use.
+    """Choose the labeled images by a file; the labels of all others of the pool are not used.
 
     A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and optionally ``label``: rows
     whose label is empty are not labeled, and without any label the data's own are taken. Any
     other file has a path per line. Paths are keys of the table, or lead to files below `base`.
 
     Args:
-        table: the images.
-        given: the file.
-        base: the data folder, None where there is none.
+        table: The images.
+        given: The file.
+        base: The data folder, None where there is none.
 
     Returns:
         The table, in which labeled images that were not chosen are pool ones, and chosen
         unlabeled ones are pool ones with the label of the file; and the rows chosen, ascending.
 
     Raises:
-        DataError: the file can't be read, or rows are invalid, reported by line: unknown images,
+        DataError: The file can't be read, or rows are invalid, reported by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
     chosen, labels_of_file = _read(table, Path(given), base)
@@ -57,7 +57,7 @@ def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
 
 
 def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
-    """Rows of the table, and the labels that the file gives to rows without one."""
+    """Return rows of the table, and the labels of the file for rows without one."""
     bad = RowErrors(display_path(path))
     found = list(_lines(path, bad))
     labeled = any(label for _, _, label, _ in found)
@@ -111,7 +111,7 @@ def _lines(path: Path, bad: RowErrors) -> list[Record]:
 
 
 def _key(text: str, base: Path | None) -> str:
-    """A path that isn't written as a key, as one."""
+    """Return the key of a path that isn't written as one."""
     if base is None:
         return os.path.normpath(text)
     top = os.path.abspath(base)

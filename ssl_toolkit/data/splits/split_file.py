@@ -48,11 +48,11 @@ class StoredSplit:
         """Refuse images that are not those that the split was written with.
 
         Args:
-            table: the one that the split was read for.
-            way_out: what the user can do.
+            table: The one that the split was read for.
+            way_out: What the user can do.
 
         Raises:
-            DataError: one line with how many images of which part differ.
+            DataError: One line with how many images of which part differ.
         """
         now = content_of(table, self.split)
         changes = compare_contents(self.content, now, len(self.split.unlabeled))
@@ -61,19 +61,19 @@ class StoredSplit:
 
 
 def data_changed(path: Path, changes: Changes, way_out: str = NEW_RUN) -> DataError:
-    """The error for images that are not those of a split file."""
+    """Return the error for images that are not those of a split file."""
     return DataError(
         f"the data changed since {display_path(path)} was written: {changes.description}; {way_out}"
     )
 
 
 def split_hash(table: ImageTable, split: Split, content: Content | None = None) -> str:
-    """SHA-256, in hexadecimal, over the classes, and the keys and the content of each part.
+    """Return the SHA-256, in hexadecimal, over classes, keys and content of each part.
 
     Args:
-        table: the images.
-        split: of the table; the order within a part counts.
-        content: of the split; None to look at the images.
+        table: The images.
+        split: Of the table; the order within a part counts.
+        content: Of the split; None to look at the images.
     """
     return _hash(_fields(table, split, content or content_of(table, split)))
 
@@ -82,13 +82,13 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
     """Write a split with its hash, whole or not at all.
 
     Args:
-        path: the file.
-        table: the images.
-        split: of the table.
-        content: of the split; None to look at the images.
+        path: The file.
+        table: The images.
+        split: Of the table.
+        content: Of the split; None to look at the images.
 
     Raises:
-        OSError: it can't be written.
+        OSError: It can't be written.
     """
     content = content or content_of(table, split)
     digest = _hash(_fields(table, split, content))
@@ -117,7 +117,7 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     `StoredSplit.check` compares their content: some may not be read yet.
 
     Raises:
-        DataError: no such file or no split file; other classes; images that the data doesn't
+        DataError: No such file or no split file; other classes; images that the data doesn't
             have, that are twice in a part, that are labeled without a label, or that are test
             or validation ones and in another part too; or contents that don't match the hash.
     """
@@ -168,10 +168,10 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
 
 
 def read_hash(path: Path) -> str:
-    """The hash of a split file, once its contents were found to match it; needs no images.
+    """Return the hash of a split file after checking its content; needs no images.
 
     Raises:
-        DataError: no such file or no split file, or it was changed.
+        DataError: No such file or no split file, or it was changed.
     """
     content = _parse(path)
     digest: str = content.pop("hash")
@@ -181,7 +181,7 @@ def read_hash(path: Path) -> str:
 
 
 def compare_files(path: Path, other: Path) -> str:
-    """How two split files differ in images, one sentence; needs no images.
+    """Describe how the images of two split files differ, in one sentence; needs no images.
 
     Empty where they don't, or where one of them can't be read.
     """
@@ -257,7 +257,7 @@ def _keys(table: ImageTable, rows: Rows) -> list[str]:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    """The contents without the version, all of the right types."""
+    """Return the content without the version, with all types checked."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
