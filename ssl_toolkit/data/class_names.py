@@ -34,10 +34,10 @@ def unguarded(cell: str) -> str:
 
 def _guard(text: str) -> str:
     """Return a text's prefix; two apostrophes for spaces: `'s-Hertogenbosch` may have some."""
-    bare = text.lstrip("'")  # apostrophes of its own change nothing, so each adds to them
-    if bare != bare.strip():
+    text_only = text.lstrip("'")  # apostrophes of its own change nothing, so each adds to them
+    if text_only != text_only.strip():
         return "''"
-    return "'" if bare and (bare[0] in _FORMULA or bare.lower() in UNLABELED) else ""
+    return "'" if text_only and (text_only[0] in _FORMULA or text_only.lower() in UNLABELED) else ""
 
 
 def class_of(cell: str) -> str:

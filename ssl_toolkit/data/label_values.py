@@ -65,12 +65,12 @@ def label_text(value: Any) -> str | None:
 
 def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
     """Return the classes among names of labels, sorted by number if all are, else by text."""
-    found = {*names} - {""}
-    by_number = all(map(_NUMBER.fullmatch, found))
-    return tuple(sorted(found, key=lambda name: (int(name) if by_number else 0, name)))
+    classes = {*names} - {""}
+    by_number = all(map(_NUMBER.fullmatch, classes))
+    return tuple(sorted(classes, key=lambda name: (int(name) if by_number else 0, name)))
 
 
 def label_numbers(names: Iterable[str], classes: Sequence[str]) -> NDArray[np.int64]:
     """Return the index of each name in `classes`, which has all of them; -1 for none."""
-    places = {name: place for place, name in enumerate(classes)} | {"": -1}
-    return np.array([places[name] for name in names], dtype=np.int64)
+    indices = {name: i for i, name in enumerate(classes)} | {"": -1}
+    return np.array([indices[name] for name in names], dtype=np.int64)

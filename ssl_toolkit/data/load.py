@@ -169,8 +169,8 @@ def _packed_files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str
     metadata = {key: file for key, file in files.items() if is_metadata(file)}
     if has_classes:
         return {}, {}, metadata
-    if packed := [file for file in files.values() if is_compressed(file)]:
-        raise compressed(packed)
+    if compressed_files := [file for file in files.values() if is_compressed(file)]:
+        raise compressed(compressed_files)
     shards, tables = (
         {key: file for key, file in files.items() if file.suffix.lower() == suffix}
         for suffix in (".tar", ".parquet")
@@ -226,22 +226,22 @@ def named_dataset(name: str | None) -> Dataset:
     name = name or default_plugins.DATASET
     if name.startswith(PREFIX):
         return TorchvisionSet(name)
-    made: Dataset = registry.load("datasets", name)()
-    return made
+    dataset: Dataset = registry.load("datasets", name)()
+    return dataset
 
 
 def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
     """Return the table with its classes in this order."""
     classes = [*map(class_name, classes)]
     missing = sorted(set(table.classes) - set(classes))
-    foreign = sorted(set(classes) - set(table.classes))
-    if missing or foreign or len(classes) != len(table.classes):
+    unknown = sorted(set(classes) - set(table.classes))
+    if missing or unknown or len(classes) != len(table.classes):
         raise DataError(
             f"classes: the data has {summarize(table.classes)}; the list given lacks "
-            f"{summarize(missing) or 'none'} and adds {summarize(foreign) or 'none'}"
+            f"{summarize(missing) or 'none'} and adds {summarize(unknown) or 'none'}"
         )
-    place = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
-    labels = np.where(table.labels >= 0, place[table.labels], -1).astype(np.int64)
+    index = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
+    labels = np.where(table.labels >= 0, index[table.labels], -1).astype(np.int64)
     return replace(table, classes=tuple(classes), labels=labels)
 
 

@@ -94,17 +94,17 @@ def index_of(texts: Sequence[str], wanted: Sequence[str]) -> NDArray[np.int64]:
     hashes = np.fromiter(map(hash, texts), dtype=np.int64)
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
-    sought = np.fromiter(map(hash, wanted), dtype=np.int64)
-    starts = np.searchsorted(hashes, sought, side="left")
-    ends = np.searchsorted(hashes, sought, side="right")
-    found = np.full(len(wanted), -1, dtype=np.int64)
-    known = ends > starts
-    found[known] = order[starts[known]]
-    for i, (text, row) in enumerate(zip(wanted, found.tolist(), strict=True)):
+    wanted_hashes = np.fromiter(map(hash, wanted), dtype=np.int64)
+    starts = np.searchsorted(hashes, wanted_hashes, side="left")
+    ends = np.searchsorted(hashes, wanted_hashes, side="right")
+    indices = np.full(len(wanted), -1, dtype=np.int64)
+    exists = ends > starts
+    indices[exists] = order[starts[exists]]
+    for i, (text, row) in enumerate(zip(wanted, indices.tolist(), strict=True)):
         if row >= 0 and texts[row] != text:  # hashes collide
-            alike = order[starts[i] : ends[i]].tolist()
-            found[i] = next((one for one in alike if texts[one] == text), -1)
-    return found
+            candidates = order[starts[i] : ends[i]].tolist()
+            indices[i] = next((one for one in candidates if texts[one] == text), -1)
+    return indices
 
 
 def may_have_duplicates(texts: Iterable[str]) -> bool:

@@ -103,10 +103,10 @@ def open_cache(
 
     def decode(write: Callable[[str, NDArray[Any]], object]) -> dict[int, str]:
         faults: dict[int, str] = {}
-        for block, found in _blocks(paths, size, workers, progress, fit):
+        for block, new_faults in _blocks(paths, size, workers, progress, fit):
             for name, column in block.items():
                 write(name, column)
-            faults |= found
+            faults |= new_faults
         return faults
 
     warning = ""

@@ -89,12 +89,12 @@ class ImageFiles(Sequence[str]):
         Those that are scaled to the image size: the shorter ones, of padded images the longer ones.
         """
         side = max if self.fit == "pad" else min
-        found = []
+        sides = []
         with pillow_muted():
             for row in range(0, len(self), max(1, len(self) // most)):
                 with contextlib.suppress(Unreadable), opened_image(Path(self[row])) as image:
-                    found.append(side(image.size))
-        return found
+                    sides.append(side(image.size))
+        return sides
 
     def open(self, size: int, progress: Progress | None = None) -> dict[int, str]:
         """Decode the images at a size if there is no cache of it yet (`open_cache`).
@@ -193,32 +193,32 @@ class ImageFiles(Sequence[str]):
 
     def digests(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return (n, 32) SHA-256 of the files, from a cache if it has them; zeros if unreadable."""
-        found = np.zeros((len(rows), 32), np.uint8)
+        digests = np.zeros((len(rows), 32), np.uint8)
         cached = np.zeros(len(rows), dtype=bool)
         for cache in [*self._caches.values()][:1]:
             cached = self._is_readable(rows, cache)
-            found[cached] = self._cached_digests(rows[cached], cache)
+            digests[cached] = self._cached_digests(rows[cached], cache)
         for i in np.flatnonzero(~cached).tolist():
             with contextlib.suppress(OSError):
-                found[i] = np.frombuffer(bytes.fromhex(self.digest(int(rows[i]))), np.uint8)
-        return found
+                digests[i] = np.frombuffer(bytes.fromhex(self.digest(int(rows[i]))), np.uint8)
+        return digests
 
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return offset and length of each row's image in its shard, (n, 2); open no file.
 
         An image that is a file of its own has offset 0; a missing one, length -1.
         """
-        found = np.zeros((len(rows), 2), np.int64)
+        positions = np.zeros((len(rows), 2), np.int64)
         for i, row in enumerate(rows.tolist()):
             path = self[row]
             if member := tar_member(path):
-                found[i] = member[1:]
+                positions[i] = member[1:]
                 continue
             try:
-                found[i, 1] = os.stat(path).st_size
+                positions[i, 1] = os.stat(path).st_size
             except OSError:
-                found[i, 1] = -1
-        return found
+                positions[i, 1] = -1
+        return positions
 
     def _cached_paths(self) -> Sequence[str]:
         return ImageFiles(self._cached_names, self._base)
@@ -294,15 +294,15 @@ def verify(
     if not skip_bad:
         raise unreadable(files, faults)
     good = np.delete(np.arange(len(files)), sorted(faults))
-    learned = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
     before, left = (
         np.bincount(table.labels[rows], minlength=len(table.classes))
-        for rows in (np.flatnonzero(learned), good[learned[good]])
+        for rows in (np.flatnonzero(labeled), good[labeled[good]])
     )
     if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
         messages = []
         for label in empty:
-            row = next(row for row in sorted(faults) if learned[row] and table.labels[row] == label)
+            row = next(row for row in sorted(faults) if labeled[row] and table.labels[row] == label)
             messages.append(
                 f"class {table.classes[label]!r} has no readable image with a label, but "
                 f"{before[label]} unreadable ones, the first {table.keys[row]}: {faults[row]}"

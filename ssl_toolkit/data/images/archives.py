@@ -110,7 +110,7 @@ class ParquetImages:
         self.image = next((field.name for field in self.schema if _is_image(field.type)), "")
         """Name of the column with the images, empty where there is none."""
         metadata = self._file.metadata
-        groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(group.num_rows for group in groups)]
         self._bytes = f"{self.image}.bytes"
         self._group = -1
@@ -142,12 +142,12 @@ class ParquetImages:
         """
         with self._lock:  # a reader is not for two threads at once
             cell = self._cell(row)
-            found = None if cell is None else cell["bytes"].as_py()
-        if found is None:
+            content = None if cell is None else cell["bytes"].as_py()
+        if content is None:
             raise OSError("the row holds no image, at most a path")
-        if len(found) > MOST_BYTES:
-            raise OSError(too_long(len(found)))
-        return bytes(found)
+        if len(content) > MOST_BYTES:
+            raise OSError(too_long(len(content)))
+        return bytes(content)
 
     def check(self, column: str) -> None:
         """Refuse a column that unpacks to more than memory should hold, by the file's metadata.
@@ -156,11 +156,11 @@ class ParquetImages:
             OSError: With the way out.
         """
         for group in range(len(self._starts) - 1):
-            size, packed = self._sizes(group, column)
-            if size > MOST_BYTES or (size > _LEAST_PACKED and size > _MOST_PACKED * packed):
+            size, compressed = self._sizes(group, column)
+            if size > MOST_BYTES or (size > _LEAST_PACKED and size > _MOST_PACKED * compressed):
                 raise OSError(
                     f"row group {group} unpacks to {size / 1e6:,.0f} MB of {column!r}, from "
-                    f"{packed / 1e6:,.1f} MB in the file, which is more than memory should hold; "
+                    f"{compressed / 1e6:,.1f} MB in the file, which is too much for the memory; "
                     "write it with smaller cells, or fewer rows in a row group"
                 )
 
@@ -183,21 +183,21 @@ class ParquetImages:
         """Yield batches of a column in a row group, of so few rows that all could be long."""
         size = max(1, self._sizes(group, column)[0])
         rows = max(1, min(2**16, _BATCH_BYTES // size))
-        found: Iterator[Any] = self._file.iter_batches(rows, row_groups=[group], columns=[column])
-        return found
+        batches: Iterator[Any] = self._file.iter_batches(rows, row_groups=[group], columns=[column])
+        return batches
 
     def _sizes(self, group: int, column: str) -> tuple[int, int]:
         """Return the bytes of a column in a row group: uncompressed, and in the file."""
         metadata = self._file.metadata.row_group(group)
-        chunks = [metadata.column(at) for at in range(metadata.num_columns)]
-        of = [
+        chunks = [metadata.column(i) for i in range(metadata.num_columns)]
+        chunks_of_column = [
             c
             for c in chunks
             if c.path_in_schema == column or c.path_in_schema.startswith(f"{column}.")
         ]
         return (
-            sum(chunk.total_uncompressed_size for chunk in of),
-            sum(chunk.total_compressed_size for chunk in of),
+            sum(chunk.total_uncompressed_size for chunk in chunks_of_column),
+            sum(chunk.total_compressed_size for chunk in chunks_of_column),
         )
 
 
@@ -223,5 +223,5 @@ def import_parquet() -> Any:
 
 
 def _is_image(kind: Any) -> bool:
-    names = [kind.field(place).name for place in range(kind.num_fields)]
+    names = [kind.field(i).name for i in range(kind.num_fields)]
     return str(kind).startswith("struct<") and {"bytes", "path"} <= set(names)

@@ -115,7 +115,7 @@ def decode(image: Image.Image) -> Image.Image:
     if file is not None:
         if image.format in ("JPEG", "MPO") and image.mode in _COLORS:
             return _decode_jpeg(image, file)
-        at = file.seek(0, io.SEEK_CUR)
+        position = file.seek(0, io.SEEK_CUR)
         if image.format == "PNG":  # Pillow doesn't compare the checksums of pixels
             file.seek(8)
             PngImagePlugin.ChunkStream(file).verify()
@@ -123,7 +123,7 @@ def decode(image: Image.Image) -> Image.Image:
             _check_strips(image, file)
         elif image.format in ("WEBP", "AVIF"):
             _check_tail(image, file)
-        file.seek(at)
+        file.seek(position)
     image.load()
     return image
 
@@ -177,13 +177,13 @@ def _decode_jpeg(image: Image.Image, file: Any) -> Image.Image:
 
 def _without_notes(content: bytes) -> bytes:
     """Return a JPEG without the segments for applications, and without comments."""
-    kept, at = [content[:2]], 2
-    while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != b"\xda":
-        end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-        if content[at + 1] != 0xFE and content[at + 1] & 0xF0 != 0xE0:
-            kept.append(content[at:end])
-        at = end
-    return b"".join([*kept, content[at:]])
+    segments, position = [content[:2]], 2
+    while content[position : position + 1] == b"\xff" and content[position + 1] != 0xDA:
+        end = position + 2 + int.from_bytes(content[position + 2 : position + 4], "big")
+        if content[position + 1] != 0xFE and content[position + 1] & 0xF0 != 0xE0:
+            segments.append(content[position:end])
+        position = end
+    return b"".join([*segments, content[position:]])
 
 
 # --- faults that decoders of other formats don't report -------------------------------------------
@@ -212,8 +212,8 @@ def _check_strips(image: Any, file: Any) -> None:
     compression = tags.get(_COMPRESSION, 1)
     if compression == 1:
         return
-    places, lengths = _TILES if _TILES[0] in tags else _STRIPS
-    for start, length in zip(tags.get(places, ()), tags.get(lengths, ()), strict=False):
+    offsets, lengths = _TILES if _TILES[0] in tags else _STRIPS
+    for start, length in zip(tags.get(offsets, ()), tags.get(lengths, ()), strict=False):
         tail = min(length, 64)
         file.seek(start + length - tail)
         if tail == 64 and not any(file.read(tail)):
@@ -294,12 +294,12 @@ def _in_bands(
     """Convert an image, a large one some rows at a time, so that there is no second full copy."""
     if image.width * image.height <= _BAND:
         return convert(image)
-    made = Image.new(mode, image.size)
+    converted = Image.new(mode, image.size)
     step = max(1, _BAND // image.width)
     for top in range(0, image.height, step):
         end = min(image.height, top + step)
-        made.paste(convert(image.crop((0, top, image.width, end))), (0, top))
-    return made
+        converted.paste(convert(image.crop((0, top, image.width, end))), (0, top))
+    return converted
 
 
 def damage(error: Exception) -> str:

@@ -75,13 +75,11 @@ def read_images(
     """
     images = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     faults = []
-    for place, answer in enumerate(
-        each_image(lambda path: try_image(path, size, fit), paths, workers)
-    ):
+    for i, answer in enumerate(each_image(lambda path: try_image(path, size, fit), paths, workers)):
         if isinstance(answer, str):
-            faults.append(f"can't read image {display_path(paths[place])}: {answer}")
+            faults.append(f"can't read image {display_path(paths[i])}: {answer}")
         else:
-            images[place] = answer
+            images[i] = answer
     if faults:
         raise DataError(faults)
     return images
@@ -258,9 +256,9 @@ def open_content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
         Unreadable: A broken link, or nothing that has contents.
         OSError: The file can't be read.
     """
-    packed = path if isinstance(path, bytes) else read_packed(path)
-    if packed is not None:
-        return io.BytesIO(packed)
+    content = path if isinstance(path, bytes) else read_packed(path)
+    if content is not None:
+        return io.BytesIO(content)
     assert isinstance(path, Path)
     if path.is_symlink() and not path.exists():
         raise Unreadable("broken link")

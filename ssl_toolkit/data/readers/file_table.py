@@ -55,10 +55,10 @@ def entries(folder: Path) -> list[Path]:
         DataError: The folder can't be listed.
     """
     try:
-        found = [folder / name for name in os.listdir(folder) if not _left_by_tools(name)]
+        items = [folder / name for name in os.listdir(folder) if not _left_by_tools(name)]
     except OSError as error:
         raise DataError(f"can't list the folder {display_path(folder)}: {error.strerror}") from None
-    return sorted(found, key=lambda path: display_text(path.name))
+    return sorted(items, key=lambda path: display_text(path.name))
 
 
 def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> FileTree:
@@ -129,9 +129,9 @@ def unused_notes(names: Iterable[str], why: str) -> list[str]:
         kinds.setdefault(kind_of_name(name), []).append(name)
     others = kinds.pop("", [])
     notes = [
-        f"files not used, {len(found)}, each {kind}, which isn't read; convert them to JPEG or "
-        f"PNG: {summarize(found)}"
-        for kind, found in kinds.items()
+        f"files not used, {len(files)}, each {kind}, which isn't read; convert them to JPEG or "
+        f"PNG: {summarize(files)}"
+        for kind, files in kinds.items()
     ]
     if others:
         notes.append(f"files not used, {len(others)} ({why}): {summarize(others)}")

@@ -107,12 +107,12 @@ def _read_splits(
             "use it"
         )
         pool = None
-    found: dict[Part, Path | None] = {
+    sources_of_parts: dict[Part, Path | None] = {
         main: sources["labeled" if main == "labeled" else "train"],
         "validation": validation or val,
         "test": test,
     }
-    splits = {part: folder for part, folder in found.items() if folder is not None}
+    splits = {part: folder for part, folder in sources_of_parts.items() if folder is not None}
     used = [*splits.values(), *([pool] if pool is not None else [])]
     _check_apart(used)
     rows.ignored += [display_text(folder.name) for folder in folders if folder not in used]
@@ -127,13 +127,13 @@ def _read_splits(
         if part == main:
             classes = _read_classes(top, f"{name}/", kinds, part, others, rows)
             continue
-        foreign = [item for item in kinds if _class_of(item) not in classes]
+        unknown = [item for item in kinds if _class_of(item) not in classes]
         faults += [
             f"{display_path(item)} is a class that {display_text(splits[main].name)}/ doesn't "
             f"have (it has {summarize(classes)}); add images of it there, or remove the folder"
-            for item in foreign
+            for item in unknown
         ]
-        if not foreign:
+        if not unknown:
             _read_classes(top, f"{name}/", kinds, part, others, rows, classes)
     if faults:
         raise DataError(faults)
@@ -201,9 +201,9 @@ def _check_apart(folders: Sequence[Path]) -> None:
                 )
 
 
-def _both(top: Path, one: Path, other: Path) -> DataError:
+def _both(top: Path, first: Path, other: Path) -> DataError:
     return DataError(
-        f"{display_path(top)} has both {display_text(one.name)}/ and "
+        f"{display_path(top)} has both {display_text(first.name)}/ and "
         f"{display_text(other.name)}/, which mean the "
         "same; keep one of them"
     )

@@ -53,7 +53,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -
     """
     bad = RowErrors(display_path(top))
 
-    def found() -> Iterator[Record]:
+    def rows_of_metadata() -> Iterator[Record]:
         for path in metadata:
             bad.where = display_path(path)
             home = "" if path.parent == top else f"{display_text(path.parent.name)}/"
@@ -62,7 +62,7 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -
                 yield line, key, label, split or (part_of(key) if "/" in key else "")
         bad.where = display_path(metadata[0] if len(metadata) == 1 else top)
 
-    return fill_from_files(found(), top, bad, rows)
+    return fill_from_files(rows_of_metadata(), top, bad, rows)
 
 
 def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
@@ -87,13 +87,13 @@ def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[
     """
     bad = RowErrors(display_path(top), "row")
 
-    def found() -> Iterator[Record]:
+    def rows_of_files() -> Iterator[Record]:
         for path in files:
             bad.where = display_path(path)
             yield from _rows(path, top, bad, rows)
         bad.where = display_path(files[0] if len(files) == 1 else top)
 
-    return fill(found(), os.path.abspath(top), bad, rows)
+    return fill(rows_of_files(), os.path.abspath(top), bad, rows)
 
 
 def _rows(path: Path, top: Path, bad: RowErrors, rows: TableBuilder) -> Iterator[Record]:
@@ -146,6 +146,6 @@ def _label_column(schema: Any) -> tuple[str, list[str]]:
         }
     except (ValueError, AttributeError, KeyError, TypeError):
         named = {}
-    known = [name for name in _LABELS if name in schema.names]
-    column = next((name for name in known if name in named), next(iter([*known, *named]), ""))
+    usual = [name for name in _LABELS if name in schema.names]
+    column = next((name for name in usual if name in named), next(iter([*usual, *named]), ""))
     return column, named.get(column, [])

@@ -75,12 +75,12 @@ class _Part:
 
     def items(self) -> Iterator[tuple[ImageInput, str]]:
         """Yield images and labels, one at a time."""
-        for place in range(len(self)):
-            item, label = self.images[place], ""
+        for i in range(len(self)):
+            item, label = self.images[i], ""
             if isinstance(item, tuple):
-                item, own = item
-                label = label_name(own, self.name)
-            yield item, label if self.labels is None else self.labels[place]
+                item, value = item
+                label = label_name(value, self.name)
+            yield item, label if self.labels is None else self.labels[i]
 
 
 def write_data(
@@ -110,10 +110,11 @@ def write_data(
     if unlabeled is not None:
         part = _part("unlabeled", "unlabeled", unlabeled, None)
         parts.append(replace(part, labels=[""] * len(part)))
-    for name, split, given in (("validation", "val", validation), ("test", "test", test)):
-        if given is not None:
-            pair = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-            parts.append(_part(name, split, *pair))
+    for name, split, argument in (("validation", "val", validation), ("test", "test", test)):
+        if argument is not None:
+            if not isinstance(argument, tuple) or len(argument) != 2:
+                argument = argument, None
+            parts.append(_part(name, split, *argument))
     stacks = [part.images for part in parts if isinstance(part.images, np.ndarray)]
     shapes = {stack.shape[1:] for stack in stacks}
     if len(stacks) == len(parts) and len(shapes) == 1:
@@ -268,8 +269,8 @@ def _encoded(image: Any, where: str) -> tuple[bytes, str]:
 
 def _digest(path: Path) -> str:
     """Return the digest of a file, or of the files of a folder by name."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         with file.open("rb") as content:
-            whole.update(hashlib.file_digest(content, "sha256").digest())
-    return whole.hexdigest()[:16]
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]

@@ -53,8 +53,8 @@ def list_images(arguments: Sequence[str]) -> Listing:
         tree = walk(path, "", root=real_path(path))
         start = display_text(os.path.join(typed, ""))
         if not tree.images:
-            known = [name for name in tree.unused if kind_of_name(name)]
-            reason = "; ".join(["there are no images in this folder", *unused_notes(known, "")])
+            others = [name for name in tree.unused if kind_of_name(name)]
+            reason = "; ".join(["there are no images in this folder", *unused_notes(others, "")])
             faults.append(f"{display_path(path)}: {reason}")
         listing.names.extend(start + key.removeprefix("/") for key in tree.images)
         listing.paths.extend(tree.images.values())

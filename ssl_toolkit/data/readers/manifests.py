@@ -157,8 +157,8 @@ def fill(
             f"{bad.where} has labeled images of {len(classes)} classes{only}; at least two are "
             "needed"
         )
-    known = {name: number for number, name in enumerate(classes)}
-    final = [*(known.get(name, -1) for name in names), -1]  # the last one for -1, no label
+    index_of_class = {name: number for number, name in enumerate(classes)}
+    final = [*(index_of_class.get(name, -1) for name in names), -1]  # the last one for -1, no label
     rows.labels += [final[number] for number in numbers]
     rows.parts += parts
     return classes
@@ -190,23 +190,23 @@ def _classes(
     notes: list[str],
 ) -> tuple[str, ...]:
     """Return the classes of labeled and pool images; any other class is an error or a note."""
-    learned = {
+    labeled = {
         number
         for number, part in zip(numbers, parts, strict=True)
         if number >= 0 and part in ("labeled", "pool")
     }
-    classes = tuple(sorted(names[number] for number in learned))
-    if len(learned) == len(names):
+    classes = tuple(sorted(names[number] for number in labeled))
+    if len(labeled) == len(names):
         return classes
     hidden = Counter[str]()
     for number, part, line in zip(numbers, parts, lines, strict=True):
-        if number < 0 or number in learned:
+        if number < 0 or number in labeled:
             continue
         if part == "unlabeled":
             hidden[names[number]] += 1
         else:
-            near = did_you_mean(names[number], classes)
-            bad.add(line, f"class {names[number]!r} has no labeled image{near}")
+            hint = did_you_mean(names[number], classes)
+            bad.add(line, f"class {names[number]!r} has no labeled image{hint}")
     if hidden:
         notes.append(
             f"labels of unlabeled images that are no class of the labeled ones are not used, "

@@ -79,9 +79,9 @@ def read_npz(path: Path) -> ImageTable:
     if "classes" in arrays:
         classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
     for name, match in found.items():
-        own = f"{match[1]}_labels" if match[1] else "labels"
-        used.add(own)
-        groups.append(_group(arrays, name, own, match[1] or "", classes, where))
+        labels_name = f"{match[1]}_labels" if match[1] else "labels"
+        used.add(labels_name)
+        groups.append(_group(arrays, name, labels_name, match[1] or "", classes, where))
     classes = classes or sorted_classes(name for group in groups for name in group.names)
     if len(classes) < 2:
         raise DataError(f"{where} has labels of too few classes ({len(classes)} of at least 2)")
@@ -116,9 +116,9 @@ def _group(
         names = label_names(arrays[own], count, f"{where}, {own}")
         if classes is not None and arrays[own].dtype.kind in "iu":
             names = [classes[int(n)] if n and -1 < int(n) < len(classes) else n for n in names]
-        if classes is not None and (foreign := {*names} - {*classes, ""}):
+        if classes is not None and (unknown := {*names} - {*classes, ""}):
             raise DataError(
-                f"{where}, {own}: {summarize(sorted(foreign))} are not among its classes"
+                f"{where}, {own}: {summarize(sorted(unknown))} are not among its classes"
             )
     words = [word] * count
     if not word and "splits" in arrays:
@@ -127,10 +127,10 @@ def _group(
         known = ", ".join(filter(None, PARTS))
         raise DataError(f"{where}: splits must be {count} texts, each empty or one of {known}")
     parts = np.array([PARTS[word] for word in words])
-    bare = np.array([not label for label in names])
-    if (bare & np.isin(parts, ("labeled", "validation", "test"))).any():
+    is_unlabeled = np.array([not label for label in names])
+    if (is_unlabeled & np.isin(parts, ("labeled", "validation", "test"))).any():
         raise DataError(f"{where}: some of {name} are for validation or test and have no label")
-    return _Group(f"{word or name}/", values, names, np.where(bare, "unlabeled", parts))
+    return _Group(f"{word or name}/", values, names, np.where(is_unlabeled, "unlabeled", parts))
 
 
 def _image_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
@@ -198,7 +198,7 @@ def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
     images = checked_stack(images, where)
     if images.dtype == np.uint8:
         return images
-    made = np.empty(images.shape, dtype=np.uint8)
+    converted = np.empty(images.shape, dtype=np.uint8)
     step = max(1, _BLOCK // max(1, images[0].size))
     for start in range(0, len(images), step):
         block = images[start : start + step]
@@ -206,8 +206,8 @@ def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
             raise DataError(
                 f"{where}: floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
             )
-        made[start : start + step] = np.rint(block * 255)
-    return made
+        converted[start : start + step] = np.rint(block * 255)
+    return converted
 
 
 def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
@@ -219,8 +219,8 @@ def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
             raise ValueError(f"{member} holds Python objects; save numbers or texts")
         if info.compress_type != zipfile.ZIP_STORED or 0 in shape or not shape:
             file.seek(0)
-            whole: Array = np.lib.format.read_array(file, allow_pickle=False)
-            return whole
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+            return array
         header = file.seek(0, io.SEEK_CUR)
     with path.open("rb") as raw:  # the local header's lengths differ from those of the directory
         raw.seek(info.header_offset + 26)

@@ -146,26 +146,27 @@ def _table(
     try:
         header = next(csv.reader([first], delimiter=delimiter, skipinitialspace=True), [])
         names = [name.strip().lower() for name in header]
-        wanted = (column, "label" if "label" in names else "labels", "split")
-        if twice := [name for name in wanted if names.count(name) > 1]:
-            raise DataError(f"{bad.where} has the column {twice[0]} twice; keep one of them")
+        columns = (column, "label" if "label" in names else "labels", "split")
+        if repeated := [name for name in columns if names.count(name) > 1]:
+            raise DataError(f"{bad.where} has the column {repeated[0]} twice; keep one of them")
         if column not in names:
             raise DataError(
                 f"{bad.where} has no column {column!r}: its first line is {summarize(header)!r}; "
                 "it "
                 f"names the columns, {column} and, where there are any, label and split"
             )
-        if others := [name for name in names if name not in wanted]:
+        if others := [name for name in names if name not in columns]:
             notes.append(f"columns of {bad.where} that are not used: {summarize(others)}")
         width = len(names)
-        at, of, to = (names.index(name) if name in names else -1 for name in wanted)
+        path_at, label_at, split_at = (names.index(n) if n in names else -1 for n in columns)
         for row in rows:
             if len(row) != width:
                 if row:
                     bad.add(rows.line_num + 1, f"{len(row)} columns, the first line has {width}")
                 continue
-            label = class_of(row[of]) if of >= 0 else ""
-            yield rows.line_num + 1, unguarded(row[at]), label, row[to] if to >= 0 else ""
+            label = class_of(row[label_at]) if label_at >= 0 else ""
+            split = row[split_at] if split_at >= 0 else ""
+            yield rows.line_num + 1, unguarded(row[path_at]), label, split
     except csv.Error as error:
         raise DataError(f"{bad.where}, line {rows.line_num + 1}: {error}") from None
 

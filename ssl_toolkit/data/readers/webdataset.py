@@ -90,8 +90,8 @@ def _records(
     for shard in shards:
         where, split = key_and_split(shard, top)
         samples, unused = _indexed(shard)
-        found = [name for name in unused if _has_dots(name)]
-        dotted += [f"{where}/{name}" for name in found]
+        dotted_names = [name for name in unused if _has_dots(name)]
+        dotted += [f"{where}/{name}" for name in dotted_names]
         rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
         for stem, images, label in samples:
             if not images:
@@ -189,13 +189,13 @@ def _scan(shard: Path) -> Index:
         raise DataError(f"can't read the shard {where}: damaged ({error})") from None
     except OSError as error:
         raise DataError(f"can't read the shard {where}: {error.strerror or error}") from None
-    found = []
+    result = []
     for stem, sample in samples.items():
         if sample.images or not sample.others:  # beside an image others are side members
-            found.append((stem, sample.images, sample.label))
+            result.append((stem, sample.images, sample.label))
         else:
             unused += sample.others
-    return found, unused
+    return result, unused
 
 
 def is_compressed(path: Path) -> bool:

@@ -185,13 +185,13 @@ class _Images(Sequence[Image.Image]):
 def _check_labels(
     name: str, classes: tuple[str, ...], labels: Mapping[Part, NDArray[np.int64]]
 ) -> None:
-    for part, own in labels.items():
-        if len(own) and own.max() >= len(classes):
+    for part, part_labels in labels.items():
+        if len(part_labels) and part_labels.max() >= len(classes):
             raise DataError(
-                f"{PREFIX}{name}: the {part} part has class {own.max()}, beyond the "
+                f"{PREFIX}{name}: the {part} part has class {part_labels.max()}, beyond the "
                 f"{len(classes)} of its training part"
             )
-        if part != "unlabeled" and (own < 0).any():
+        if part != "unlabeled" and (part_labels < 0).any():
             way_out = " (fer2013.csv and icml_face_data.csv have them)" * (name == "FER2013")
             raise DataError(f"{PREFIX}{name}: its {part} images carry no labels{way_out}")
 
@@ -205,13 +205,14 @@ def _file_table(
 ) -> ImageTable:
     """Return a table of files, each part by key: torchvision's order may be the disk's."""
     rows = []
-    for part, own in labels.items():
+    for part, part_labels in labels.items():
         paths = [path for path, _ in files[part] or ()]
         keys = (
             f"{name.lower()}/{part}/" + display_text(Path(os.path.relpath(path, folder)).as_posix())
             for path in paths
         )
-        rows += sorted(zip(keys, paths, own.tolist(), [part] * len(own), strict=True))
+        parts = [part] * len(paths)
+        rows += sorted(zip(keys, paths, part_labels.tolist(), parts, strict=True))
     table = ImageTable(
         classes=classes,
         keys=PackedStrings(key for key, _, _, _ in rows),
@@ -248,8 +249,8 @@ def _labels(source: Any, files: Sequence[tuple[str, int]] | None) -> NDArray[np.
 
 def _classes(source: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
     """Return the names of the classes; numbers if torchvision has no names, or too few."""
-    kept = ("classes", "categories", "all_categories", "class_to_idx")
-    names: Any = next((getattr(source, name) for name in kept if getattr(source, name, None)), [])
+    attributes = ("classes", "categories", "all_categories", "class_to_idx")
+    names: Any = next(filter(None, (getattr(source, name, None) for name in attributes)), [])
     count = int(labels.max()) + 1
     texts = [name[0] if isinstance(name, tuple) else str(name) for name in names]
     if len(texts) >= count and len(set(texts)) == len(texts):

@@ -67,8 +67,8 @@ def parsed_entries(lines: Sequence[str]) -> Entries:
     Raises:
         ValueError: A line is no entry.
     """
-    found = b"".join(bytes.fromhex(line) for line in lines)
-    return np.frombuffer(found, np.uint8).reshape(len(lines), ENTRY_BYTES)
+    content = b"".join(bytes.fromhex(line) for line in lines)
+    return np.frombuffer(content, np.uint8).reshape(len(lines), ENTRY_BYTES)
 
 
 @dataclass
@@ -85,9 +85,9 @@ class Changes:
         """Add what differs between entries of the same images, in the same order."""
         other = (was[:, :_CONTENT_BYTES] != now[:, :_CONTENT_BYTES]).any(axis=1)
         label = (was[:, _CONTENT_BYTES:] != now[:, _CONTENT_BYTES:]).any(axis=1) & ~other
-        for found, mask in ((self.content, other), (self.labels, label)):
+        for counts, mask in ((self.content, other), (self.labels, label)):
             if count := int(mask.sum()):
-                found[part] = f"{count:,} of {len(was):,}"
+                counts[part] = f"{count:,} of {len(was):,}"
 
     def compare_pool(self, was: str, now: str, count: int) -> None:
         """Add whether the digests of a pool of the same images differ, where they can be compared.
@@ -154,10 +154,10 @@ def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
         return files.digests(rows)
     if table.digest is None:
         pixels = table.read(rows, _UNKNOWN_SIZE)
-        found = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
+        digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
     else:  # a text of whatever kind
-        found = [hashlib.sha256(table.digest(row).encode()).digest() for row in rows.tolist()]
-    return np.frombuffer(b"".join(found), np.uint8).reshape(len(rows), -1)
+        digests = [hashlib.sha256(table.digest(row).encode()).digest() for row in rows.tolist()]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)
 
 
 def _index(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:

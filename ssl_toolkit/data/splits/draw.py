@@ -178,8 +178,8 @@ def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
         raise DataError(
             "this data set has no digests to compare images by; leave --no-labeled-in-pool out"
         )
-    known = {table.digest(row) for row in others.tolist()}
-    return _array(row for row in rows.tolist() if table.digest(row) in known)
+    digests = {table.digest(row) for row in others.tolist()}
+    return _array(row for row in rows.tolist() if table.digest(row) in digests)
 
 
 def proportional(sizes: Sequence[int], total: int) -> list[int]:
@@ -195,14 +195,14 @@ def proportional(sizes: Sequence[int], total: int) -> list[int]:
     counts = [max(1, int(quota)) for quota in quotas]
 
     def change(step: int, allowed: Callable[[int], bool]) -> None:
-        places = [place for place in range(len(sizes)) if allowed(place)]
-        best = max(places, key=lambda place: (step * (quotas[place] - counts[place]), -place))
+        allowed_indices = [i for i in range(len(sizes)) if allowed(i)]
+        best = max(allowed_indices, key=lambda i: (step * (quotas[i] - counts[i]), -i))
         counts[best] += step
 
     while sum(counts) < total:
-        change(1, lambda place: counts[place] < sizes[place])
+        change(1, lambda i: counts[i] < sizes[i])
     while sum(counts) > total:
-        change(-1, lambda place: counts[place] > 1)
+        change(-1, lambda i: counts[i] > 1)
     return counts
 
 
@@ -221,8 +221,8 @@ def _check_request(
                 "--num-labels out"
             )
         counts = np.bincount(table.labels[chosen], minlength=len(table.classes))
-        if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
-            raise DataError([f"--labels names no image of class {name!r}" for name in bare])
+        if missing := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
+            raise DataError([f"--labels names no image of class {name!r}" for name in missing])
     if labels_per_class is not None and num_labels is not None:
         raise DataError("--labels-per-class and --num-labels can't be used together")
     for flag, fraction, part in (
@@ -269,10 +269,10 @@ def _class_warnings(names: Sequence[str], counts: Rows) -> list[str]:
 
 
 def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
-    rare = [place for place, size in enumerate(sizes) if size * RARE <= max(sizes)]
+    rare = [label for label, size in enumerate(sizes) if size * RARE <= max(sizes)]
     if not rare:
         return []
-    message = _describe([names[place] for place in rare], [sizes[place] for place in rare])
+    message = _describe([names[label] for label in rare], [sizes[label] for label in rare])
     return [f"far fewer images with a label than the largest class ({max(sizes)}): {message}"]
 
 
@@ -289,8 +289,8 @@ def _share(fraction: float, size: int) -> int:
 
 def _fronts(groups: Sequence[Rows], counts: Sequence[int]) -> Rows:
     """Return the first rows of each group, ascending."""
-    picked = [group[: max(count, 0)] for group, count in zip(groups, counts, strict=True)]
-    return np.sort(np.concatenate(picked))
+    fronts = [group[: max(count, 0)] for group, count in zip(groups, counts, strict=True)]
+    return np.sort(np.concatenate(fronts))
 
 
 def _part(table: ImageTable, part: str) -> Rows:

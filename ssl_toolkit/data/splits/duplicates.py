@@ -82,13 +82,13 @@ class Leaks:
             ("test", ("labeled", "unlabeled", "pool", "validation")),
             ("validation", ("labeled", "unlabeled", "pool")),
         ):
-            reaching = [group for group in self.groups if held in group.parts]
-            counts = Counter(part for group in reaching for part in group.parts)
+            leaking = [group for group in self.groups if held in group.parts]
+            counts = Counter(part for group in leaking for part in group.parts)
             if found := [f"{counts[part]} {part}" for part in others if counts[part]]:
                 sentences.append(f"{' and '.join(found)} images are {held} images too")
-        if two := [group for group in self.groups if group.conflicting_labels]:
-            files = sum(len(group.rows) for group in two)
-            sentences.append(f"{len(two)} images have conflicting labels ({files} files)")
+        if conflicting := [group for group in self.groups if group.conflicting_labels]:
+            files = sum(len(group.rows) for group in conflicting)
+            sentences.append(f"{len(conflicting)} images have conflicting labels ({files} files)")
         way_out = "removed" if self.dropped else "--drop-leaks removes the training side"
         return f"byte-identical images: {'; '.join(sentences)} ({way_out})"
 
@@ -129,8 +129,8 @@ def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
     def group(rows: Rows) -> Group:
         return Group(rows, tuple(parts[rows].tolist()), tuple(table.labels[rows].tolist()))
 
-    alike = (rows for rows in _alike(table, used) if group(rows).is_leak)  # few: then compare
-    groups = (group(rows) for rows in _identical(table, alike))
+    candidates = (rows for rows in _alike(table, used) if group(rows).is_leak)  # few: then compare
+    groups = (group(rows) for rows in _identical(table, candidates))
     leaks = sorted((one for one in groups if one.is_leak), key=lambda one: int(one.rows[0]))
     return Leaks(tuple(leaks))
 
@@ -190,15 +190,15 @@ def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Le
     if not len(rows_to_drop):
         return split, leaks
     parts = {part: getattr(split, part) for part in ("labeled", "unlabeled", "validation")}
-    kept = {part: rows[~np.isin(rows, rows_to_drop)] for part, rows in parts.items()}
-    counts = np.bincount(table.labels[kept["labeled"]], minlength=len(table.classes))
-    if bare := [table.classes[place] for place in np.flatnonzero(counts == 0)]:
+    remaining = {part: rows[~np.isin(rows, rows_to_drop)] for part, rows in parts.items()}
+    counts = np.bincount(table.labels[remaining["labeled"]], minlength=len(table.classes))
+    if empty := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
         raise DataError(
-            f"--drop-leaks leaves no labeled image of {summarize(bare)}; add images there, or "
+            f"--drop-leaks leaves no labeled image of {summarize(empty)}; add images there, or "
             "leave --drop-leaks out"
         )
-    found = {part: len(rows) - len(kept[part]) for part, rows in parts.items()}
-    listed = ", ".join(f"{count} {part}" for part, count in found.items() if count)
+    removed = {part: len(rows) - len(remaining[part]) for part, rows in parts.items()}
+    listed = ", ".join(f"{count} {part}" for part, count in removed.items() if count)
     note = f"--drop-leaks removed {len(rows_to_drop)} images: {listed}"
-    changed = replace(split, **kept, notes=(*split.notes, note))
+    changed = replace(split, **remaining, notes=(*split.notes, note))
     return changed, replace(leaks, dropped=True)

@@ -21,7 +21,7 @@ from ssl_toolkit.text import display_path
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
-def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[ImageTable, Rows]:
+def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[ImageTable, Rows]:
     """Choose the labeled images by a file; the labels of all others of the pool are not used.
 
     A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and optionally ``label``: rows
@@ -30,7 +30,7 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
 
     Args:
         table: The images.
-        given: The file.
+        path: The file.
         base: The data folder, None where there is none.
 
     Returns:
@@ -41,7 +41,7 @@ def choose_labeled(table: ImageTable, given: str, base: Path | None) -> tuple[Im
         DataError: The file can't be read, or rows are invalid, reported by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
-    chosen, labels_of_file = _read(table, Path(given), base)
+    chosen, labels_of_file = _read(table, Path(path), base)
     labels = table.labels.copy()
     for row, label in labels_of_file.items():
         labels[row] = label
@@ -59,39 +59,40 @@ def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
 def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
     """Return rows of the table, and the labels of the file for rows without one."""
     bad = RowErrors(display_path(path))
-    found = list(_lines(path, bad))
-    labeled = any(label for _, _, label, _ in found)
-    rows = index_of(table.keys, [text for _, text, _, _ in found])
+    entries = list(_lines(path, bad))
+    labeled = any(label for _, _, label, _ in entries)
+    rows = index_of(table.keys, [text for _, text, _, _ in entries])
     for read in (str.strip, lambda text: _key(text.strip(), base)):
         if (rows < 0).any():  # may have spaces around, or be written as paths
-            rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in found]))
+            rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in entries]))
     numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
-    said: dict[int, int] = {}
-    for (line, text, label, _), row in zip(found, rows.tolist(), strict=True):
+    new_labels: dict[int, int] = {}
+    for (line, text, label, _), row in zip(entries, rows.tolist(), strict=True):
         if labeled and not label:
             continue
         if row < 0:
             bad.add(line, f"the data has no image {text!r}")
             continue
-        own, part = int(table.labels[row]), table.parts[row]
-        number = numbers.get(class_name(label)) if labeled else own
+        current, part = int(table.labels[row]), table.parts[row]
+        number = numbers.get(class_name(label)) if labeled else current
         if part in ("validation", "test"):
             bad.add(line, f"{text!r} is a {part} image")
         elif row in lines:
             bad.add(line, f"{text!r} is already in line {lines[row]}")
         elif number is None:
-            near = did_you_mean(label, table.classes)
-            bad.add(line, f"{text!r} has the label {label!r}, no class of the data{near}")
+            hint = did_you_mean(label, table.classes)
+            bad.add(line, f"{text!r} has the label {label!r}, no class of the data{hint}")
         elif number < 0:
             bad.add(line, f"{text!r} has no label in the data; give one in a .csv: path,label")
-        elif own >= 0 and own != number:
-            bad.add(line, f"{text!r} is a {label!r} here and a {table.classes[own]!r} in the data")
+        elif current >= 0 and current != number:
+            name = table.classes[current]
+            bad.add(line, f"{text!r} is a {label!r} here and a {name!r} in the data")
         else:
-            said[row] = number
+            new_labels[row] = number
         lines[row] = line
     bad.refuse()
-    return np.array(sorted(said), dtype=np.int64), said
+    return np.array(sorted(new_labels), dtype=np.int64), new_labels
 
 
 def _lines(path: Path, bad: RowErrors) -> list[Record]:

@@ -134,14 +134,14 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     rows: dict[str, Rows] = {}
     for part in PARTS:
         keys = content.pop(part)
-        places = index_of(table.keys, keys)
-        if foreign := [key for key, place in zip(keys, places, strict=True) if place < 0]:
-            message = f"{len(foreign):,} of {len(keys):,} {part} images"
-            faults.append(f"{where}: {message} that the data doesn't have: {summarize(foreign)}")
-        rows[part] = places[places >= 0]
-        found, counts = np.unique(rows[part], return_counts=True)
-        if twice := _keys(table, found[counts > 1]):
-            faults.append(f"{where}: {part} images that are listed twice: {summarize(twice)}")
+        indices = index_of(table.keys, keys)
+        if unknown := [key for key, index in zip(keys, indices, strict=True) if index < 0]:
+            message = f"{len(unknown):,} of {len(keys):,} {part} images"
+            faults.append(f"{where}: {message} that the data doesn't have: {summarize(unknown)}")
+        rows[part] = indices[indices >= 0]
+        unique, counts = np.unique(rows[part], return_counts=True)
+        if repeated := _keys(table, unique[counts > 1]):
+            faults.append(f"{where}: {part} images that are listed twice: {summarize(repeated)}")
     for part, other in (
         ("validation", "labeled"),
         ("validation", "unlabeled"),
@@ -149,13 +149,12 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
         ("test", "unlabeled"),
         ("test", "validation"),
     ):
-        if both := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
-            faults.append(f"{where}: images that are both {part} and {other}: {summarize(both)}")
-    bare = {part: rows[part][table.labels[rows[part]] < 0] for part in PARTS if part != "unlabeled"}
+        if shared := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
+            faults.append(f"{where}: images that are both {part} and {other}: {summarize(shared)}")
     faults += [
-        f"{where}: {part} images that carry no label: {summarize(_keys(table, found))}"
-        for part, found in bare.items()
-        if len(found)
+        f"{where}: {part} images that carry no label: {summarize(keys)}"
+        for part in NAMED
+        if (keys := _keys(table, rows[part][table.labels[rows[part]] < 0]))
     ]
     labeled, unlabeled, validation, test = (rows[part] for part in PARTS)
     split = Split(labeled, unlabeled, validation, test)
@@ -189,20 +188,20 @@ def compare_files(path: Path, other: Path) -> str:
         was, now = _parse(path), _parse(other)
     except DataError:
         return ""
-    one, two = _content(was), _content(now)
-    if one is None or two is None:
+    first, second = _content(was), _content(now)
+    if first is None or second is None:
         return ""
     changes = Changes()
     for part in PARTS:
-        place = {key: at for at, key in enumerate(now[part])}
-        pairs = [(at, place[key]) for at, key in enumerate(was[part]) if key in place]
+        index = {key: i for i, key in enumerate(now[part])}
+        pairs = [(i, index[key]) for i, key in enumerate(was[part]) if key in index]
         count = len(was[part])
         changes.count(part, count - len(pairs), len(now[part]) - len(pairs), count)
         if part in NAMED:
-            both = np.array(pairs, np.int64).reshape(-1, 2)
-            changes.compare(part, getattr(one, part)[both[:, 0]], getattr(two, part)[both[:, 1]])
+            i, j = np.array(pairs, np.int64).reshape(-1, 2).T
+            changes.compare(part, getattr(first, part)[i], getattr(second, part)[j])
         elif was[part] == now[part]:
-            changes.compare_pool(one.unlabeled, two.unlabeled, count)
+            changes.compare_pool(first.unlabeled, second.unlabeled, count)
     return changes.description
 
 
@@ -248,8 +247,8 @@ def _content(fields: dict[str, Any]) -> Content | None:
         named = {part: parsed_entries(fields[CONTENTS[part]]) for part in NAMED}
     except ValueError:
         return None
-    whole = all(len(named[part]) == len(fields[part]) for part in NAMED) and len(pool) == 1
-    return Content(**named, unlabeled=pool[0]) if whole else None
+    is_complete = all(len(named[part]) == len(fields[part]) for part in NAMED) and len(pool) == 1
+    return Content(**named, unlabeled=pool[0]) if is_complete else None
 
 
 def _keys(table: ImageTable, rows: Rows) -> list[str]:
@@ -271,8 +270,8 @@ def _parse(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{display_path(path)} has another version than {VERSION}; make it again with a new run"
         )
-    whole = isinstance(content, dict) and set(content) == {"version", "hash", *fields}
-    if not whole or not all(_is_texts(content[name]) for name in fields):
+    is_complete = isinstance(content, dict) and set(content) == {"version", "hash", *fields}
+    if not is_complete or not all(_is_texts(content[name]) for name in fields):
         names = ", ".join(("version", "hash", *fields))
         raise DataError(f"{display_path(path)} is no split file; one holds {names}")
     del content["version"]
