@@ -112,9 +112,8 @@ def write_data(
         parts.append(replace(part, labels=[""] * len(part)))
     for name, split, argument in (("validation", "val", validation), ("test", "test", test)):
         if argument is not None:
-            if not isinstance(argument, tuple) or len(argument) != 2:
-                argument = argument, None
-            parts.append(_part(name, split, *argument))
+            is_pair = isinstance(argument, tuple) and len(argument) == 2
+            parts.append(_part(name, split, *(argument if is_pair else (argument, None))))  # type: ignore[misc]
     stacks = [part.images for part in parts if isinstance(part.images, np.ndarray)]
     shapes = {stack.shape[1:] for stack in stacks}
     if len(stacks) == len(parts) and len(shapes) == 1:
