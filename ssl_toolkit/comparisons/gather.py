@@ -14,6 +14,7 @@ from ssl_toolkit.comparisons.schema import (
     SCORES,
     ComparedRun,
     Comparison,
+    Failures,
     PlanFile,
     RunLocation,
     Variant,
@@ -27,9 +28,7 @@ from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.text import display_path, display_text
 
 
-def gather_plan(
-    plan: PlanFile, folder: Path, failures: Mapping[tuple[str, int], str]
-) -> Comparison:
+def gather_plan(plan: PlanFile, folder: Path, failures: Failures) -> Comparison:
     """Gather the runs of a plan.
 
     Args:
@@ -57,7 +56,7 @@ def gather(
     name: str,
     baseline: str | None = None,
     allow: Collection[str] = (),
-    failures: Mapping[tuple[str, int], str] | None = None,
+    failures: Failures | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
     """Read runs, refuse those that are not comparable, and compute the scores of each row.
@@ -82,7 +81,7 @@ def gather(
     _check_unique(locations)
     runs, algorithms = [], {}
     for row, seed, folder, algorithm in locations:
-        run = ComparedRun.read(row, seed, folder, failures.get((row, seed), ""))
+        run = ComparedRun.read(row, seed, folder, failures.get(row, {}).get(seed, ""))
         runs.append(run)
         algorithms[run.row] = algorithm
     names = [*dict.fromkeys(run.row for run in runs)]

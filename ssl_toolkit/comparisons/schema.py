@@ -25,7 +25,7 @@ FAILURES = "failures.json"
 MEASURING = "measuring"
 """The subfolder where the speed of the rows is measured; it is temporary."""
 
-Failures = dict[tuple[str, int], str]
+Failures = dict[str, dict[int, str]]
 """Reasons of failed runs by row and seed."""
 
 Status = Literal["completed", "failed", "interrupted", "running", "missing"]
@@ -106,18 +106,10 @@ class PlanFile(Document):
         ]
 
 
-class Failure(Part):
-    """The reason of a failed run that is not recorded in the folder of the run."""
-
-    row: str
-    seed: int
-    reason: str
-
-
 class FailuresFile(Document):
-    """Reasons of failed runs: ``failures.json`` of a comparison."""
+    """Reasons of failed runs that are not in their folders: ``failures.json``."""
 
-    failures: tuple[Failure, ...]
+    failures: Failures
 
 
 def read_plan(folder: Path) -> PlanFile:
@@ -138,16 +130,9 @@ def read_plan(folder: Path) -> PlanFile:
 def read_failures(folder: Path) -> Failures:
     """Read ``failures.json`` of a comparison folder; without a readable one there are none."""
     try:
-        failures = FailuresFile.read(folder / FAILURES).failures
+        return FailuresFile.read(folder / FAILURES).failures
     except (FileNotFoundError, ModelError):
         return {}
-    return {(failure.row, failure.seed): failure.reason for failure in failures}
-
-
-def write_failures(folder: Path, failures: Mapping[tuple[str, int], str]) -> None:
-    """Write ``failures.json`` to a comparison folder."""
-    listed = (Failure(row=row, seed=seed, reason=why) for (row, seed), why in failures.items())
-    FailuresFile(failures=tuple(listed)).write(folder / FAILURES)
 
 
 class ComparedRun(Part):

@@ -13,14 +13,15 @@ from typing import Any
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.gather import gather_plan
 from ssl_toolkit.comparisons.schema import (
+    FAILURES,
     MEASURING,
     PLAN,
     ComparedRun,
     Comparison,
     Failures,
+    FailuresFile,
     Variant,
     read_failures,
-    write_failures,
 )
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
@@ -182,14 +183,14 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
         for result in launcher.launch(jobs) if jobs else ():
             job, before = result.job, runs[result.job.name]
             run = ComparedRun.read(before.row, before.seed, before.folder)
-            failures.pop((run.row, run.seed), None)
+            failures.get(run.row, {}).pop(run.seed, None)
             failure = ""
             if not run.completed and run.status != "interrupted":
                 failure = result.reason or last_error(job.log) or f"exit status {result.status}"
-                failures[run.row, run.seed] = failure
+                failures.setdefault(run.row, {})[run.seed] = failure
                 succeeded = False
             states.end(job.name, state_of(run, failure))
-            write_failures(plan.folder, failures)
+            FailuresFile(failures=failures).write(plan.folder / FAILURES)
     return succeeded
 
 

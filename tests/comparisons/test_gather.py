@@ -224,7 +224,7 @@ def test_runs_without_results_have_a_status_and_are_in_no_mean(tmp_path: Path) -
         RunLocation("plain", 3, tmp_path / "nowhere"),
         RunLocation("other", 3, tmp_path / "neither"),
     ]
-    made = gathered(result, baseline="plain", failures={("other", 3): "no space left"})
+    made = gathered(result, baseline="plain", failures={"other": {3: "no space left"}})
     plain, other = made.rows
     assert [member.status for member in plain.runs] == [
         "completed", "completed", "interrupted", "missing",
@@ -364,10 +364,7 @@ def test_a_comparison_folder_is_gathered_by_its_plan(tmp_path: Path) -> None:
     )
     fake_run(rows["plain"] / "s0")
     fake_run(rows["other"] / "s0", algo="fixmatch", config={"lr": 0.5})
-    failures = [
-        {"row": "other", "seed": seed, "reason": reason}
-        for seed, reason in enumerate(("an old reason", "killed"))
-    ]
+    failures = {"other": {"0": "an old reason", "1": "killed"}}
     (tmp_path / "failures.json").write_text(
         json.dumps({"format": 1, "failures": failures}), encoding="utf-8"
     )
