@@ -25,7 +25,7 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from ssl_toolkit.augment import operations
-from ssl_toolkit.augment.fixed import Fixed
+from ssl_toolkit.augment.fixed import Fixed, steps
 from ssl_toolkit.augment.randaugment import FIXMATCH, RandAugment
 from ssl_toolkit.augment.weak import Weak
 from ssl_toolkit.engine.training_images import ImageSource
@@ -95,12 +95,20 @@ def main() -> None:
     mean, std = torch.rand(2, 1, 3, 1, 1, generator=generator).add(0.1).unbind()
     images = store.gather(rows)
     pil = [Image.fromarray(p.permute(1, 2, 0).numpy()) for p in store.pixels(rows)]
-    weak, fixed = Weak(), Fixed(Fixed.Config(transforms="own"))
-    kornia = Fixed(Fixed.Config(transforms="kornia"))
+    weak, fixed = Weak(), Fixed()
     strong = RandAugment(RandAugment.Config(include_weak=False))
 
     def drawn(augmenter: Weak | Fixed | RandAugment) -> AugmentationParams:
         return augmenter.draw(COUNT, SIZE, SIZE, generator)
+
+    def kornia_views() -> object:
+        draws, views = drawn(fixed), images
+        for name, step in steps(SIZE, SIZE):
+            keys = [key for key in draws if key.startswith(f"{name}.")]
+            parameters = {key.removeprefix(f"{name}."): draws[key] for key in keys}
+            parameters["forward_input_shape"] = torch.tensor(images.shape)
+            views = step(views, params=parameters)
+        return views.clamp(0, 1)
 
     def weak_views() -> object:
         return (weak.transform(store.gather(rows), drawn(weak)) - mean) / std
@@ -113,7 +121,7 @@ def main() -> None:
         "weak": weak_views,
         "PIL operations": pil_views,
         "randaugment": lambda: strong.transform(images, drawn(strong)),
-        "kornia pipeline": lambda: kornia.transform(images, drawn(kornia)),
+        "kornia pipeline": kornia_views,
         "fixed": lambda: fixed.transform(images, drawn(fixed)),
     }
     against = {"weak": "bare gather", "randaugment": "PIL operations", "fixed": "kornia pipeline"}

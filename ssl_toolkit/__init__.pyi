@@ -16,7 +16,6 @@ from ssl_toolkit.data.sets.local_files import require_files as require_files
 from ssl_toolkit.data.sets.local_files import wrap_dataset_errors as wrap_dataset_errors
 from ssl_toolkit.data.splits.draw import hashed_order as hashed_order
 from ssl_toolkit.engine.ema import EMA as EMA
-from ssl_toolkit.engine.metrics import convergence_step as convergence_step
 from ssl_toolkit.errors import ConfigError as ConfigError
 from ssl_toolkit.errors import DataError as DataError
 from ssl_toolkit.errors import ModelError as ModelError
@@ -91,6 +90,7 @@ from ssl_toolkit.runs.record import Change as Change
 from ssl_toolkit.runs.record import MinutesChoice as MinutesChoice
 from ssl_toolkit.runs.record import RunRecord as RunRecord
 from ssl_toolkit.runs.resume import resume as resume
+from ssl_toolkit.runs.scoring import convergence_step as convergence_step
 from ssl_toolkit.runs.summary import ClassScore as ClassScore
 from ssl_toolkit.runs.summary import Counts as Counts
 from ssl_toolkit.runs.summary import Health as Health

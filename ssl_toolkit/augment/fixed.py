@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 
 
@@ -29,32 +28,20 @@ class Fixed(Augmenter):
     the blur once for a batch of four and more. On an image that isn't square the crop is as large
     a square as fits and is stretched.
 
-    Works in float32 or wider. kornia is imported by the first `draw`. What kornia makes of the same
-    draws differs by at most 1e-5 at 32 px, 2.5e-5 at 84 and 7e-5 at 224 (measured on noise, where
-    a step between two pixels is largest): coordinates have the digits of float32.
+    kornia, which the first `draw` imports, only draws the parameters. The images are transformed
+    here, in float32 or wider, several times as fast and up to rounding the same: kornia's pixels
+    differ by at most 1e-5 at 32 px, 2.5e-5 at 84 and 7e-5 at 224 (measured on noise, where the
+    difference of neighboring pixels is largest).
     """
-
-    class Config(Options):
-        """Options of `Fixed`."""
-
-        transforms: Literal["own", "kornia"] = option(
-            "own",
-            help="who applies what kornia drew: this package, several times as fast and the same "
-            "to 1e-4 up to 224 px, or kornia",
-            source="measured, docs/performance",
-        )
-
-    config: Config
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
     ) -> AugmentationParams:
         """Draw kornia's parameters, under ``<step>.<parameter>``; each (count, ...) float or int.
 
-        kornia draws from torch's global CPU generator; it is seeded from `generator` for the
-        duration and put back afterwards. It draws one parameter after the other for all images, so
-        that each would depend on their number: they are drawn for blocks of a fixed size, and
-        those of the images are taken from these.
+        kornia draws from torch's global CPU generator, which is seeded from `generator` and
+        restored afterwards. It draws one parameter after the other for all images, so that each
+        would depend on their number: blocks of a fixed size are drawn, and the first rows used.
         """
         blocks: list[AugmentationParams] = []
         with torch.random.fork_rng(devices=[]):
@@ -62,7 +49,7 @@ class Fixed(Augmenter):
                 seed = int(torch.randint(2**62, (), generator=generator).item())
                 # Not torch.manual_seed, which would reseed the generators of accelerators too.
                 torch.default_generator.manual_seed(seed)
-                blocks.append(_drawn_block(height, width))
+                blocks.append(_draw_block(height, width))
         draws = blocks[0]
         if len(blocks) > 1:
             draws = {key: torch.cat([block[key] for block in blocks]) for key in draws}
@@ -74,28 +61,27 @@ class Fixed(Augmenter):
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Change images (N, 3, H, W) by N rows of draws; nothing is read back from the device."""
         work = images.to(torch.promote_types(images.dtype, torch.float32))
-        apply = _by_kornia if self.config.transforms == "kornia" else _by_ourselves
-        return apply(work, draws).clamp(0, 1).to(images.dtype)
+        return _transformed(work, draws).clamp(0, 1).to(images.dtype)
 
 
 # Not one row per image: the shape of the batch, and a step order that `order` overrides below.
 _SHARED = {"forward_input_shape", "order"}
 
 _BLOCK = 512
-"""Images that kornia draws for at once: 8 take hardly less time. Another number is another draw."""
+"""Images that kornia draws for at once: 8 take hardly less time. Another size changes all draws."""
 
 
-def _drawn_block(height: int, width: int) -> AugmentationParams:
+def _draw_block(height: int, width: int) -> AugmentationParams:
     drawn: AugmentationParams = {}
-    for name, step in _steps(height, width):
+    for name, step in steps(height, width):
         parameters = step.forward_parameters(torch.Size((_BLOCK, 3, height, width)))
         drawn |= {f"{name}.{key}": parameters[key] for key in set(parameters) - _SHARED}
     return drawn
 
 
 @lru_cache(maxsize=4)
-def _steps(height: int, width: int) -> tuple[tuple[str, Any], ...]:
-    """The transforms by name. Kept out of the augmenter, they reach no checkpoint or device."""
+def steps(height: int, width: int) -> tuple[tuple[str, Any], ...]:
+    """Return kornia's transforms by name. Outside the augmenter, they reach no checkpoint."""
     import kornia.augmentation as K
 
     return (
@@ -118,19 +104,8 @@ def _steps(height: int, width: int) -> tuple[tuple[str, Any], ...]:
     )
 
 
-def _by_kornia(images: Tensor, draws: AugmentationParams) -> Tensor:
-    for name, step in _steps(*images.shape[-2:]):
-        prefix = name + "."
-        parameters = {k.removeprefix(prefix): v for k, v in draws.items() if k.startswith(prefix)}
-        parameters["forward_input_shape"] = torch.tensor(images.shape)
-        images = step(images, params=parameters)
-    return images
-
-
-# --- the same, without a loop over images and without changing those that a gate leaves out ------
-
-
-def _by_ourselves(images: Tensor, draws: AugmentationParams) -> Tensor:
+def _transformed(images: Tensor, draws: AugmentationParams) -> Tensor:
+    """Apply the steps without a loop over images; those that a gate leaves out do not change."""
     height, width = images.shape[-2:]
     work = _sampled(images, _crop_maps(draws, height, width), align_corners=True)
     rows = _gated(draws["blur.batch_prob"], work)
@@ -146,12 +121,12 @@ def _by_ourselves(images: Tensor, draws: AugmentationParams) -> Tensor:
 
 
 def _gated(gate: Tensor, images: Tensor) -> Tensor:
-    """The rows whose gate is open, found on the CPU."""
+    """Return the rows whose gate is open, without waiting for the device."""
     return (gate > 0.5).nonzero().flatten().to(images.device, non_blocking=True)
 
 
 def _sampled(images: Tensor, maps: Tensor, *, align_corners: bool) -> Tensor:
-    """Bilinear samples at (ax + by + c, dx + ey + f) for pixel (x, y), black outside.
+    """Return bilinear samples at (ax + by + c, dx + ey + f) for pixel (x, y), black outside.
 
     Coordinates run from -1 to 1, as in `torch.nn.functional.grid_sample`; on (n, C, H, W) images
     with (n, 2, 3) maps on the CPU.
@@ -168,7 +143,7 @@ def _sampled(images: Tensor, maps: Tensor, *, align_corners: bool) -> Tensor:
 
 
 def _crop_maps(draws: AugmentationParams, height: int, width: int) -> Tensor:
-    """Mirror, then stretch the crop to the whole image, corner pixel to corner pixel."""
+    """Return maps that mirror, then stretch the crop to the whole image, corner to corner."""
     corner = draws["crop.src"][:, 0]
     extent = draws["crop.src"][:, 2] - corner
     last = torch.tensor([width - 1, height - 1]).clamp(min=1)
@@ -181,7 +156,7 @@ def _crop_maps(draws: AugmentationParams, height: int, width: int) -> Tensor:
 
 
 def _affine_maps(draws: AugmentationParams, height: int, width: int) -> Tensor:
-    """The inverse of: shear along x, scale and rotate about the center, then translate."""
+    """Return the inverse of: shear along x, scale and rotate about the center, then translate."""
     angle = torch.deg2rad(draws["affine.angle"])
     shear = torch.tan(torch.deg2rad(draws["affine.shear_x"]))
     cos, sin, scale = angle.cos(), angle.sin(), draws["affine.scale"][:, :1, None]
@@ -211,8 +186,8 @@ def _outside_rectangle(draws: AugmentationParams, height: int, width: int) -> Te
     inside = []
     for start, extent, size in (("xs", "widths", width), ("ys", "heights", height)):
         first = draws[f"erase.{start}"][:, None]
-        places = torch.arange(size)
-        inside.append((places >= first) & (places < first + draws[f"erase.{extent}"][:, None]))
+        pixels = torch.arange(size)
+        inside.append((pixels >= first) & (pixels < first + draws[f"erase.{extent}"][:, None]))
     columns, rows = inside
     erased = rows[:, :, None] & columns[:, None] & (draws["erase.batch_prob"] > 0.5)[:, None, None]
     return ~erased[:, None]

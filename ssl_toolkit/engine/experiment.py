@@ -244,7 +244,7 @@ def _prepare(
             algorithm,
             algorithm.views(),
             probe=settings.model.probe is True,
-            given=table.features is not None,
+            features=table.features is not None,
             freeze=settings.model.freeze,
             head=head_init,
             count=0 if needs_images else settings.model.feature_views,
@@ -267,29 +267,26 @@ def split_of(
         DataError: the file, the labels and the data contradict each other.
     """
     table, chosen = chosen_labels(table, settings)
-    stored = None if settings.split is None else load_split(Path(settings.split or ""), table)
-    split = _drawn(table, settings, chosen) if stored is None else stored.split
+    stored = None if settings.split is None else load_split(Path(settings.split), table)
+    if stored is not None:
+        split = stored.split
+    else:
+        split = draw_split(
+            table,
+            seed=settings.seed,
+            labels_per_class=settings.labels_per_class,
+            num_labels=settings.num_labels,
+            val_fraction=settings.val_fraction,
+            test_fraction=settings.test_fraction,
+            labeled_in_pool=settings.labeled_in_pool,
+            chosen=chosen,
+        )
     if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
         raise DataError(
             f"--labels names other labeled images than --split {settings.split} "
             f"({len(others):,} are not in it); leave one of them out"
         )
     return table, split, stored
-
-
-def _drawn(
-    table: ImageTable, settings: ResolvedSettings, chosen: NDArray[np.int64] | None
-) -> Split:
-    return draw_split(
-        table,
-        seed=settings.seed,
-        labels_per_class=settings.labels_per_class,
-        num_labels=settings.num_labels,
-        val_fraction=settings.val_fraction,
-        test_fraction=settings.test_fraction,
-        labeled_in_pool=settings.labeled_in_pool,
-        chosen=chosen,
-    )
 
 
 def _without_leaks(

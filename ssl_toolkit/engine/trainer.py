@@ -33,7 +33,9 @@ from ssl_toolkit.torch_workarounds import keep_freed_memory
 
 Row = dict[str, float | int]
 
-SMALLEST_SCALE = 2.0**-20  # fp16: the scaler halves it at each overflow; here that never helped
+SMALLEST_SCALE = (
+    2.0**-20
+)  # fp16: the scaler halves it at each overflow; below this no step succeeds
 
 
 @dataclass
@@ -41,19 +43,19 @@ class Trainer:
     """Everything that training changes, and the loop that changes it.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         classifier: the live model.
         algorithm: computes the losses.
-        augmenters: those of the weak and strong views; they may keep state.
-        batches: where batches come from.
-        optimizer: over the parameters of classifier and algorithm.
+        augmenters: augmenters of the weak and strong views; they may have state.
+        batches: source of the batches.
+        optimizer: optimizer of the parameters of classifier and algorithm.
         ema: the averaged model, None for none.
         validation: (n,) image indices and (n,) labels; empty for none.
-        precision: of the forward: fp32, bf16 or fp16.
-        autocast: makes the precision context of a forward.
+        precision: precision of the forward pass: fp32, bf16 or fp16.
+        autocast: returns the precision context of a forward pass.
         scaler: loss scaling for fp16; inactive otherwise.
         observers: called with each row of metrics.
-        save: called where a checkpoint is due.
+        save: called when a checkpoint is due.
         stepped: called after each step with its seconds, those of an evaluation included.
         stop: called after each step; returns a reason to stop early, "" for none.
         announce: called with the result of the probe, before the first step.
@@ -104,7 +106,7 @@ class Trainer:
 
     @property
     def eval_model(self) -> Classifier:
-        """The model to evaluate and to teach with: the averaged one if any, else the live one."""
+        """The model to evaluate, also the teacher: the average if any, else the live one."""
         return self.classifier if self.ema is None else self.ema.module  # type: ignore[return-value]
 
     @property
@@ -169,15 +171,15 @@ class Trainer:
         return ""
 
     def start(self) -> None:
-        """Take what pre-trained weights give before the first step."""
+        """Use the features of the pre-trained weights before the first step."""
         if self.transfer is None:
             return
         started = time.perf_counter()
-        found = self.transfer.start(
+        result = self.transfer.start(
             self.classifier, self.batches, self.validation[0], self.test, first=not self.step
         )
-        if found is not None:
-            self.probe = found.averaged(self.processes)
+        if result is not None:
+            self.probe = result.averaged(self.processes)
             self.announce(self.probe)
         if self.ema is not None and not self.step:
             self.ema.restart(self.classifier)
@@ -185,14 +187,14 @@ class Trainer:
         self.seconds += time.perf_counter() - started
 
     def _expect_shares(self) -> None:
-        """Take the class shares that labels and probe, new or of a checkpoint, make likely."""
+        """Estimate the class shares of the pool from the labels and the probe."""
         estimate = None if self.probe is None else self.probe.shares
         self.recorder.estimate = () if estimate is None else estimate.tolist()
         shares = class_shares(self.algorithm.task.label_counts, estimate)
         self._class_shares = shares.to(self.classifier.mean.device)
 
     def _fit_head(self, algorithm: FeatureAlgorithm) -> None:
-        """Let the algorithm fit its head, which stands for the whole of training."""
+        """Let the algorithm fit its head, in place of a training loop."""
         started = time.perf_counter()
         images = self.batches.images
         features = training_features(images, self.classifier.blocks)
@@ -207,11 +209,11 @@ class Trainer:
         self._save()
 
     def measure(self, steps: int = 8, warm: int = 3) -> Costs:
-        """Seconds of what training does; trains, so measure on a copy.
+        """Measure the seconds of the parts of training; trains, so measure on a copy.
 
         Args:
-            steps: that are measured.
-            warm: that are done before and not counted.
+            steps: steps to measure.
+            warm: steps before them that are not measured.
         """
         device = self.classifier.mean.device
         keep_freed_memory(device)
@@ -254,8 +256,8 @@ class Trainer:
 
     def _unsynchronized(self) -> AbstractContextManager[object]:
         """Processes exchange the sum of a step's gradients with its last batch, not each."""
-        kept = self._step_module.no_sync if self.processes.size > 1 else nullcontext
-        return kept()  # type: ignore[operator]
+        context = self._step_module.no_sync if self.processes.size > 1 else nullcontext
+        return context()  # type: ignore[operator]
 
     def _update(self) -> None:
         if not self.scaler.is_enabled():  # a scaler looks itself, and leaves such a step out
@@ -362,13 +364,13 @@ class Trainer:
             "evaluations": [list(evaluation) for evaluation in self.evaluations],
             "best": None if self.best is None else vars(self.best),
             "pseudo_labels": self.pseudo_labels,
-            "probe": None if self.probe is None else self.probe.state(),
+            "probe": None if self.probe is None else vars(self.probe),
             "unlogged": self.recorder.state(),
             "random": random_states(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         self.step, self.seconds = state["step"], state["seconds"]
         self.saved = self.step
         self.images = state["images"]

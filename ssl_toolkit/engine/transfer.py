@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,22 +31,18 @@ class ProbeResult:
     strength: float
     """C of the logistic regression."""
     cross_validation: float | None
-    """Accuracy on the labels held out by cross-validation; None with one label in some class."""
+    """Accuracy on the labels held out by cross-validation; None if a class has one label."""
     validation: Tensor
     """(n, C) float32 probabilities of the validation images; likewise below."""
     test: Tensor
     shares: Tensor | None = None
-    """(C,) float32 class shares of the pool by its predictions there; None where none was seen."""
+    """(C,) float32 class shares of the pool by its predictions; None without unlabeled images."""
 
     def averaged(self, processes: ProcessGroup) -> ProbeResult:
-        """With the shares of all processes, whose last digits differ between kinds of hardware."""
+        """Average the shares over the processes: last digits differ between kinds of hardware."""
         if self.shares is None:
             return self
         return replace(self, shares=processes.all_reduce_sum(self.shares) / processes.size)
-
-    def state(self) -> dict[str, Any]:
-        """Tensors and plain types, for a checkpoint."""
-        return vars(self)
 
 
 @dataclass(frozen=True)
@@ -55,15 +50,16 @@ class Transfer:
     """How a run uses the features of the weights that it starts from.
 
     Args:
-        probe: whether the probe is fitted and kept for the report.
-        head: the head that training starts from: ``random``, ``zero`` or ``probe``.
-        frozen: whether the whole backbone is, so that a transform of its features stays right.
-        cached: whether batches are drawn from features.
-        views: of a step.
+        probe: True to fit the probe and report it.
+        head: initial head of training: ``random``, ``zero`` or ``probe``.
+        frozen: True if the whole backbone is frozen, so that a transform of its features stays
+            valid.
+        cached: True to draw batches from features.
+        views: views of a step.
         count: augmented views of each image whose features batches draw from.
-        batch_size: images in a forward.
-        seed: of the run.
-        most: unlabeled images that are looked at, drawn by the seed; None for all.
+        batch_size: images in a forward pass.
+        seed: seed of the run.
+        most: maximum number of unlabeled images, drawn by the seed; None for all.
         progress: called while features are computed.
     """
 
@@ -92,17 +88,17 @@ class Transfer:
         *,
         first: bool,
     ) -> ProbeResult | None:
-        """Compute what is needed, set up the head, and let batches come from features.
+        """Compute the features, initialize the head, and switch batches to features.
 
         Args:
             classifier: the live model.
-            batches: changed to draw from features under `cached`.
+            batches: changed in place to draw from features, under `cached`.
             validation: (n,) image indices.
             test: (m,) image indices.
-            first: whether no step has been done; a resumed run has its head and probe already.
+            first: True before the first step; a resumed run has its head and probe already.
 
         Returns:
-            The probe's results, None where none was fitted.
+            Results of the probe, None if none was fitted.
         """
         images = batches.images
         fits = first and self.fits
@@ -110,7 +106,7 @@ class Transfer:
             return None
         if images.streamed is not None:  # streamed: the labeled ones alone can be looked at
             images = replace(images, streamed=None, unlabeled=images.labeled[:0])
-        images = self._drawn(images)
+        images = self._sample(images)
         extractor = None
         features = images.features
         if features is None:
@@ -118,28 +114,27 @@ class Transfer:
             indices = torch.unique(torch.cat([images.labeled, images.unlabeled, validation, test]))
             plain = extractor.plain(images.loaded, indices)
             features = ImageSource(_spread(plain, indices, len(images.loaded)))
-        found = None
+        result = None
         if fits:
-            fitted = self._fit(classifier, features, images, validation, test)
-            found = fitted if self.probe else None
+            result = self._fit(classifier, features, images, validation, test)
         if self.cached:
             views = (
-                self._given(features, images)
+                self._identity_views(features, images)
                 if extractor is None
                 else self._views(extractor, images, batches.weak, batches.strong)
             )
             batches.images = replace(images, features=features, feature_views=views)
-        return found
+        return result if self.probe else None
 
-    def _drawn(self, images: TrainingImages) -> TrainingImages:
-        """The training images with `most` of the unlabeled ones."""
+    def _sample(self, images: TrainingImages) -> TrainingImages:
+        """Return the training images with at most `most` unlabeled ones."""
         count = len(images.unlabeled)
         if self.most is None or count <= self.most:
             return images
         generator = seeded_generator(self.seed, "unlabeled")
-        chosen = torch.randperm(count, generator=generator)[: self.most].sort().values
-        chosen = chosen.to(images.unlabeled.device)
-        return replace(images, unlabeled=images.unlabeled[chosen], hidden=images.hidden[chosen])
+        sample = torch.randperm(count, generator=generator)[: self.most].sort().values
+        sample = sample.to(images.unlabeled.device)
+        return replace(images, unlabeled=images.unlabeled[sample], hidden=images.hidden[sample])
 
     def _fit(
         self,
@@ -171,8 +166,8 @@ class Transfer:
         shares = estimate_shares(predicted, counts) if len(pool) else None
         return ProbeResult(probe.strength, probe.accuracy, validation_probs, test_probs, shares)
 
-    def _given(self, features: ImageSource, images: TrainingImages) -> FeatureViews:
-        """Data that are features have no views but themselves."""
+    def _identity_views(self, features: ImageSource, images: TrainingImages) -> FeatureViews:
+        """Return data that are features as their only views."""
         count = 1 if self.count else 0
         assert isinstance(features.images, Tensor)
         same = features.images.unsqueeze(0).expand(count, -1, -1)
@@ -185,30 +180,30 @@ class Transfer:
         weak: Augmenter,
         strong: Augmenter,
     ) -> FeatureViews:
-        """Features of the kinds of views that a step wants; empty stacks for the others."""
+        """Return features of the kinds of views that a step uses; empty stacks for the others."""
         v = self.views
         # All training images at once: the splits of a cross-validation then share what is cached.
         indices = torch.unique(torch.cat([images.labeled, images.unlabeled]))
 
-        def computed(augmenter: Augmenter, *wanted: int) -> Tensor:
-            count = self.count if any(wanted) else 0
+        def features_of(augmenter: Augmenter, *counts: int) -> Tensor:
+            count = self.count if any(counts) else 0
             views = extractor.views(images.loaded, indices, augmenter, count, self.seed)
             return views.to(images.labels.device)
 
-        weak_views = computed(weak, v.labeled_weak, v.unlabeled_weak)
-        strong_views = computed(strong, v.labeled_strong, v.unlabeled_strong)
+        weak_views = features_of(weak, v.labeled_weak, v.unlabeled_weak)
+        strong_views = features_of(strong, v.labeled_strong, v.unlabeled_strong)
         labeled = torch.searchsorted(indices, images.labeled)
         unlabeled = torch.searchsorted(indices, images.unlabeled)
         return FeatureViews(weak_views, strong_views, labeled, unlabeled)
 
 
 def _spread(features: Tensor, indices: Tensor, count: int) -> Tensor:
-    """Features of all loaded images: those of these indices, zeros elsewhere."""
+    """Return features of all loaded images: those of these indices, zeros elsewhere."""
     if len(indices) == count:
         return features
-    found = features.new_zeros(count, features.shape[1])
-    found[indices] = features
-    return found
+    spread = features.new_zeros(count, features.shape[1])
+    spread[indices] = features
+    return spread
 
 
 def training_features(images: TrainingImages, blocks: tuple[int, ...]) -> TrainingFeatures:
@@ -231,7 +226,7 @@ def transfer_for(
     views: Views,
     *,
     probe: bool,
-    given: bool,
+    features: bool,
     freeze: str,
     head: str,
     count: int,
@@ -239,31 +234,30 @@ def transfer_for(
     seed: int,
     progress: Progress | None,
 ) -> Transfer | None:
-    """The transfer of a run, None where it trains on images from random weights.
+    """Return the transfer of a run, None if it trains on images from random weights.
 
     Args:
-        algorithm: of the run.
-        views: of a step.
+        algorithm: algorithm of the run.
+        views: views of a step.
         probe: ``model.probe``, resolved.
-        given: whether the data are features already.
+        features: True if the data are features already.
         freeze: ``model.freeze``, resolved.
         head: ``model.head_init``, resolved.
-        count: ``model.feature_views``; 0 where each step must see images.
-        batch_size: images in a forward.
-        seed: of the run.
+        count: ``model.feature_views``; 0 if each step needs images.
+        batch_size: images in a forward pass.
+        seed: seed of the run.
         progress: called while features are computed.
     """
+    whole = Transfer(probe, head, True, True, views, count, batch_size, seed, None, progress)
     if isinstance(algorithm, FeatureAlgorithm):
         count = algorithm.augmented_views
-        wanted = 1 if count else 0
-        views = Views(labeled_weak=wanted, unlabeled_weak=wanted)
+        views = Views(labeled_weak=min(count, 1), unlabeled_weak=min(count, 1))
         most = algorithm.most_unlabeled
-        return Transfer(probe, "random", True, True, views, count, batch_size, seed, most, progress)
-    if given:
-        return Transfer(probe, head, True, True, views, 1, batch_size, seed, None, progress)
-    mixes = bool(getattr(algorithm, "mixes_images", False))
+        return replace(whole, head="random", views=views, count=count, most=most)
+    if features:
+        return replace(whole, count=1)
     frozen = freeze == "backbone"
-    cached = frozen and count > 0 and not mixes
-    most = None if cached else PROBE_IMAGES
-    made = Transfer(probe, head, frozen, cached, views, count, batch_size, seed, most, progress)
-    return made if made.cached or made.fits else None
+    if frozen and count > 0 and not getattr(algorithm, "mixes_images", False):
+        return whole
+    transfer = replace(whole, frozen=frozen, cached=False, most=PROBE_IMAGES)
+    return transfer if transfer.fits else None

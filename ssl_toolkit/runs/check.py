@@ -21,7 +21,6 @@ from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.split_file import data_changed, load_split, read_hash
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
-from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.interfaces import ImageTable
@@ -29,6 +28,7 @@ from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import metric_rows
 from ssl_toolkit.runs.predictions import read_arrays
+from ssl_toolkit.runs.scoring import scores
 from ssl_toolkit.runs.summary import RunSummary, Scores
 from ssl_toolkit.text import display_path
 

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
-from ssl_toolkit.engine.metrics import confusion_matrix, scores
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import check_format, checked_archive, write_atomically
+from ssl_toolkit.runs.scoring import confusion_matrix, scores
 from ssl_toolkit.runs.summary import Results, Scores
 from ssl_toolkit.text import display_path
 

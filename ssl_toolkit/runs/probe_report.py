@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ssl_toolkit.engine.metrics import paired_interval
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.runs.predictions import Predictions
+from ssl_toolkit.runs.scoring import paired_interval
 from ssl_toolkit.runs.summary import ProbeScores, ProbeSummary
 
 

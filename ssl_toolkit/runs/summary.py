@@ -11,9 +11,9 @@ import numpy as np
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
-from ssl_toolkit.engine.metrics import convergence_step
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.runs.health import alarms, is_evaluation
+from ssl_toolkit.runs.scoring import convergence_step
 
 Status = Literal["running", "completed", "interrupted", "failed"]
 

@@ -27,13 +27,11 @@ RANDAUGMENTS = {
 def build(name, flip=True):
     if name in RANDAUGMENTS:
         return RandAugment(RandAugment.Config(**RANDAUGMENTS[name]), flip=flip)
-    if name == "fixed by kornia":
-        return Fixed(Fixed.Config(transforms="kornia"), flip=flip)
     return {"none": NoAugmentation, "weak": Weak, "fixed": Fixed}[name](flip=flip)
 
 
-STRONG = ["randaugment", "authors", "reference", "max", "fixed", "fixed by kornia"]
-ALL = ["none", "weak", "fixed", "fixed by kornia", *RANDAUGMENTS]
+STRONG = ["randaugment", "authors", "reference", "max", "fixed"]
+ALL = ["none", "weak", "fixed", *RANDAUGMENTS]
 each = pytest.mark.parametrize("name", ALL)
 
 

@@ -17,16 +17,17 @@ import pytest
 import torch
 from always_first import AlwaysFirst
 from in_process import call, refusal
+from ssl_toolkit.models.wide_resnet import WideResNet
 from ssl_toolkit_wide_resnet import WideResNet
 from torch import Tensor
 
 from ssl_toolkit import registry
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.runs.scoring import scores
 
 RUN = (
     "run", "--backbone", "test_resnet", "--image-size", "32", "--batch-size", "4", "--workers", "0",

@@ -41,11 +41,11 @@ from ssl_toolkit import (
 from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.engine.devices import choose_device, choose_precision
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.engine.optimization import all_finite
 from ssl_toolkit.runs import execute
 from ssl_toolkit.runs import train as runs
 from ssl_toolkit.runs.predictions import predict_parts, score_parts
+from ssl_toolkit.runs.scoring import scores
 
 SHORT = {"steps": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
 

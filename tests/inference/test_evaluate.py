@@ -14,14 +14,14 @@ from in_process import call, refusal
 from PIL import Image
 from sklearn import metrics as sklearn_metrics
 
-from ssl_toolkit.engine.metrics import (
+from ssl_toolkit.reports.confusion import MOST_NAMED, draw_confusion
+from ssl_toolkit.runs.progress import score_rows
+from ssl_toolkit.runs.scoring import (
     bootstrap_interval,
     confusion_matrix,
     scores,
     top_k_accuracy,
 )
-from ssl_toolkit.reports.confusion import MOST_NAMED, draw_confusion
-from ssl_toolkit.runs.progress import score_rows
 
 RUN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
        "3", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from ssl_toolkit.engine.metrics import paired_interval
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
+from ssl_toolkit.runs.scoring import paired_interval
 
 
 def hits(both: int, ours: int, theirs: int, neither: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit.comparisons.schema import ComparedRun, Comparison, Difference, ScoreStats, Variant
-from ssl_toolkit.engine.metrics import scores
 from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.scoring import scores
 from ssl_toolkit.runs.summary import Counts, Health, RunSummary, Scores
 
 CLASSES = tuple("0123456789")

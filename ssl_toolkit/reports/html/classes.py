@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ssl_toolkit.comparisons.schema import Comparison
-from ssl_toolkit.engine.metrics import confusion_matrix
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.reports.tables import NOTHING, TextTable, share
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.predictions import read_arrays
+from ssl_toolkit.runs.scoring import confusion_matrix
 
 MOST_IN_MATRIX = 30
 """Classes up to which a confusion matrix is shown; beyond, the most confused pairs."""
