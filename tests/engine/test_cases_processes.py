@@ -17,7 +17,6 @@ import pytest
 import torch
 from always_first import AlwaysFirst
 from in_process import call, refusal
-from ssl_toolkit.models.wide_resnet import WideResNet
 from ssl_toolkit_wide_resnet import WideResNet
 from torch import Tensor
 
