@@ -9,9 +9,12 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import importlib_metadata
@@ -85,10 +88,27 @@ _OURS = re.compile(r"^\[?\s*ssl[-_.]?toolkit(?=[.\s\]]|$)", re.IGNORECASE | re.M
 """Start of a group that is meant for this package, its name alone or as the head of a section."""
 
 
-def _declared() -> Iterator[tuple[str, str, Any]]:
-    """Name, version and entry points of each distribution that may offer plugins."""
+def _declared() -> tuple[tuple[str, str, Any], ...]:
+    """Return name, version and entry points of each distribution that may offer plugins."""
+    return _declared_in(tuple((path, _modified(path)) for path in sys.path))
+
+
+def _modified(path: str) -> int:
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@cache
+def _declared_in(paths: tuple[tuple[str, int], ...]) -> tuple[tuple[str, str, Any], ...]:
+    """Return the distributions in folders; those times change with an installation."""
+    return tuple(_read_distributions([path for path, _ in paths]))
+
+
+def _read_distributions(paths: list[str]) -> Iterator[tuple[str, str, Any]]:
     seen: set[str] = set()
-    for distribution in importlib_metadata.distributions():
+    for distribution in importlib_metadata.distributions(path=paths):
         try:
             # The raw text first: parsing the metadata of every distribution takes 0.1 s.
             if not _OURS.search(distribution.read_text("entry_points.txt") or ""):

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import call, refusal
@@ -314,6 +315,25 @@ def test_one_distribution_found_twice_is_no_clash(
     monkeypatch.syspath_prepend(copy)
     assert registry.clashes("algorithms") == {}
     assert [e.name for e in registry.entries("algorithms")].count("once") == 1
+
+
+def test_metadata_is_read_once_until_a_distribution_is_installed(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.entries("algorithms")
+    read = registry.importlib_metadata.distributions
+    paths = []
+
+    def counted(path: list[str]) -> Any:
+        paths.append(path)
+        return read(path=path)
+
+    monkeypatch.setattr(registry.importlib_metadata, "distributions", counted)
+    assert all(registry.entries(group) for group in ("algorithms", "backbones"))
+    assert paths == []
+    install("late-pkg", "late")
+    assert registry.has("algorithms", "late")
+    assert len(paths) == 1
 
 
 # --- decorators ---------------------------------------------------------------------------------
