@@ -35,7 +35,7 @@ class Console:
         self._early: list[str] = []
         self._log: Path | None = None
         self._reading: tuple[int, float] | None = None
-        self._reading_began = 0.0
+        self._reading_start = 0.0
 
     def log_to(self, path: Path) -> None:
         """Append every line to a file, those printed before included."""
@@ -66,12 +66,12 @@ class Console:
         now = time.monotonic()
         if self._reading is None or done < self._reading[0]:
             self._reading = (done, now)
-            self._reading_began = now
+            self._reading_start = now
             if total >= 2000:
                 self.say(f"reading {total} images …")
         elif done - self._reading[0] >= total / 10 and now - self._reading[1] >= 10:
             self._reading = (done, now)
-            left = (now - self._reading_began) / done * (total - done)
+            left = (now - self._reading_start) / done * (total - done)
             self.say(f"read {done} of {total} images, {duration(left)} left")
 
     def kind(self) -> dict[str, bool]:

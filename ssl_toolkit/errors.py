@@ -8,7 +8,7 @@ ToolkitError                  exit status 1
 │   └── ModelError            weights, checkpoints, run folders, devices
 └── TrainingError             training failed while running (for example a non-finite loss)
 
-The command line prints each message as one line that begins with ``error:``.
+The command line prints each message as one line that starts with ``error:``.
 """
 
 from __future__ import annotations

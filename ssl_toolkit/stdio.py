@@ -71,7 +71,7 @@ def lost(stream: TextIO) -> OSError | None:
 
 
 def missed(stream: TextIO) -> OSError | None:
-    """The error to tell where output was lost that is nowhere else; a reader may leave."""
+    """Return the error by which output was lost; None if the reader of a pipe left."""
     stream.flush()
     error = lost(stream)
     if error is None or isinstance(error, ConnectionError):

@@ -37,7 +37,7 @@ COMMANDS = {
 }
 
 IN_FILES = ("run", "compare", "resume", "report", "predict", "pseudo-label", "export", "new")
-"""Commands whose results are in files: what else they print may get lost."""
+"""Commands whose results are in files, so that lost output is no error."""
 
 MOST_ERRORS = 25
 """Lines for the faults of one command: beyond that, only how many more there are."""
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with a near name for an unknown one."""
+        """Find a command as click does, but suggest a near name for an unknown one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from ssl_toolkit.registry import did_you_mean
 
@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's, which would say nothing of the signal and print an empty line."""
+        """Run a command as click does, but keep the signal that interrupts it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -122,19 +122,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         except Exception as error:
             if "--debug" in given:
                 print(visible_lines(traceback.format_exc()), file=sys.stderr)
-            status = _tell(error)
+            status = _report(error)
         except KeyboardInterrupt as error:
             status = exit_status(error)
         if status in STATUS.values() and arguments is None:
             end_soon(status)
         in_files = given[:1] and given[0] in IN_FILES and "--dry-run" not in given
         if not (status or in_files) and (message := missed(sys.stdout)):
-            status = _tell(message)
+            status = _report(message)
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def _usage(error: click.ClickException) -> str:
-    """What click finds wrong, with near names as everywhere else."""
+    """Return the message for wrong usage, with near names for options."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         message = error.format_message()
         return _TYPES.sub(lambda found: _PLAIN[found[1]], message[:1].lower() + message[1:]).rstrip(
@@ -175,8 +175,8 @@ def _at_home(argument: str) -> str:
     return os.path.expanduser(argument)
 
 
-def _tell(error: Exception) -> int:
-    """Print what went wrong, a line for each fault; returns the exit status."""
+def _report(error: Exception) -> int:
+    """Print an error, a line for each fault; return the exit status."""
     if isinstance(error, _StoppedError):
         return error.status
     if isinstance(error, click.Abort):

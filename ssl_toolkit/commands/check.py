@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ssl_toolkit.commands.options import JSON, setting_option, toolkit_command
 from ssl_toolkit.commands.screen import echo_json
 from ssl_toolkit.errors import visible_lines
 
@@ -17,14 +18,20 @@ KINDS = ("algorithm", "augmenter", "backbone", "dataset", "launcher", "logger")
 COLORS = {"passed": "green", "failed": "red"}
 
 
-@click.command(short_help="Check a plugin against its contract.")
+@toolkit_command
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), help="Kind of plugin, if several have the name.")
-@click.option("--device", default="cpu", show_default=True, help="Device to compute on.")
-@click.option("--root", type=click.Path(path_type=Path), help="Path to a data set's files.")
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    metavar="KIND",
+    help=f"Kind of plugin, if several have the name: {', '.join(KINDS)}.",
+)
+@click.option(
+    "--device", default="cpu", metavar="NAME", help="Device to compute on (default: cpu)."
+)
+@setting_option("root", help="path to the files of a data set")
 @click.option("--verbose", is_flag=True, help="List passed rules too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@JSON
 def command(
     name: str, kind: str | None, device: str, root: Path | None, verbose: bool, as_json: bool
 ) -> int:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
+from ssl_toolkit.commands.options import JSON, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo, echo_json
 
 
-@click.command(short_help="Check that a run's folder is complete and consistent.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@toolkit_command
+@RUN
+@JSON
 def command(run: Path, as_json: bool) -> int:
     """Check that the folder RUN is complete: files, checksums, and consistency between files.
 
-    If its data is available, the images are compared with those of the run, by content. The exit
-    status is 0 if everything is in order, and 1 with a line for each fault otherwise.
+    If its data is available, compare the content of the images too. The exit status is 0 if all
+    checks pass, and 1 with a line for each fault otherwise.
     """
     from ssl_toolkit.runs.check import check_run
     from ssl_toolkit.text import display_path

@@ -6,20 +6,20 @@ from typing import Any
 
 import click
 
-from ssl_toolkit.commands.run import configuration_options, warn_of_clashes
+from ssl_toolkit.commands.options import QUIET, configuration_options, toolkit_command
+from ssl_toolkit.commands.run import warn_of_clashes
 from ssl_toolkit.commands.screen import echo, echo_data
 from ssl_toolkit.config.comparison import ComparisonSettings, load_comparison
 
 
-@click.command(short_help="Compare algorithms under identical configurations.")
+@toolkit_command
 @configuration_options(ComparisonSettings, without=("algo", "seed", "output"))
 @click.option(
     "--jobs", metavar="N", help="Maximum number of concurrent runs, if the launcher supports it."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing comparison in --output.")
 @click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop.")
-@click.option("--quiet", is_flag=True, help="Show only warnings and results.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@QUIET
 def command(
     sweep: tuple[str, ...],
     allow_different: tuple[str, ...],

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
+from ssl_toolkit.commands.options import toolkit_command
 from ssl_toolkit.commands.screen import echo
 from ssl_toolkit.errors import one_line
 
@@ -20,11 +19,10 @@ EXTRAS = {
     "fuzz": "runs the fuzz tests",
     "dev": "runs the tests, the formatter and the type checker",
 }
-"""What each optional extra adds; one with the name of a plugin adds that plugin."""
+"""Purpose of each optional extra; one with the name of a plugin adds that plugin."""
 
 
-@click.command(short_help="Check this installation.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@toolkit_command
 def command() -> None:
     """Show versions, devices, caches, optional extras and broken plugins."""
     for topic, text in _findings():

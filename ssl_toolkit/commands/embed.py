@@ -7,52 +7,25 @@ from typing import Literal
 
 import click
 
-from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, toolkit_command
 
 
-@click.command(short_help="Compute the features of images with a pre-trained backbone.")
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--backbone", required=True, metavar="NAME", help="Registered backbone or any timm model."
-)
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Path to the weights of the backbone (default: the published ones).",
-)
-@click.option(
-    "--image-size",
-    type=click.IntRange(1, 4096),
-    metavar="N",
-    help="Side length of the images in pixels (default: the backbone's).",
-)
-@click.option(
-    "--fit",
-    type=click.Choice(["crop", "pad"]),
-    default="crop",
-    help="How to make images square: crop the center, or pad with white (default: crop).",
-)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Base directory of the paths in a manifest.",
-)
-@click.option(
-    "--on-bad-image",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    help="How to handle unreadable images (default: error).",
-)
+@toolkit_command
+@click.argument("data", type=PATH)
+@setting_option("backbone", required=True)
+@setting_option("weights", help="path to the weights of the backbone", default="the published ones")
+@setting_option("image_size", default="the backbone's")
+@setting_option("fit")
+@ROOT
+@setting_option("on_bad_image")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     metavar="FILE",
     help="Path of the .npz or .parquet file to write.",
 )
-@model_options(device="auto", batch_size=64, workers=True)
+@MODEL
 def command(
     data: Path,
     backbone: str,

@@ -6,38 +6,34 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.options import JSON, PATH, ROOT, RUN, setting_option, toolkit_command
 from ssl_toolkit.commands.screen import echo, echo_json
 
 
-@click.command(short_help="Score a trained model.")
-@click.argument("run", type=click.Path(path_type=Path))
+@toolkit_command
+@RUN
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PATH",
     help="Path to other images with labels of the same classes: a folder or manifest.",
 )
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Base directory of the paths in a manifest.",
-)
-@click.option(
-    "--on-bad-image",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    help="How to handle unreadable images of --data (default: error).",
-)
+@ROOT
+@setting_option("on_bad_image", help="how to handle unreadable images of --data")
 @click.option(
     "--confusion",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE.png",
     help="Path of a .png to draw the confusion matrix to.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@model_options(device=None, batch_size=None, workers=False)
+@JSON
+@setting_option("device", default="that of the run")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of images per batch (default: that of the run).",
+)
 def command(
     run: Path,
     data: Path | None,
@@ -50,9 +46,9 @@ def command(
 ) -> None:
     """Score the model in the folder RUN on its own validation and test images, or on --data.
 
-    Of --data the test part is scored, and all images with a label where it names none. The
-    interval of the accuracy is a bootstrap over the images (95 %, 10,000 resamples, seed 0).
-    JSON has the confusion matrix too: a row for each true class, a column for each predicted one.
+    With --data, score its test part, or all labeled images if it has none. The interval of the
+    accuracy is a bootstrap over the images (95%, 10,000 resamples, seed 0). The JSON includes the
+    confusion matrix: a row for each true class, a column for each predicted class.
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.errors import DataError

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ssl_toolkit.commands.options import PATH, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
-@click.command(short_help="Export a run's model: timm, torch.export, ONNX.")
-@click.argument("run", type=click.Path(path_type=Path))
+@toolkit_command
+@RUN
 @click.option(
     "--format",
-    "form",
     required=True,
     type=click.Choice(["timm", "torch-export", "onnx"]),
-    help="Format: a folder for timm, a .pt2 file, or an .onnx file.",
+    metavar="FORMAT",
+    help="Format: timm (a folder), torch-export (.pt2) or onnx (.onnx).",
 )
 @click.option(
     "--output",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Path to write (default: timm/, model.pt2 or model.onnx in RUN/export/).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
-def command(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
+def command(run: Path, format: Any, output: Path | None, overwrite: bool) -> None:
     """Export the model of the finished run in the folder RUN.
 
     The files of torch-export and onnx take images (N, 3, S, S) in [0, 1], any N, and give
@@ -35,6 +36,6 @@ def command(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     """
     from ssl_toolkit.inference.export import export
 
-    path, opened_by = export(run, form, output, overwrite=overwrite)  # type: ignore[arg-type]
+    path, opened_by = export(run, format, output, overwrite=overwrite)
     echo(f"{path}")
     echo(f"open it with {opened_by}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ssl_toolkit.commands.options import JSON, ROOT, toolkit_command
 from ssl_toolkit.commands.screen import echo, echo_json
 
 if TYPE_CHECKING:
@@ -16,9 +18,9 @@ MOST = 20
 """Lines of a list that are printed; --json prints all."""
 
 
-@click.command(short_help="Inspect images before training.")
+@toolkit_command
 @click.argument("data")
-@click.option("--root", metavar="DIR", help="Base directory of the paths in a manifest.")
+@ROOT
 @click.option(
     "--image-size", metavar="N", help="Side length to decode at, in pixels (default: 32)."
 )
@@ -29,20 +31,19 @@ MOST = 20
     metavar="FILE",
     help="Path of a .png to write with some images of each class.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@JSON
 def command(
     data: str,
-    root: str | None,
+    root: Path | None,
     image_size: str | None,
     fit: str | None,
     workers: str | None,
     contact_sheet: str | None,
     as_json: bool,
 ) -> None:
-    """Show what a run with --data DATA would use.
+    """Show the images that a run with --data DATA would use.
 
-    Show layout, classes, counts, sizes, unreadable files, duplicates, and leaks into the test
+    Show their layout, classes, counts, sizes, unreadable files, duplicates, and leaks into the test
     split. A run with the same --image-size and --fit reuses the decoded images.
     """
     from ssl_toolkit.console import Console

@@ -7,20 +7,20 @@ from typing import Any
 import click
 
 from ssl_toolkit import registry
+from ssl_toolkit.commands.options import JSON, toolkit_command
 from ssl_toolkit.commands.run import clash
 from ssl_toolkit.commands.screen import echo, echo_json
 
 
-@click.command(short_help="List installed plugins.")
+@toolkit_command
 @click.argument("group", required=False, metavar="[GROUP]", type=click.Choice(registry.GROUPS))
 @click.option("--verbose", is_flag=True, help="Import each plugin; show its state and the reason.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@JSON
 def command(group: str | None, verbose: bool, as_json: bool) -> None:
     """List algorithms, augmenters, backbones, data sets and more, or only one GROUP.
 
-    Only reads metadata; --verbose imports every plugin and shows the broken ones. Every model of
-    timm is a backbone, without an entry here.
+    Read metadata only; --verbose imports every plugin and shows which are broken. Every model of
+    timm is also a backbone, but not listed.
     """
     groups = (group,) if group else registry.GROUPS
     rows = [describe(entry, verbose) for name in groups for entry in registry.entries(name)]

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.options import PATH, toolkit_command
 from ssl_toolkit.commands.screen import echo
 from ssl_toolkit.scaffold import KINDS, LICENSES, create
 
 
-@click.command(short_help="Create a project for a plugin.")
-@click.argument("kind", type=click.Choice([*KINDS]))
+@toolkit_command
+@click.argument("kind", metavar="KIND", type=click.Choice([*KINDS]))
 @click.argument("name")
 @click.option(
     "--path",
     "parent",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=".",
     metavar="DIR",
     help="Parent directory of the project's folder NAME (default: .).",
@@ -25,17 +26,17 @@ from ssl_toolkit.scaffold import KINDS, LICENSES, create
     "--license",
     type=click.Choice([*LICENSES, "none"]),
     default="MIT",
-    show_default=True,
-    help="License of the project.",
+    metavar="NAME",
+    help=f"License: {', '.join(LICENSES)} or none (default: MIT).",
 )
-@click.option("--author", metavar="NAME", help="Copyright holder.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@click.option("--author", metavar="NAME", help="Copyright holder (default: the authors of NAME).")
 def command(kind: str, name: str, parent: Path, license: str, author: str | None) -> None:
-    """Create a small, complete project for a plugin of KIND called NAME.
+    """Create a small, complete project for the plugin NAME.
 
-    For example: ssl-toolkit new algorithm my_method. The project has one commented source file
-    that works unchanged, tests with the contract kit, packaging with the entry point, a README, a
-    license, and a file for continuous integration.
+    KIND is algorithm, augmenter, backbone, dataset, launcher or logger, as in `ssl-toolkit new
+    algorithm my_method`. The project has one commented source file that works unchanged, tests with
+    the contract kit, packaging with the entry point, a README, a license, and a workflow for
+    continuous integration.
     """
     chosen = None if license == "none" else license
     folder = create(kind, name, parent, license=chosen, author=author)

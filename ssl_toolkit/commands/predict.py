@@ -7,21 +7,21 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.options import MODEL, PATH, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
-@click.command(short_help="Classify images with a trained model.")
-@click.argument("run", type=click.Path(path_type=Path))
+@toolkit_command
+@RUN
 @click.argument("images", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Path of the .csv, .tsv or .jsonl file to write (default: print CSV).",
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
-@model_options(device="auto", batch_size=64, workers=True)
+@MODEL
 def command(
     run: Path,
     images: tuple[str, ...],
@@ -34,8 +34,8 @@ def command(
     """Classify IMAGES, files or folders, with the model of RUN.
 
     RUN is the folder of a run or of an exported model; its data isn't needed. Columns: path,
-    class, confidence (the probability of that class), error. An image that can't be read has an
-    empty class and the reason, and the exit status is 1 at the end.
+    class, confidence (the probability of that class), error. An unreadable image has an empty class
+    and the reason in the column error, and the exit status is then 1.
     """
     from ssl_toolkit.data.readers.listing import list_images
     from ssl_toolkit.files import check_target

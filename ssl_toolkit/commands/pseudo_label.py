@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.model_options import model_options
+from ssl_toolkit.commands.options import MODEL, PATH, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
-@click.command(short_help="Label a pool of images with a trained model.")
-@click.argument("run", type=click.Path(path_type=Path))
+@toolkit_command
+@RUN
 @click.argument("pool", type=click.Path())
 @click.option(
     "--threshold",
@@ -22,7 +22,7 @@ from ssl_toolkit.commands.screen import echo
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Path of the manifest to write: .csv, .tsv or .jsonl (default: print CSV).",
 )
@@ -30,10 +30,10 @@ from ssl_toolkit.commands.screen import echo
     "--uncertain",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Print the N images most worth labeling next: those with the least margin between "
-    "the two most probable classes. The manifest is then only written with --output.",
+    help="Print the N most uncertain images, to label next: those with the smallest margin "
+    "between the two most probable classes. Write the manifest only with --output.",
 )
-@model_options(device="auto", batch_size=64, workers=True)
+@MODEL
 def command(
     run: Path,
     pool: str,
@@ -44,12 +44,12 @@ def command(
     batch_size: int,
     workers: int | None,
 ) -> int:
-    """Label the images of the folder POOL with the model of RUN, where it is sure.
+    """Label the images of the folder POOL for which the model of RUN is confident.
 
-    Writes a manifest with the columns path, label, split, confidence that --data accepts: images
-    below the threshold are in it without a label. Its paths are relative to it when the pool lies
-    beside or below it, otherwise absolute, and training then needs --root too. An image that
-    can't be read is left out and named, and the exit status is 1 at the end.
+    Write a manifest with the columns path, label, split and confidence, which --data accepts.
+    Images below the threshold have no label. Paths are relative if the pool is in the folder of the
+    manifest, and absolute otherwise; training then needs --root. Unreadable images are reported and
+    left out, and the exit status is then 1.
     """
     from ssl_toolkit.data.readers.listing import list_images
     from ssl_toolkit.files import check_target

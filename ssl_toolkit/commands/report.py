@@ -6,18 +6,20 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.options import PATH, toolkit_command
 
-@click.command(short_help="Write tables and an HTML page of runs or a comparison.")
+
+@toolkit_command
 @click.argument(
     "folders",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="RUN_OR_COMPARISON...",
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PATH",
     help="Path to write: FILE.html for the page alone, or a folder for page and tables.",
 )
@@ -29,7 +31,6 @@ import click
     help="Setting in which rows may differ; every table marks it. Repeatable.",
 )
 @click.option("--name", metavar="TEXT", help="Title of the report (default: the folder's name).")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(
     folders: tuple[Path, ...],
     output: Path | None,

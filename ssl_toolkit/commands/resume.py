@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from ssl_toolkit.commands.run import add_options, common_options, resume_options
+from ssl_toolkit.commands.options import QUIET, RESUMABLE, RUN, VERBOSE, toolkit_command
 
 
-@click.command(short_help="Resume an interrupted run, or extend a finished one.")
-@click.argument("run", type=click.Path(path_type=Path))
-@resume_options
-@add_options(common_options)
+@toolkit_command
+@RUN
+@RESUMABLE
+@QUIET
+@VERBOSE
 def command(
     run: Path,
     data: Path | None,

@@ -1,4 +1,4 @@
-"""What the commands print: no name of a class, file or plugin reaches a terminal raw."""
+"""Print the output of commands, with control characters escaped on a terminal."""
 
 from __future__ import annotations
 

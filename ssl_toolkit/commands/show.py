@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from ssl_toolkit import registry
+from ssl_toolkit.commands.options import JSON, toolkit_command
 from ssl_toolkit.commands.screen import echo, echo_json
 from ssl_toolkit.errors import PluginError
 
 
-@click.command(short_help="Show a plugin and its options.")
+@toolkit_command
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@JSON
 def command(name: str, as_json: bool) -> None:
     """Show the plugin NAME: its distribution, and its options with default, range and source."""
     from ssl_toolkit.commands.list import describe
@@ -59,7 +59,7 @@ def command(name: str, as_json: bool) -> None:
 
 
 def _details(plugin: type) -> dict[str, Any]:
-    """What the class says of itself."""
+    """Return the summary, options and defaults of a plugin class."""
     summary = (plugin.__doc__ or "").strip().splitlines()[:1]
     details: dict[str, Any] = {"summary": summary[0] if summary else ""}
     config = getattr(plugin, "Config", None)

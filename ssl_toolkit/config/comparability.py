@@ -1,4 +1,4 @@
-"""What the rows of a comparison hold equal, and where they differ."""
+"""Find the settings in which the rows of a comparison differ."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ssl_toolkit.config.roles import NOT_COMPARED
 
 
 def shared_keys(tree: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """What a comparison holds equal, by dotted key: all but `NOT_COMPARED` and the own section.
+    """Return the settings that rows must share, by dotted key: all but `NOT_COMPARED` and options.
 
     Args:
         tree: a configuration in plain types.
-        section: the key of the algorithm's own section.
+        section: the key of the algorithm's options.
     """
     left_out = {*NOT_COMPARED, section}
     return dict(flatten({key: value for key, value in tree.items() if key not in left_out}))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a tree."""
+    """Iterate over the dotted keys and values of a tree."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -29,7 +29,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def permitted(key: str, allowed: Collection[str]) -> bool:
-    """Whether a shared key may differ: it is allowed, or its section, or whose options it holds.
+    """Return True if a shared key may differ: it, its section or its plugin is allowed to.
 
     The options of a plugin follow its name: where ``augment.strong`` may differ, so may
     ``augment.strong_options``.
@@ -43,7 +43,7 @@ def permitted(key: str, allowed: Collection[str]) -> bool:
 def differences(
     rows: Mapping[str, Mapping[str, Any]], allowed: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Where the shared keys of rows differ.
+    """Find the shared keys in which rows differ.
 
     Args:
         rows: by row name, its `shared_keys`.

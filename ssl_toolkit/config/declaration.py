@@ -13,14 +13,14 @@ from ssl_toolkit.config.options import option
 
 Affects = Literal["data", "split", "weights", "draws"]
 Resume = Literal["fixed", "moved", "recorded", "free"]
-"""What `resume` does with another value: ``fixed`` refuses it; ``moved`` accepts it for data whose
+"""How `resume` handles another value: ``fixed`` refuses it; ``moved`` accepts it for data whose
 content is the same; ``recorded`` takes it from a flag and notes it in record.json; ``free`` accepts
 it, because no result depends on it."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known about a setting beside its type, default, bounds and help."""
+    """Facts about a setting beside its type, default, bounds and help."""
 
     flag: bool = False
     """True if the command line has a flag for it."""
@@ -31,10 +31,10 @@ class Declaration:
     default_text: str = ""
     """The default in words, where the value doesn't say it."""
     when_open: Any = None
-    """What a default of None becomes, where that is the same for all runs."""
+    """The value that replaces a default of None, if it is the same for all runs."""
     affects: tuple[Affects, ...] = ()
-    """What follows from it: ``data`` (the images and all that depends on them), the split, the
-    initial weights, or the draws of images and views."""
+    """Which of these depend on it: ``data`` (the images and all that depends on them), the split,
+    the initial weights, or the draws of images and views."""
     compared: bool = True
     """True if the rows of a comparison must agree on it."""
     follows_steps: bool = False
@@ -77,8 +77,6 @@ def default_text(field: FieldInfo) -> str:
     return str(value) if isinstance(value, int | float | str) and value is not False else ""
 
 
-def sentence(field: FieldInfo) -> str:
-    """Return the help as a sentence that ends with the default."""
-    text, default = field.description or "", default_text(field)
-    default = f" (default: {default})" if default else ""
-    return f"{text[:1].upper()}{text[1:]}{default}."
+def sentence(text: str, default: str = "") -> str:
+    """Return a help text as a sentence that ends with the default."""
+    return f"{text[:1].upper()}{text[1:]}{f' (default: {default})' if default else ''}."

@@ -30,7 +30,7 @@ from ssl_toolkit.files import holds_features
 
 Tree = dict[str, Any]
 Defaults = Literal["reference", "for_pretrained"] | None
-"""The attribute of a plugin's options whose values lie under what is given."""
+"""The attribute of a plugin's options that replaces their defaults."""
 
 AUTO = "auto"
 """The algorithm that stands for a choice among the installed ones."""
@@ -79,7 +79,7 @@ ResolvedConfig = RunConfig[ResolvedSettings]
 
 
 def filled(config: RunConfig, values: Tree, origin: str = "") -> ResolvedConfig:
-    """The configuration with values for the settings that it leaves open.
+    """Return a configuration with values for the settings that it leaves open.
 
     Args:
         config: validated.
@@ -110,7 +110,7 @@ def fingerprint_of(tree: Mapping[str, Any]) -> str:
 
 
 def plain_tree(keys: Mapping[str, Any]) -> Tree:
-    """Keys that are given in Python, with paths as text."""
+    """Return keys that are set in Python, with paths as text."""
     return {key: str(v) if isinstance(v, os.PathLike) else v for key, v in keys.items()}
 
 
@@ -152,7 +152,7 @@ def validate_model(faults: Faults, model: type[Options], values: Any, prefix: Pa
 
 
 def check_options(model: type[Options], given: Tree, section: str) -> Options:
-    """The options of a plugin that stands outside the configuration of a run.
+    """Return the options of a plugin that is not part of the configuration of a run.
 
     Args:
         model: its ``Config``.
@@ -170,7 +170,7 @@ def check_options(model: type[Options], given: Tree, section: str) -> Options:
 
 
 def given_flags(flags: Mapping[str, Any]) -> Tree:
-    """The flags that the user gave."""
+    """Return the flags that the user set."""
     return {key: value for key, value in flags.items() if value is not None}
 
 
@@ -208,7 +208,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     shared = _deep(SHARED_REFERENCE if reference else {}, tree)
     settings: Settings | None = validate_model(faults, Settings, shared, ())
     if settings is None and not own:
-        raise ConfigError(faults.messages)  # at once: telling these needs no plugin, so no torch
+        raise ConfigError(faults.messages)  # early: reporting these needs no plugin, so no torch
     under = {} if settings is None else _pretrained_defaults(settings)
     defaults: Defaults = "reference" if reference else "for_pretrained" if under else None
     algorithm = (
@@ -237,7 +237,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
 
 
 def _pretrained_defaults(settings: Settings) -> Tree:
-    """What takes the place of the defaults where training starts from pre-trained weights.
+    """Return the defaults for training from pre-trained weights.
 
     The same for every algorithm, so that the rows of a comparison share it. Nothing under
     ``--profile reference`` or a ``backbone_lr`` of the user's, which keep the papers' recipe, and
@@ -252,7 +252,7 @@ def _pretrained_defaults(settings: Settings) -> Tree:
 
 
 def _with_defaults(under: Tree, settings: Settings, shared: Tree) -> Settings:
-    """The settings with other defaults; what the user gave is what counts as set."""
+    """Return settings with other defaults; only what the user set counts as set."""
     made = Settings.model_validate(_deep(under, shared))
     return made.model_construct(_fields_set=settings.model_fields_set, **dict(made))
 
@@ -316,7 +316,7 @@ def _section(tree: Tree, key: str, faults: Faults) -> Tree:
 
 
 def parse_set(text: str) -> Layer:
-    """The layer of one ``key.path=value``; the value is YAML.
+    """Parse one ``key.path=value``; the value is YAML.
 
     Raises:
         ConfigError: it isn't of that form.
@@ -351,7 +351,7 @@ def _without_alias(layer: Layer, section: str) -> Layer:
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
-    """One tree of all layers, later ones winning, and where each of its keys comes from.
+    """Merge layers, later ones winning; return the tree and the origin of each key.
 
     Raises:
         ConfigError: nested too deep.

@@ -10,13 +10,13 @@ SHARED_REFERENCE: dict[str, Any] = {
     "ema": {"average_buffers": False},
     "model": {"freeze": "none", "head_init": "random"},
 }
-"""What ``--profile reference`` sets outside the algorithm's and the augmenters' own sections."""
+"""Settings of ``--profile reference``, beside the options of algorithm and augmenters."""
 
 HEAD_TRAINING: dict[str, Any] = {
     "steps": 300,
     "schedule": {"name": "cosine", "cycles": 0.5},
 }
-"""What is set where the head alone is trained, on a frozen backbone or on given features
+"""Defaults for training the head alone, on a frozen backbone or on given features
 (docs/results.md): it starts at the probe, and more steps lead away from it. The same for every
 algorithm; one that needs other options has them in ``Config.for_pretrained``."""
 
@@ -31,7 +31,7 @@ FINE_TUNING: dict[str, Any] = {
     "augment": {"flip": False},
     "model": {"head_init": "zero"},
 }
-"""What is set where a pre-trained backbone is trained, beside `FINE_TUNING_RATE` for the backbone,
+"""Defaults for training a pre-trained backbone, beside `FINE_TUNING_RATE` for the backbone,
 unless ``optimizer.backbone_lr`` is given: with 2e-5 there it is the paper's transfer recipe. Images
 are not mirrored: where frozen features fail, it is often for signs whose mirror image is another
 one (7 points on letters, docs/results.md)."""

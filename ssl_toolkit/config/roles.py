@@ -1,4 +1,4 @@
-"""What comparing and resuming hold equal, derived from the declarations of the settings."""
+"""Settings that comparing and resuming keep equal, derived from their declarations."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def parse(text: str) -> Any:
     """Parse one YAML document.
 
     Raises:
-        ConfigError: it is not YAML, a key stands twice, or it asks for a Python object.
+        ConfigError: it is not YAML, a key is duplicated, or it asks for a Python object.
     """
     try:
         return yaml.load(text, Loader=_TextLoader)

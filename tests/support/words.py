@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "project" / "words_to_clean.txt"
 
 ALIASES = {
+    "ssl_toolkit/config/other_names.py",
     "ssl_toolkit/config/settings.py",
     "ssl_toolkit/data/class_names.py",
     "ssl_toolkit/data/readers/folders.py",

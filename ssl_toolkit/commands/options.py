@@ -1,0 +1,150 @@
+"""Options that commands share; those of settings derive from their declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from pydantic.fields import FieldInfo
+
+from ssl_toolkit.config.declaration import declaration_of, default_text, sentence
+from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.settings import Settings
+
+Decorator = Callable[[Any], Any]
+
+PATH = click.Path(path_type=Path)
+
+
+def toolkit_command(function: Callable[..., Any]) -> click.Command:
+    """Turn a function into a command, with ``--debug`` as its last option."""
+    result = click.command(function)
+    result.params.append(
+        click.Option(
+            ["--debug"], is_flag=True, expose_value=False, help="Show tracebacks of errors."
+        )
+    )
+    return result
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """Return a decorator that adds options in their order."""
+
+    def decorate(function: Any) -> Any:
+        for add in reversed(decorators):
+            function = add(function)
+        return function
+
+    return decorate
+
+
+def configuration_options(*models: type[Options], without: Collection[str] = ()) -> Decorator:
+    """Return the options of a command with configuration files: flags, ``--config`` and ``--set``.
+
+    Values of flags stay text, which is validated with the files.
+
+    Args:
+        models: Other settings of the command, which precede those of a run.
+        without: Settings of a run that the command doesn't have.
+    """
+    fields = {k: v for k, v in Settings.model_fields.items() if k not in without}
+    for model in reversed(models):
+        fields = {**model.model_fields, **fields}
+    return options(
+        *[_flag(name, field) for name, field in fields.items() if declaration_of(field).flag],
+        click.option(
+            "--config",
+            "files",
+            multiple=True,
+            metavar="FILE",
+            help="Path or name of a YAML file. Repeatable.",
+        ),
+        click.option(
+            "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other key. Repeatable."
+        ),
+    )
+
+
+def _flag(name: str, field: FieldInfo) -> Decorator:
+    declared, flag = declaration_of(field), name.replace("_", "-")
+    text = sentence(field.description or "", default_text(field))
+    if bool in (field.annotation, *get_args(field.annotation)):
+        return click.option(f"--{flag}/--no-{flag}", default=None, help=text)
+    return click.option(
+        f"--{flag}",
+        metavar=_placeholder(field),
+        multiple=declared.repeatable,
+        help=f"{text} Repeatable." if declared.repeatable else text,
+    )
+
+
+def setting_option(
+    name: str, *, help: str = "", default: str = "", required: bool = False
+) -> Decorator:
+    """Return the option of a setting, with its type, for a command without configuration files.
+
+    Args:
+        name: of the setting.
+        help: replaces the setting's own.
+        default: text for a default that the command chooses; empty for the setting's own.
+        required: True if the option must be given.
+    """
+    field = Settings.model_fields[name]
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        type=_type(field),
+        default=None if default or required else field.default,
+        required=required,
+        metavar=_placeholder(field),
+        help=sentence(
+            help or field.description or "", "" if required else default or default_text(field)
+        ),
+    )
+
+
+def _placeholder(field: FieldInfo) -> str:
+    return declaration_of(field).metavar or "|".join(map(str, get_args(field.annotation)))
+
+
+def _type(field: FieldInfo) -> Any:
+    types = get_args(field.annotation) or (field.annotation,)
+    bounds = {
+        name: getattr(part, name)
+        for part in field.metadata
+        for name in ("ge", "gt", "le")
+        if hasattr(part, name)
+    }
+    if int in types:
+        return click.IntRange(bounds.get("ge"), bounds.get("le"))
+    if float in types:
+        return click.FloatRange(bounds.get("gt"), min_open=True)
+    if declaration_of(field).metavar in ("DIR", "FILE", "PATH"):
+        return PATH
+    return click.Choice(types) if isinstance(types[0], str) else str
+
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+QUIET = click.option("--quiet", is_flag=True, help="Show only warnings and results.")
+VERBOSE = click.option("--verbose", is_flag=True, help="Show every row of metrics.")
+RUN = click.argument("run", type=PATH)
+ROOT = setting_option("root", help="base directory of the paths in a manifest")
+WORKERS = setting_option("workers", default="one per core, at most 8")
+BATCH_SIZE = click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=64,
+    metavar="N",
+    help="Number of images per batch (default: 64).",
+)
+MODEL = options(setting_option("device"), BATCH_SIZE, WORKERS)
+"""How to compute with a trained model."""
+RESUMABLE = options(
+    *(
+        setting_option(name, help=text, default="unchanged")
+        for name, field in Settings.model_fields.items()
+        if (text := declaration_of(field).resume_help)
+    )
+)
+"""Settings that `resume` changes."""
