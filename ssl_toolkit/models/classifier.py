@@ -1,4 +1,4 @@
-"""Normalization, backbone and head in one module, and what training needs to know of it."""
+"""Normalization, backbone and head in one module, and BatchNorm settings for training."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ssl_toolkit.torch_workarounds import BatchNorm
 class Classifier(nn.Module):
     """Images in [0, 1] to features and logits.
 
-    The channel statistics are buffers, so that saved weights carry the normalization that they
-    were trained with. The state dict has the keys ``mean``, ``std``, ``backbone.…``, ``head.…``.
+    The channel statistics are buffers, so saved weights contain the normalization of their
+    training. The state dict has the keys ``mean``, ``std``, ``backbone.…``, ``head.…``.
 
     The head is the backbone's own (`Backbone.classifier`), otherwise one linear layer with
     torch's default initialization, U(-1/sqrt(D), 1/sqrt(D)) for D features.
 
     Args:
-        backbone: normalized images to features.
-        num_classes: C, at least 1.
-        mean: channel means (RGB) of images in [0, 1].
-        std: channel standard deviations (RGB), each above 0.
+        backbone: Backbone that maps normalized images to features.
+        num_classes: Number of classes C, at least 1.
+        mean: Channel means (RGB) of images in [0, 1].
+        std: Channel standard deviations (RGB), each above 0.
     """
 
     mean: Tensor
@@ -57,7 +57,7 @@ class Classifier(nn.Module):
         """Replace the channel statistics of the normalization.
 
         Raises:
-            ValueError: a standard deviation is not above 0.
+            ValueError: A standard deviation is not above 0.
         """
         if min(std) <= 0:
             raise ValueError(f"channel standard deviations must be above 0, got {tuple(std)}")
@@ -66,11 +66,11 @@ class Classifier(nn.Module):
             self.std.copy_(torch.tensor(std, dtype=torch.float64).view(1, 3, 1, 1))
 
     def forward(self, images: Tensor) -> ForwardOutput:
-        """Features and logits.
+        """Return features and logits.
 
         Args:
-            images: (N, 3, H, W) float in [0, 1], not normalized; or (N, feature_dim) features that
-                the backbone gave before, which go to the head as they are. Left alone.
+            images: (N, 3, H, W) float in [0, 1], not normalized; or (N, feature_dim) features of
+                the backbone, which are passed to the head.
 
         Returns:
             Features (N, feature_dim) and logits (N, C), both with gradient.
@@ -88,14 +88,14 @@ class Classifier(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load weights; the head takes the form that they have."""
+        """Load weights; replace the head if they contain one of another form."""
         head = {k.removeprefix("head."): v for k, v in state_dict.items() if k.startswith("head.")}
         if head.keys() != self.head.state_dict().keys() or any(
             value.shape != head[key].shape for key, value in self.head.state_dict().items()
         ):
-            made = head_for(head)
-            if made is not None:
-                self.head = made.to(self.mean.device)
+            new_head = head_for(head)
+            if new_head is not None:
+                self.head = new_head.to(self.mean.device)
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
@@ -103,8 +103,9 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
     """Set the share of the new batch in the running statistics of every BatchNorm layer.
 
     Args:
-        module: changed in place, all its submodules included.
-        momentum: in (0, 1], torch's convention: running <- (1 - momentum) running + momentum batch.
+        module: Module, changed in place with all its submodules.
+        momentum: Momentum in (0, 1], in torch's convention:
+            running <- (1 - momentum) running + momentum batch.
     """
     for layer in module.modules():
         if isinstance(layer, BatchNorm):
@@ -113,10 +114,10 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
 
 @contextmanager
 def hold_statistics(module: nn.Module) -> Iterator[None]:
-    """Let BatchNorm layers in train mode normalize by the batch but leave running values alone.
+    """Let BatchNorm layers in train mode normalize by the batch without updating running values.
 
-    Layers in eval mode still use their running statistics. Not for use from several threads on
-    one module.
+    Layers in eval mode still use their running statistics. Not thread-safe on one
+    module.
     """
     # With track_running_stats False a layer in train mode neither reads nor writes its buffers.
     held = [

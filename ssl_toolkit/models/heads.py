@@ -11,23 +11,24 @@ from torch.nn import functional as F
 
 
 class FeatureTransform(nn.Module):
-    """A fixed map of features to vectors of unit length, block by block.
+    """Map features to vectors of unit length, block by block.
 
     Block b of the features x, such as those of one stage of the network, becomes
     ``y = (sign(x_b)·|x_b|^power_b - shift_b) · scale_b``, and ``weight_b · y / |y|`` under
     `unit_blocks`. The blocks together, less the mean, are divided by their length.
 
     Args:
-        mean: (D,) subtracted from the features.
-        sizes: features of each block; None for a single one.
-        powers: of each block, above 0; below 1 they even out the skewed features after a ReLU.
-        weights: of each block.
-        shift: (D,) subtracted before; None for zeros.
-        scale: (D,) factors; None for ones.
-        unit_blocks: whether each block is brought to the length of its weight.
+        mean: Mean (D,), subtracted after the blocks are transformed.
+        sizes: Number of features of each block; None for a single block.
+        powers: Power of each block, above 0; values below 1 reduce the skew of features after a
+            ReLU.
+        weights: Weight of each block.
+        shift: Shift (D,), subtracted after the power; None for zeros.
+        scale: Factors (D,); None for ones.
+        unit_blocks: True to scale each block to the length of its weight.
 
     Raises:
-        ValueError: blocks, their powers, weights and the mean don't fit each other.
+        ValueError: The numbers of blocks, powers, weights and means differ.
     """
 
     mean: Tensor
@@ -70,7 +71,7 @@ class FeatureTransform(nn.Module):
         self.in_features = len(mean)
 
     def blocks(self, features: Tensor) -> Tensor:
-        """Features (N, D) before the mean is subtracted."""
+        """Return the transformed blocks (N, D), before the mean is subtracted."""
         parts = []
         for part, shift, scale, power, weight in zip(
             torch.split(features, self._sizes, dim=-1),
@@ -90,7 +91,7 @@ class FeatureTransform(nn.Module):
         return F.normalize(self.blocks(features) - self.mean, dim=-1)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Take up the form of the state too: what `forward` reads are plain numbers."""
+        """Load the form of the transform too: `forward` reads it from plain numbers."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._sizes = self.sizes.tolist()
         self._powers, self._weights = self.powers.tolist(), self.weights.tolist()
@@ -98,7 +99,7 @@ class FeatureTransform(nn.Module):
 
     @classmethod
     def like(cls, state: Mapping[str, Tensor]) -> FeatureTransform:
-        """One of the form of a state dict, with its values."""
+        """Return the transform of a state dict."""
         return cls(
             state["mean"],
             sizes=state["sizes"].tolist(),
@@ -111,11 +112,11 @@ class FeatureTransform(nn.Module):
 
 
 class FeatureHead(nn.Module):
-    """Features to logits: a fixed transform, and what was learned on top of it.
+    """Features to logits: a fixed transform, then a fitted predictor.
 
     Args:
-        transform: of the features.
-        predictor: (N, D) to (N, C); `torch.nn.Linear` or `Neighbors`.
+        transform: Transform of the features.
+        predictor: Module from (N, D) to (N, C): `torch.nn.Linear` or `Neighbors`.
     """
 
     def __init__(self, transform: FeatureTransform, predictor: nn.Linear | Neighbors) -> None:
@@ -125,12 +126,12 @@ class FeatureHead(nn.Module):
 
     @classmethod
     def linear(cls, transform: FeatureTransform, weight: Tensor, bias: Tensor) -> FeatureHead:
-        """A linear head of these weights; draws no random numbers.
+        """Return a linear head; draws no random numbers.
 
         Args:
-            transform: of the features.
-            weight: (C, D).
-            bias: (C,).
+            transform: Transform of the features.
+            weight: Weights (C, D).
+            bias: Biases (C,).
         """
         return cls(transform, linear_layer(weight, bias))
 
@@ -141,7 +142,7 @@ class FeatureHead(nn.Module):
 
 
 def linear_layer(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A linear layer of these weights (C, D) and bias (C,); draws no random numbers."""
+    """Return a linear layer with weights (C, D) and biases (C,); draws no random numbers."""
     classes, size = weight.shape
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, size, classes)  # type: ignore[no-untyped-call]
     with torch.no_grad():
@@ -158,9 +159,9 @@ class Neighbors(nn.Module):
     its ``LabelSpreading(kernel="knn")`` for the label distributions of the pool.
 
     Args:
-        points: (M, D) reference points, M at least k.
-        scores: (M, C) of each, not negative.
-        k: neighbors that vote.
+        points: Reference points (M, D), M at least k.
+        scores: Scores (M, C) of the points, not negative.
+        k: Number of neighbors that vote.
     """
 
     points: Tensor
@@ -192,10 +193,10 @@ class Neighbors(nn.Module):
 
 
 def head_for(state: Mapping[str, Tensor]) -> FeatureHead | None:
-    """A head of the form of a state dict, not yet with its values; None for another module.
+    """Return a head of the form of a state dict, without its values; None for another module.
 
     Args:
-        state: of a head, its keys without a prefix.
+        state: State dict of a head, its keys without a prefix.
     """
     if "transform.mean" not in state:
         return None

@@ -15,21 +15,21 @@ from ssl_toolkit.interfaces import Backbone
 
 
 class TimmBackbone(Backbone):
-    """A timm model without its head; features are what timm gives its head.
+    """A timm model without its head; its features are the input of timm's head.
 
     The head that `Classifier` adds is one linear layer with torch's default initialization,
-    whatever timm would do for the model in question.
+    regardless of timm's own head.
 
     Args:
-        name: timm's name, with or without a tag (``resnet50``, ``resnet50.a1_in1k``).
-        image_size: side of the square images in pixels, None for the model's own. A model that
-            is built for one size (a position table) is built for this one; published position
-            tables are resized.
-        pretrained: whether to load the published weights (see `published_weights`).
+        name: Name in timm, with or without a tag (``resnet50``, ``resnet50.a1_in1k``).
+        image_size: Side of the square images in pixels, None for the model's own. A model with a
+            fixed size (a position table) is built for this size; published position tables are
+            resized.
+        pretrained: True to load the published weights (see `published_weights`).
 
     Raises:
         PluginError: timm has no such model; the message has near names.
-        ModelError: the model can't take the size, or its weights can't be had.
+        ModelError: The model doesn't support the size, or its weights are not available.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class TimmBackbone(Backbone):
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
-        """Make the backbone; arguments and errors as the class."""
+        """Build the backbone; arguments and errors are those of the class."""
         return cls(name, image_size=image_size, pretrained=pretrained)
 
     @classmethod
     def own_image_size(cls, name: str) -> int | None:
-        """The side in pixels that timm's configuration of the model names.
+        """Return the image size in pixels of timm's configuration of the model.
 
         Raises:
             PluginError: timm has no such model.
@@ -92,7 +92,7 @@ class TimmBackbone(Backbone):
 
     @classmethod
     def takes_other_sizes(cls, name: str) -> bool:
-        """True if the model has no position table or the like: timm's ``fixed_input_size``."""
+        """Return True if the model has no position table or the like (``fixed_input_size``)."""
         import timm
 
         configuration: Any = timm.get_pretrained_cfg(name)
@@ -104,7 +104,7 @@ class TimmBackbone(Backbone):
         return torch.cat(parts, dim=1) if self.used_stages else parts[0]
 
     def use_stages(self, count: int) -> tuple[int, ...]:
-        """As `Backbone.use_stages`; stages are the last parts of the model's trunk in timm."""
+        """See `Backbone.use_stages`; stages are the last parts of the model's trunk in timm."""
         self._watch(_trunk(self.model)[-count:] if count else [])
         self.model.eval()
         try:
@@ -125,32 +125,32 @@ class TimmBackbone(Backbone):
         self._hooks = [part.register_forward_hook(self._see) for part in parts]
 
     def _parts(self, images: Tensor) -> list[Tensor]:
-        """The features proper, and what the hooks of `use_stages` saw meanwhile."""
+        """Return the features, then the outputs that the hooks of `use_stages` recorded."""
         self._seen = []  # a forward that failed may have left some
         features: Tensor = self.model(images)
         seen, self._seen = self._seen, []
         return [features, *seen]
 
     def _see(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        """Keep what a stage gives, averaged over positions: NCHW maps, or tokens (N, L, D)."""
+        """Record the output of a stage, averaged over positions: NCHW maps, or tokens (N, L, D)."""
         self._seen.append(output.mean(dim=(2, 3) if output.ndim == 4 else 1))
 
     def adapt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert foreign weights the way timm does: old names, position tables of another size.
+        """Convert weights as timm does: old names, position tables of another size.
 
         Args:
-            state: keys without wrapper prefixes; left alone.
+            state: State dict, keys without prefixes of wrappers.
         """
         convert = getattr(sys.modules[type(self.model).__module__], "checkpoint_filter_fn", None)
         if convert is None:
             return state
         try:
             return dict(convert(dict(state), self.model))
-        except Exception:  # weights of another family: the caller says what does not fit
+        except Exception:  # weights of another family: the caller reports what does not fit
             return state
 
     def _load_published(self, path: Path, tensors: dict[str, Tensor] | None) -> None:
-        """Load published weights, all of them or none."""
+        """Load published weights; all tensors must be there."""
         try:
             if tensors is None:
                 untyped: Any = self.model
@@ -168,7 +168,7 @@ class TimmBackbone(Backbone):
             )
 
     def _probe(self, name: str, size: int, own_size: int) -> int:
-        """Length of the features, from one zero image in eval mode."""
+        """Return the length of the features, from one zero image in eval mode."""
         self.model.eval()
         try:
             with torch.no_grad():
@@ -178,12 +178,12 @@ class TimmBackbone(Backbone):
         finally:
             self.model.train()
         if not isinstance(features, Tensor) or features.ndim != 2:
-            raise PluginError(f"timm model {name!r} gives no feature vector; choose another one")
+            raise PluginError(f"timm model {name!r} returns no feature vector; choose another one")
         return features.shape[1]
 
 
 def _create(name: str, arguments: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """A timm model without weights, and the arguments that it took beside ``num_classes``."""
+    """Return a timm model with random weights, and its arguments except ``num_classes``."""
     import timm
 
     try:
@@ -197,10 +197,9 @@ def _create(name: str, arguments: dict[str, Any]) -> tuple[nn.Module, dict[str, 
 
 
 def _trunk(model: nn.Module) -> list[nn.Module]:
-    """The parts of a timm model one after the other, with one map or list of tokens between them.
+    """Return the consecutive parts of a timm model, which timm calls blocks, stages or layers.
 
-    Those that timm calls blocks, stages or layers; empty for models of another build, and for
-    those whose maps have the channels last.
+    The list is empty for models of another structure.
     """
     layers = [getattr(model, f"layer{number}", None) for number in range(1, 5)]
     if all(layer is not None for layer in layers):

@@ -1,4 +1,4 @@
-"""Weights from files: ours, timm's, torchvision's, wrapped or not. No code in them ever runs."""
+"""Load weights from files: ours, timm's, torchvision's, wrapped or not; never runs their code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADS = ("head", "fc", "classifier", "linear", "head.fc")
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The tensors of a file, and what it says about them."""
+    """The tensors of a file, and its metadata."""
 
     tensors: dict[str, Tensor]
     """On the CPU, under the file's own keys."""
@@ -41,16 +41,16 @@ class WeightsFile:
 def read_weights(path: Path) -> WeightsFile:
     """Read safetensors, or a ``.pt``/``.pth`` file that holds tensors and plain values only.
 
-    Nested files (``state_dict``, ``model``, ``ema``, …) give their weights, the averaged ones
-    where there are some. Of a folder, ``model.safetensors`` is read.
+    Weights may be nested (``state_dict``, ``model``, ``ema``, …); averaged weights take precedence.
+    If the path is a folder, read ``model.safetensors`` in it.
 
     Raises:
-        ModelError: the file is missing, damaged, has no weights, or would run code when loaded.
+        ModelError: The file is missing or corrupt, has no weights, or would run code when loaded.
     """
     if path.is_dir():
         path = path / "model.safetensors"
     if not path.is_file():
-        raise ModelError(f"weights file {path} does not exist")
+        raise ModelError(f"weights file {path} not found")
     if path.suffix == ".safetensors":
         try:
             tensors = safetensors.torch.load_file(path)
@@ -67,14 +67,14 @@ def read_weights(path: Path) -> WeightsFile:
         named = f" (it names {foreign[1]})" if foreign else ""
         raise ModelError(
             f"{path} was not loaded: it is not plain tensors and would run code of its own{named} "
-            "or is damaged; save its state_dict, or convert it to safetensors"
+            "or is corrupt; save its state_dict, or convert it to safetensors"
         ) from error
-    except Exception as error:  # damaged files meet almost any exception
+    except Exception as error:  # a corrupt file can raise almost anything
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{path} is not a readable weights file: {reason}") from error
     found = _tensors(content)
     if not found:
-        raise ModelError(f"{path} holds no weights")
+        raise ModelError(f"{path} contains no weights")
     return WeightsFile(found, *_record(content))
 
 
@@ -87,21 +87,21 @@ def load_weights(
 ) -> list[str]:
     """Copy the weights of a file into a classifier or a backbone.
 
-    Prefixes of wrappers (``module.``, ``_orig_mod.``, ``model.``, ``backbone.``) don't matter. The
-    head is taken when its shape is the target's and the file does not name other classes. Channel
+    Prefixes of wrappers (``module.``, ``_orig_mod.``, ``model.``, ``backbone.``) are ignored. The
+    head is loaded if its shape matches and the file does not name other classes. Channel
     statistics in the file replace the classifier's. Timm models convert weights as timm does.
 
     Args:
-        target: changed in place.
-        path: see `read_weights`.
-        backbone_name: name of the target's backbone, for the messages.
-        classes: names of the target's classes in order, where known.
+        target: Classifier or backbone, changed in place.
+        path: Path for `read_weights`.
+        backbone_name: Name of the target's backbone, for messages.
+        classes: Names of the target's classes in order, if known.
 
     Returns:
-        Lines for the user: how much was loaded, what was left out, missing or unexpected.
+        Messages for the user: how much was loaded, and what was skipped, missing or unexpected.
 
     Raises:
-        ModelError: as `read_weights`, or the weights don't fit the backbone.
+        ModelError: As `read_weights`, or the weights don't fit the backbone.
     """
     backbone = target.backbone if isinstance(target, Classifier) else target
     file = read_weights(path)
@@ -153,13 +153,13 @@ def _check_fit(
     missing: Sequence[str],
     name: str | None,
 ) -> None:
-    """Raise where the weights belong to another backbone."""
+    """Raise an error if the weights belong to another backbone."""
     mine = f"backbone {name!r}" if name else f"backbone {type(backbone).__name__}"
     theirs = f"{path}, weights of {file.backbone!r}," if file.backbone else str(path)
     own = backbone.state_dict()
     if keys and not fitting:
         raise ModelError(
-            f"nothing in {theirs} fits {mine}: the file has {_some(file.tensors)}, "
+            f"nothing in {theirs} fits {mine}: the file contains {_some(file.tensors)}, "
             f"the backbone {_some(keys)}"
         )
     wrong = [key for key, tensor in fitting.items() if tensor.shape != own[keys[key]].shape]
@@ -176,7 +176,7 @@ def _check_fit(
 def _head_prefix(
     rest: Mapping[str, Tensor], head: nn.Module | None, backbone: Backbone
 ) -> str | None:
-    """The prefix of the head's keys in a file; the one that fits best, None for no head."""
+    """Return the best matching prefix of the head's keys in a file, or None without a head."""
     names = getattr(getattr(backbone, "model", None), "pretrained_cfg", {}).get("classifier") or ()
     candidates = [*_HEADS, *((names,) if isinstance(names, str) else names)]
     wanted = set(head.state_dict()) if head is not None else {"weight", "bias"}
@@ -193,7 +193,7 @@ def _load_head(
     theirs: Sequence[str] | None,
     ours: Sequence[str] | None,
 ) -> str:
-    """Load a head where it fits; otherwise say why it was left out."""
+    """Load a head if it fits; otherwise return why it was skipped."""
     if head is None:
         return "skipped its head"
     own = head.state_dict()
@@ -213,17 +213,17 @@ def _same(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> bool:
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
-    """The weights in a nested file, the first of the known places that has some."""
+    """Return the weights in a nested file, from the first of the known keys that has some."""
     if not isinstance(content, Mapping):
         return {}
-    for place in _NESTED:
-        if found := _tensors(content.get(place)):
+    for key in _NESTED:
+        if found := _tensors(content.get(key)):
             return found
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
 
 
 def _record(content: Any) -> tuple[str | None, tuple[str, ...] | None]:
-    """Names of backbone and classes, where a checkpoint or a configuration says them."""
+    """Return the names of backbone and classes, if a checkpoint or configuration has them."""
     if not isinstance(content, Mapping):
         return None, None
     backbone = content.get("backbone") or content.get("architecture") or content.get("arch")

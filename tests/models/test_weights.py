@@ -168,7 +168,7 @@ def test_weights_of_another_backbone_name_both(tmp_path: Path) -> None:
 
 def test_files_that_are_not_weights_are_refused(tmp_path: Path) -> None:
     for name, content, words in (
-        ("missing.pt", None, "does not exist"),
+        ("missing.pt", None, "not found"),
         ("empty.pt", b"", "not a readable weights file|damaged"),
         ("text.pt", b"hello, these are no weights", "damaged|not a readable"),
         ("text.safetensors", b"hello, these are no weights", "not a readable safetensors"),
@@ -185,7 +185,7 @@ def test_files_that_are_not_weights_are_refused(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
     torch.save({"epoch": 3}, tmp_path / "none.pt")
-    with pytest.raises(ModelError, match="holds no weights"):
+    with pytest.raises(ModelError, match="contains no weights"):
         load_weights(build(), tmp_path / "none.pt")
     torch.save({"something.weight": torch.ones(3)}, tmp_path / "other.pt")
     with pytest.raises(ModelError, match=r"nothing in .*other.pt fits backbone .*something.weight"):
