@@ -44,8 +44,6 @@ def command(
     The features are those of the penultimate layer, in eval mode and without augmentation. They are
     cached by the content of the images, the backbone, its weights and the image size.
     """
-    import os
-
     from ssl_toolkit.commands.screen import echo
     from ssl_toolkit.console import Console
     from ssl_toolkit.files import check_target
@@ -62,7 +60,7 @@ def command(
         skip_bad=on_bad_image == "skip",
         device=device,
         batch_size=batch_size,
-        workers=min(os.cpu_count() or 1, 8) if workers is None else workers,
+        workers=workers,
         progress=Console().reading,
     )
     found.save(output)

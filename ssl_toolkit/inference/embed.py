@@ -84,7 +84,7 @@ def embed(
     skip_bad: bool = False,
     device: str = "auto",
     batch_size: int = 64,
-    workers: int = 0,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Embeddings:
     """Compute the features of every image of a folder, manifest or archive.
@@ -102,7 +102,7 @@ def embed(
         skip_bad: leave unreadable images out instead of refusing them.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         batch_size: images in a forward pass.
-        workers: threads that decode images.
+        workers: threads that decode images, 0 for none; None for one per processor, at most 8.
         progress: called while images are decoded.
 
     Raises:
@@ -111,6 +111,7 @@ def embed(
     if holds_features(str(data)):
         raise ConfigError(f"{display_path(Path(data))} holds features already")
     chosen = choose_device(device)
+    workers = min(os.cpu_count() or 1, 8) if workers is None else workers
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
     if _is_flat(Path(data)):
         rows = TableBuilder()
