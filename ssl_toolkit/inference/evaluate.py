@@ -18,11 +18,11 @@ from ssl_toolkit.engine.compatibility import check_input
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.training_images import load_images
-from ssl_toolkit.errors import DataError, ModelError
+from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import at_home
-from ssl_toolkit.inference.model import load_model, reported_weights
+from ssl_toolkit.inference.model import Model, load_model, reported_weights
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.runs.folder import RunFolder, check_classes
+from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed
 from ssl_toolkit.runs.predictions import (
     Predictions,
     confusions,
@@ -86,53 +86,34 @@ def evaluate(
     """
     path = at_home(run)
     if data is None:
-        predictions, classes = predict_own_data(
-            path, device=device, batch_size=batch_size, progress=progress
-        )
+        predictions, classes = _predict_run(path, device, batch_size, progress)
     else:
-        predictions, classes = predict_other_data(
-            path,
-            at_home(data),
+        model = load_model(path, device or "auto")
+        source = at_home(data)
+        table = read_data(
+            source,
             root=None if root is None else at_home(root),
             skip_bad=skip_bad,
-            device=device or "auto",
-            batch_size=batch_size or 64,
+            size=model.image_size,
+            fit=model.fit,
             progress=progress,
         )
+        check_classes(table.classes, model.classes, path, source)
+        classes = model.classes
+        predictions = _predict_table(model, table, source, batch_size or 64)
     return Evaluation(classes, score_parts(predictions, classes), confusions(predictions))
 
 
-def predict_own_data(
-    path: Path,
-    *,
-    device: str | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
+def _predict_run(
+    path: Path, device: str | None, batch_size: int | None, progress: Progress | None
 ) -> tuple[Predictions, tuple[str, ...]]:
-    """Probabilities of the weights that a finished run reports, on the data that it used.
-
-    Args:
-        path: folder of the run.
-        device: see `load_model`; None for the run's own.
-        batch_size: images in a forward; None for the run's own.
-        progress: called while images are decoded.
-
-    Returns:
-        Probabilities and labels of ``validation`` and ``test``; and the classes.
-
-    Raises:
-        UserError: the run is not finished, or its data is not there any more or not the same.
-    """
+    """Predict validation and test images of a finished run by the weights that it reports."""
     folder = RunFolder(path)
     summary = folder.read_summary()
-    if summary.status != "completed":
-        raise ModelError(
-            f"{display_path(path)}: the run is {summary.status}; resume it with "
-            f"`ssl-toolkit resume {display_path(path)}`"
-        )
+    require_completed(folder, summary.status)
     config = folder.reopen()
-    given = {"device": device, "eval_batch_size": batch_size}
-    update = {key: value for key, value in given.items() if value is not None}
+    options = {"device": device, "eval_batch_size": batch_size}
+    update = {key: value for key, value in options.items() if value is not None}
     config = replace(config, settings=config.settings.model_copy(update=update))
     experiment = prepare(config, progress=progress)
     check_classes(experiment.classes, summary.classes, path, config.settings.data)
@@ -141,59 +122,17 @@ def predict_own_data(
     return predict_parts(experiment), experiment.classes
 
 
-def predict_other_data(
-    path: Path,
-    data: Path,
-    *,
-    root: Path | None = None,
-    skip_bad: bool = False,
-    device: str = "auto",
-    batch_size: int = 64,
-    progress: Progress | None = None,
-) -> tuple[Predictions, tuple[str, ...]]:
-    """Probabilities of a trained model on images of the same classes that it wasn't trained on.
-
-    Args:
-        path: folder of a run or of an exported model, see `load_model`.
-        data: a folder or manifest, as for training.
-        root: what the paths of a manifest are relative to.
-        skip_bad: leave unreadable images out instead of refusing them.
-        device: see `load_model`.
-        batch_size: images in a forward; changes speed and memory, not the result.
-        progress: called while images are decoded.
-
-    Returns:
-        Probabilities and labels of ``test``; where the data names no test part, of ``labeled``:
-        all training images with a label. And the classes in the order of the model.
-
-    Raises:
-        DataError: the data can't be read, no image has a label, or its classes are others.
-    """
-    model = load_model(path, device)
-    table = read_data(
-        data,
-        root=root,
-        skip_bad=skip_bad,
-        size=model.image_size,
-        fit=model.fit,
-        progress=progress,
-    )
-    check_classes(table.classes, model.classes, path, data)
-    part, rows = _to_score(table)
+def _predict_table(model: Model, table: ImageTable, data: Path, batch_size: int) -> Predictions:
+    """Predict the test part, or all labeled training images if there is none."""
+    part, rows = "test", np.flatnonzero(table.parts == "test")
     if not len(rows):
-        raise DataError(f"{display_path(data)}: no image carries a label, so nothing can be scored")
+        trained = np.isin(table.parts, ("labeled", "pool"))
+        part, rows = "labeled", np.flatnonzero(trained & (table.labels >= 0))
+    if not len(rows):
+        raise DataError(f"{display_path(data)}: no image has a label, so nothing can be scored")
     check_input(table.features, model.backbone)
     images = load_images(table, rows, model.image_size, model.device)
     indices = torch.arange(len(rows))
     probabilities = predict(model.classifier, images, indices, batch_size).numpy()
     order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)
-    return {part: (probabilities, order[table.labels[rows]])}, model.classes
-
-
-def _to_score(table: ImageTable) -> tuple[str, NDArray[np.int64]]:
-    test = np.flatnonzero(table.parts == "test")
-    if len(test):
-        return "test", test
-    return "labeled", np.flatnonzero(
-        np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
-    )
+    return {part: (probabilities, order[table.labels[rows]])}

@@ -12,7 +12,7 @@ from ssl_toolkit.files import at_home, check_writable, naming, write_atomically
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
-from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.runs.folder import RunFolder, require_completed
 from ssl_toolkit.text import display_path
 
 Format = Literal["timm", "torch-export", "onnx"]
@@ -58,12 +58,7 @@ def export(
         OSError: the disk is full and so on; what was there before still is.
     """
     folder, form = RunFolder(at_home(run)), format
-    status = folder.read_summary().status
-    if status != "completed":
-        raise ModelError(
-            f"{display_path(folder.path)}: the run is {status}; resume it with `ssl-toolkit resume "
-            f"{display_path(folder.path)}`"
-        )
+    require_completed(folder, folder.read_summary().status)
     target = folder.path / "export" / _NAMES[form] if output is None else at_home(output)
     _check_target(target, form, overwrite)
     if form == "onnx":

@@ -1,10 +1,12 @@
-"""Training what is left of a run, and its results: everything between the folder and the end."""
+"""Train the remaining steps of a run, test it and write its results."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -41,10 +43,10 @@ from ssl_toolkit.runs.predictions import (
 )
 from ssl_toolkit.runs.probe_report import compare_with_probe, probe_line, verdict
 from ssl_toolkit.runs.progress import TrainingProgress, show_results
-from ssl_toolkit.runs.summary import Results, RunResult, RunSummary, Status, summary_of
+from ssl_toolkit.runs.summary import RunResult, RunSummary, Status, summary_of
 from ssl_toolkit.text import display_path, roughly
 
-OWN_DATA = (
+EXAMPLE_DATA = (
     "trained on the embedded data set {}; for your own images: --data FOLDER "
     "(labeled/<class>/, unlabeled/, test/<class>/)"
 )
@@ -53,173 +55,51 @@ MEMORY = (
     "CUDA out of memory at step {}; restart with a smaller --batch-size (--set "
     "optimizer.accumulation_steps=2 keeps the number of images per step), fewer or smaller views "
     "(strong_views, unlabeled_ratio, --image-size) or --precision bf16; if another process was "
-    "using the GPU, resume with `ssl-toolkit resume {}`"
+    "using the GPU, {}"
 )
 
 
 GRACE = 10.0
-"""Seconds that the test of a run that SIGTERM has stopped may take: what sends it may kill soon."""
+"""Most seconds of the test after SIGTERM, whose sender may soon kill the process."""
 
 COLLAPSE = "a collapse of training (--on-collapse stop)"
-"""The reason to stop; what was seen stands among the alarms."""
+"""The reason to stop; the alarms describe it."""
 
 
 def finish(
     experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
 ) -> RunResult:
-    """Train what is left, test the best weights once, and write the results.
+    """Train the remaining steps, test the best weights once, and write the results.
 
     Args:
-        experiment: fresh, or as its last checkpoint left it.
-        folder: of the run; this process holds its lock.
-        console: where the course is shown.
+        experiment: new, or in the state of its last checkpoint.
+        folder: of the run, locked by this process.
+        console: shows the progress.
         interrupts: end the run early, with everything saved.
 
     Raises:
-        TrainingError: something was not finite, or a file could not be written; the summary says
-            ``failed``, and the last checkpoint stands.
+        TrainingError: a number was not finite, or a file could not be written; the summary says
+            ``failed``, and the last checkpoint remains.
     """
+    run = _Run(experiment, folder, console, interrupts)
     completed = False
     try:
-        with _log(experiment, folder, console) as log:
-            outcome = _finish(experiment, folder, console, interrupts, log)
-        completed = outcome.status == "completed"
-        return outcome
+        with run.log() as log:
+            result = run.finish(log)
+        completed = result.status == "completed"
+        return result
     finally:
         if not completed:
-            with contextlib.suppress(OSError):  # as in `_end`
+            with contextlib.suppress(OSError):  # as in `_Run.end`
                 write_table(folder.metrics, folder.table)
 
 
-def _log(experiment: Experiment, folder: RunFolder, console: Console) -> Log:
-    settings = experiment.config.settings
-    run = RunInfo(
-        folder=folder.path,
-        name=folder.path.resolve().name,
-        algorithm=settings.algo,
-        seed=settings.seed,
-        config=experiment.config.tree(),
-        step=experiment.trainer.step,
-        group=settings.group,
-    )
-    try:
-        return Log(run, settings.loggers, console, lambda: folder.read_summary().tree())
-    except UserError as error:
-        _end(folder, summary_of(experiment, "failed", reason=str(error)))
-        raise
-
-
-def _finish(
-    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
-) -> RunResult:
-    trainer = experiment.trainer
-    try:
-        try:
-            settings = experiment.config.settings
-            with plugin_faults(settings, TrainingError), trainer.processes.collective_section():
-                reason = _train(experiment, folder, console, interrupts, log)
-                predictions = None if reason else predict_best(experiment)
-            if predictions is not None:
-                return _conclude(experiment, folder, console, predictions)
-            summary = _so_far(experiment, folder, console, interrupts)
-        except KeyboardInterrupt:
-            reason = interrupts.signal or "SIGINT"
-            summary = _summary(experiment, folder, "interrupted")
-    except (TrainingError, DataError) as error:  # streamed images are read only now
-        _end(folder, _summary(experiment, folder, "failed", reason=str(error)))
-        raise
-    except torch.OutOfMemoryError as error:
-        message = MEMORY.format(trainer.step + 1, display_path(folder.path))
-        _end(folder, _summary(experiment, folder, "failed", reason=message))
-        raise TrainingError(message) from error
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        message = (
-            f"{place}{error.strerror or error}; fix that and resume with "
-            f"`ssl-toolkit resume {display_path(folder.path)}`"
-        )
-        _end(folder, _summary(experiment, folder, "failed", reason=message))
-        raise TrainingError(message) from error
-    summary = summary.model_copy(update={"reason": reason})
-    _end(folder, summary)
-    if summary.validation is not None or summary.test is not None:
-        _show(console, summary)
-    console.say(
-        f"stopped by {reason} after step {trainer.saved}; resume with "
-        f"`ssl-toolkit resume {folder.path}`",
-        important=True,
-    )
-    return RunResult(folder=folder.path, summary=summary, signal=interrupts.signal)
-
-
-def _so_far(
-    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts
-) -> RunSummary:
-    """The summary of a run that was stopped after a step, with the scores of its best weights."""
-    if interrupts.signal == "SIGTERM":
-        count = len(experiment.trainer.validation[0]) + len(experiment.test[0])
-        expected = count * prediction_seconds(experiment) if count else 0.0
-        if expected > GRACE:
-            console.say(f"not tested: that takes about {roughly(expected)}, too long for SIGTERM")
-            return _summary(experiment, folder, "interrupted")
-    elif interrupts.signal:
-        console.say("testing the best weights so far; press Ctrl-C again to skip that")
-    return _scored(experiment, folder, "interrupted", predict_best(experiment, alone=True))
-
-
-def _train(
-    experiment: Experiment, folder: RunFolder, console: Console, interrupts: Interrupts, log: Log
-) -> str:
-    """The reason to stop before the last step, empty for none."""
-    trainer = experiment.trainer
-    limit = experiment.config.settings.time_limit
-    started = time.monotonic()
-    if trainer.settings.compile and (message := compile_forwards(trainer)):
-        console.warn(message)
-    course = TrainingProgress(
-        console, trainer.steps, metric_rows(folder.metrics), _expected_metrics(trainer)
-    )
-    stops = trainer.settings.on_collapse == "stop"
-    planned = limit or folder.read_record().minutes or trainer.settings.group
-    warns = not planned and not trainer.step
-    estimate = Estimate(experiment, console, course, warns=warns)
-
-    def stepped(seconds: float) -> None:
-        interrupts.took(seconds)
-        estimate.update()
-
-    with interrupts.patient(), course:
-        trainer.announce = lambda probe: console.say(_probe_line(experiment, probe), important=True)
-        trainer.observers += [partial(append_row, folder.metrics), course.row, log.row]
-        trainer.save = lambda: _save(experiment, folder, interrupts)
-        trainer.stepped = stepped
-        trainer.stop = lambda: (
-            _reason(interrupts, limit, started) or (COLLAPSE if stops and course.collapsed else "")
-        )
-        if not kept_checkpoints(folder.last):
-            trainer.save()  # finds a full disk now, and from now on there is something to resume
-        return trainer.fit()
-
-
-def _expected_metrics(trainer: Trainer) -> set[str]:
-    """Return the metrics that some rows of the run have, though its first may lack them."""
-    accuracy = VALIDATION_ACCURACY if len(trainer.validation[0]) else LABELED_ACCURACY
-    hidden = bool((trainer.batches.images.hidden >= 0).any())
-    return {accuracy.name} | ({PSEUDO_LABEL_ACCURACY.name} if hidden else set())
-
-
-def _probe_line(experiment: Experiment, probe: ProbeResult) -> str:
-    labels = experiment.trainer.validation[1].cpu()
-    hits = probe.validation.argmax(dim=-1) == labels
-    return probe_line(probe, hits.double().mean().item() if len(labels) else None)
-
-
 def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
-    """Predictions of the best weights, which the averaged model has from then on.
+    """Load the best weights into the averaged model, and return their predictions.
 
     Args:
         experiment: the run.
-        alone: whether this process does it without the others of the run.
+        alone: predict in this process only, without the others of the run.
     """
     trainer = experiment.trainer
     if trainer.best is not None:
@@ -227,88 +107,202 @@ def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
     return predict_parts(experiment, alone=alone)
 
 
-def _conclude(
-    experiment: Experiment, folder: RunFolder, console: Console, predictions: Predictions
-) -> RunResult:
-    trainer = experiment.trainer
-    settings = experiment.config.settings
-    summary = _scored(experiment, folder, "completed", predictions)
-    exported = export_model(
-        trainer.eval_model,
-        folder.model,
-        backbone_name=settings.backbone,
-        classes=experiment.classes,
-        image_size=settings.image_size,
-        fit=settings.fit,
-    )
-    write_table(folder.metrics, folder.table)
-    write_text(folder.card, model_card(experiment, summary, folder.read_record(), exported))
-    summary.write(folder.summary)
-    if message := trainer.batches.images.pool.warning:
-        console.warn(message)
-    _show(console, summary)
-    if settings.data is None and named_dataset(settings.dataset).is_example:
-        console.say(OWN_DATA.format(settings.dataset))
-    return RunResult(folder=folder.path, summary=summary)
+@dataclass(frozen=True)
+class _Run:
+    experiment: Experiment
+    folder: RunFolder
+    console: Console
+    interrupts: Interrupts
 
+    def log(self) -> Log:
+        """Return the loggers of the run."""
+        settings = self.experiment.config.settings
+        info = RunInfo(
+            folder=self.folder.path,
+            name=self.folder.path.resolve().name,
+            algorithm=settings.algo,
+            seed=settings.seed,
+            config=self.experiment.config.tree(),
+            step=self.experiment.trainer.step,
+            group=settings.group,
+        )
+        summary = lambda: self.folder.read_summary().tree()  # noqa: E731
+        try:
+            return Log(info, settings.loggers, self.console, summary)
+        except UserError as error:
+            self.end(summary_of(self.experiment, "failed", reason=str(error)))
+            raise
 
-def _scored(
-    experiment: Experiment, folder: RunFolder, status: Status, predictions: Predictions
-) -> RunSummary:
-    """Write the predictions; the summary with their scores."""
-    trainer = experiment.trainer
-    mistakes = worst_mistakes(experiment, predictions)
-    write_predictions(folder.predictions, predictions, experiment.classes, mistakes)
-    results = score_parts(predictions, experiment.classes)
-    summary = _summary(experiment, folder, status, results)
-    if trainer.probe is None:
-        return summary
-    return summary.model_copy(update={"probe": compare_with_probe(trainer.probe, predictions)})
+    def finish(self, log: Log) -> RunResult:
+        """Train, test and write; also if training ends early."""
+        trainer, folder = self.experiment.trainer, self.folder
+        resume = f"resume with `ssl-toolkit resume {display_path(folder.path)}`"
+        try:
+            try:
+                settings = self.experiment.config.settings
+                with plugin_faults(settings, TrainingError), trainer.processes.collective_section():
+                    reason = self.train(log)
+                    predictions = None if reason else predict_best(self.experiment)
+                if predictions is not None:
+                    return self.conclude(predictions)
+                summary = self.test_early()
+            except KeyboardInterrupt:
+                reason = self.interrupts.signal or "SIGINT"
+                summary = self.summary("interrupted")
+        except (TrainingError, DataError) as error:  # streamed images are read during training
+            self.end(self.summary("failed", reason=str(error)))
+            raise
+        except torch.OutOfMemoryError as error:
+            raise self.failure(MEMORY.format(trainer.step + 1, resume)) from error
+        except OSError as error:
+            name = f"{error.filename}: " if error.filename else ""
+            message = f"{name}{error.strerror or error}; fix that and {resume}"
+            raise self.failure(message) from error
+        summary = summary.model_copy(update={"reason": reason})
+        self.end(summary)
+        if summary.validation is not None or summary.test is not None:
+            self.show(summary)
+        message = f"stopped by {reason} after step {trainer.saved}; {resume}"
+        self.console.say(message, important=True)
+        return RunResult(folder=folder.path, summary=summary, signal=self.interrupts.signal)
 
+    def train(self, log: Log) -> str:
+        """Train; return the reason to stop before the last step, or an empty string."""
+        trainer, folder, console = self.experiment.trainer, self.folder, self.console
+        settings = self.experiment.config.settings
+        limit, start = settings.time_limit, time.monotonic()
+        if settings.compile and (message := compile_forwards(trainer)):
+            console.warn(message)
+        rows = metric_rows(folder.metrics)
+        progress = TrainingProgress(console, trainer.steps, rows, _expected_metrics(trainer))
+        planned = limit or folder.read_record().minutes or settings.group
+        warns = not planned and not trainer.step
+        estimate = Estimate(self.experiment, console, progress, warns=warns)
 
-def _show(console: Console, summary: RunSummary) -> None:
-    show_results(console, summary.tree())
-    if summary.probe is not None and (text := verdict(summary.probe)):
-        console.say(text, important=True)
+        def after_step(seconds: float) -> None:
+            self.interrupts.took(seconds)
+            estimate.update()
 
+        def reason() -> str:
+            if text := _stop_reason(self.interrupts, limit, start):
+                return text
+            return COLLAPSE if settings.on_collapse == "stop" and progress.collapsed else ""
 
-def _summary(
-    experiment: Experiment,
-    folder: RunFolder,
-    status: Status,
-    results: Results | None = None,
-    reason: str | None = None,
-) -> RunSummary:
-    return summary_of(experiment, status, results, metric_rows(folder.metrics), reason)
+        with self.interrupts.patient(), progress:
+            trainer.announce = self.announce
+            trainer.observers += [partial(append_row, folder.metrics), progress.row, log.row]
+            trainer.save = self.save
+            trainer.stepped = after_step
+            trainer.stop = reason
+            if not kept_checkpoints(folder.last):
+                trainer.save()  # reports a full disk now, and makes the run resumable
+            return trainer.fit()
 
+    def announce(self, probe: ProbeResult) -> None:
+        """Print the score of the linear probe."""
+        labels = self.experiment.trainer.validation[1].cpu()
+        hits = probe.validation.argmax(dim=-1) == labels
+        accuracy = hits.double().mean().item() if len(labels) else None
+        self.console.say(probe_line(probe, accuracy), important=True)
 
-def _end(folder: RunFolder, summary: RunSummary) -> None:
-    """Write how a run ended; a full disk, which may be why, must not hide the reason."""
-    with contextlib.suppress(OSError):
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.interrupts.stop_waiting()
+        trainer, settings = self.experiment.trainer, self.experiment.config.settings
+        description = {
+            "algorithm": settings.algo,
+            "backbone": settings.backbone,
+            "classes": list(self.experiment.classes),
+            "image_size": settings.image_size,
+            "fit": settings.fit,
+            "config": self.experiment.config.tree(),
+        }
+        sync(self.folder.metrics)  # its rows must not be fewer than the checkpoint's steps
+        if trainer.best is not None and trainer.best.step > trainer.best_saved:
+            save_checkpoint(self.folder.best, {**description, **vars(trainer.best)})
+            trainer.best_saved = trainer.best.step
+        state = {**description, **trainer.state_dict()}
+        save_checkpoint(self.folder.last, state, keep=settings.keep_checkpoints)
+
+    def test_early(self) -> RunSummary:
+        """Return the summary of a run that ended early, with the scores of its best weights."""
+        if self.interrupts.signal == "SIGTERM":
+            count = len(self.experiment.trainer.validation[0]) + len(self.experiment.test[0])
+            seconds = count * prediction_seconds(self.experiment) if count else 0.0
+            if seconds > GRACE:
+                self.console.say(
+                    f"not tested: that takes about {roughly(seconds)}, too long for SIGTERM"
+                )
+                return self.summary("interrupted")
+        elif self.interrupts.signal:
+            self.console.say("testing the best weights so far; press Ctrl-C again to skip that")
+        return self.score("interrupted", predict_best(self.experiment, alone=True))
+
+    def conclude(self, predictions: Predictions) -> RunResult:
+        """Write the results of a completed run."""
+        folder, trainer = self.folder, self.experiment.trainer
+        settings = self.experiment.config.settings
+        summary = self.score("completed", predictions)
+        exported = export_model(
+            trainer.eval_model,
+            folder.model,
+            backbone_name=settings.backbone,
+            classes=self.experiment.classes,
+            image_size=settings.image_size,
+            fit=settings.fit,
+        )
+        write_table(folder.metrics, folder.table)
+        card = model_card(self.experiment, summary, folder.read_record(), exported)
+        write_text(folder.card, card)
         summary.write(folder.summary)
+        if message := trainer.batches.images.pool.warning:
+            self.console.warn(message)
+        self.show(summary)
+        if settings.data is None and named_dataset(settings.dataset).is_example:
+            self.console.say(EXAMPLE_DATA.format(settings.dataset))
+        return RunResult(folder=folder.path, summary=summary)
+
+    def score(self, status: Status, predictions: Predictions) -> RunSummary:
+        """Write the predictions; return the summary with their scores."""
+        classes, probe = self.experiment.classes, self.experiment.trainer.probe
+        mistakes = worst_mistakes(self.experiment, predictions)
+        write_predictions(self.folder.predictions, predictions, classes, mistakes)
+        summary = self.summary(status, **score_parts(predictions, classes))
+        if probe is None:
+            return summary
+        return summary.model_copy(update={"probe": compare_with_probe(probe, predictions)})
+
+    def summary(self, status: Status, **update: Any) -> RunSummary:
+        """Return the summary with the metrics so far."""
+        rows = metric_rows(self.folder.metrics)
+        return summary_of(self.experiment, status, rows).model_copy(update=update)
+
+    def show(self, summary: RunSummary) -> None:
+        """Print the final table."""
+        show_results(self.console, summary.tree())
+        if summary.probe is not None and (message := verdict(summary.probe)):
+            self.console.say(message, important=True)
+
+    def failure(self, message: str) -> TrainingError:
+        """Write a failed run's summary; return the error."""
+        self.end(self.summary("failed", reason=message))
+        return TrainingError(message)
+
+    def end(self, summary: RunSummary) -> None:
+        """Write how the run ended; a full disk, possibly the cause, must not hide the reason."""
+        with contextlib.suppress(OSError):
+            summary.write(self.folder.summary)
 
 
-def _save(experiment: Experiment, folder: RunFolder, interrupts: Interrupts) -> None:
-    interrupts.stop_waiting()
-    trainer = experiment.trainer
-    settings = experiment.config.settings
-    names = {
-        "algorithm": settings.algo,
-        "backbone": settings.backbone,
-        "classes": list(experiment.classes),
-        "image_size": settings.image_size,
-        "fit": settings.fit,
-        "config": experiment.config.tree(),
-    }
-    sync(folder.metrics)  # its rows must not be fewer than the checkpoint's steps
-    if trainer.best is not None and trainer.best.step > trainer.best_saved:
-        save_checkpoint(folder.best, {**names, **vars(trainer.best)})
-        trainer.best_saved = trainer.best.step
-    save_checkpoint(folder.last, {**names, **trainer.state_dict()}, keep=settings.keep_checkpoints)
-
-
-def _reason(interrupts: Interrupts, limit: float | None, started: float) -> str:
+def _stop_reason(interrupts: Interrupts, limit: float | None, start: float) -> str:
     if interrupts.signal:
         return interrupts.signal
-    late = limit is not None and time.monotonic() - started >= 60 * limit
+    late = limit is not None and time.monotonic() - start >= 60 * limit
     return "the time limit" if late else ""
+
+
+def _expected_metrics(trainer: Trainer) -> set[str]:
+    """Return the metrics of some rows of the run, though its first row may lack them."""
+    accuracy = VALIDATION_ACCURACY if len(trainer.validation[0]) else LABELED_ACCURACY
+    hidden = bool((trainer.batches.images.hidden >= 0).any())
+    return {accuracy.name} | ({PSEUDO_LABEL_ACCURACY.name} if hidden else set())

@@ -18,7 +18,7 @@ from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import check_writable
 from ssl_toolkit.locking import LOCK, hold
 from ssl_toolkit.runs.record import RunRecord
-from ssl_toolkit.runs.summary import RunSummary
+from ssl_toolkit.runs.summary import RunSummary, Status
 from ssl_toolkit.text import display_path, summarize
 
 
@@ -135,6 +135,17 @@ def check_classes(
             f"{display_path(run)} was trained on the classes {summarize(trained)}; {name} has "
             f"{summarize(found)}; the names must be the same"
         )
+
+
+def require_completed(folder: RunFolder, status: Status) -> None:
+    """Refuse a run without final results.
+
+    Raises:
+        ModelError: names its status and how to resume it.
+    """
+    if status != "completed":
+        name = display_path(folder.path)
+        raise ModelError(f"{name}: the run is {status}; resume it with `ssl-toolkit resume {name}`")
 
 
 class Output:

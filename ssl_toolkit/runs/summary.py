@@ -165,16 +165,14 @@ def counts(split: Split) -> Counts:
 def summary_of(
     experiment: Experiment,
     status: Status,
-    results: Results | None = None,
     rows: Iterable[dict[str, Any]] = (),
     reason: str | None = None,
 ) -> RunSummary:
-    """Return the content of ``summary.json``.
+    """Return the summary of a run, without scores.
 
     Args:
-        experiment: as far as it came.
+        experiment: in its current state.
         status: ``running``, ``completed``, ``interrupted`` or ``failed``.
-        results: of `score_parts`, once there are some.
         rows: of metrics, for the alarms.
         reason: why the run ended early.
     """
@@ -193,8 +191,8 @@ def summary_of(
         convergence_step=convergence_step(steps, accuracies),
         counts=counts(experiment.split),
         classes=experiment.classes,
-        validation=(results or {}).get("validation"),
-        test=(results or {}).get("test"),
+        validation=None,
+        test=None,
         probe=None,
         fitted=isinstance(trainer.algorithm, FeatureAlgorithm),
         health=_health(experiment, rows),

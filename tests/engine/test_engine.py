@@ -376,7 +376,7 @@ def test_a_stopped_run_resumes_to_the_same_result(
         options["simple"] = {"strong_views": 2}
         options["optimizer"] = {"clip_norm": 1.0}
     through = runs.train(configure(**options, output=str(tmp_path / "through")))
-    monkeypatch.setattr(execute, "_reason", stop_after(3))
+    monkeypatch.setattr(execute, "_stop_reason", stop_after(3))
     stopped = runs.train(configure(**options, output=str(tmp_path / "stopped")))
     assert stopped.summary.status == "interrupted"
     monkeypatch.undo()

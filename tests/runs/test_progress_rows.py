@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from ssl_toolkit.console import Console
-from ssl_toolkit.runs.progress import TrainingProgress
-from ssl_toolkit.runs.progress_rows import WIDTH, ProgressRows, clock, fitted
+from ssl_toolkit.runs.progress import WIDTH, ProgressRows, TrainingProgress, clock, fitted
 
 VALIDATED = {"validation.accuracy", "train.pseudo_label_accuracy"}
 
