@@ -10,13 +10,13 @@ from ssl_toolkit import __version__
 API_VERSION = (1, 0)
 """Major and minor number of what plugins implement and use: the names that ``ssl_toolkit`` and
 ``ssl_toolkit.ops`` export. The major number grows when a plugin may have to change, the minor one
-when something is added. A class says what it was made for as ``api_version = (1, 0)``."""
+when something is added. A class declares its version as ``api_version = (1, 0)``."""
 
 T = TypeVar("T", bound=Callable[..., object])
 
 
 def api_mismatch(plugin: object) -> str:
-    """Why a plugin that was made for another API can't be used, in part of a line.
+    """Return why a plugin made for another API can't be used, as part of a line.
 
     Args:
         plugin: a class; one without ``api_version`` is taken as made for this API.
@@ -36,19 +36,19 @@ def api_mismatch(plugin: object) -> str:
 
 
 def this_api() -> str:
-    """The versions of package and API, in part of a line."""
+    """Return the versions of package and API, as part of a line."""
     return f"and ssl-toolkit {__version__} has {'.'.join(map(str, API_VERSION))}"
 
 
 def deprecated(since: str, instead: str) -> Callable[[T], T]:
-    """Decorator of a public function or class that will go: each use warns.
+    """Deprecate a public function or class: each use warns.
 
-    It warns during one minor version of ssl-toolkit and is removed in the next; a test fails when
-    it is still there.
+    It warns during one minor version of ssl-toolkit and is removed in the next; a test fails if it
+    is still there.
 
     Args:
         since: the version that deprecates it, such as ``0.2``.
-        instead: what to do, such as ``use mixup``.
+        instead: the replacement, such as ``use mixup``.
 
     >>> deprecated("0.2", "use sum")(max)([1, 2])  # doctest: +SKIP
     DeprecationWarning: max is deprecated since ssl-toolkit 0.2 and gone in 0.3; use sum

@@ -30,7 +30,7 @@ class Document(Part):
         """Read and check a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file is not found.
             ModelError: it is damaged or not readable, or of an unknown format.
         """
         try:

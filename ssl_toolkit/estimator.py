@@ -1,4 +1,4 @@
-"""The toolkit as an estimator of scikit-learn's."""
+"""The toolkit as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from ssl_toolkit.runs.train import train
 
 
 class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that learns from labeled and unlabeled images, or features, at once.
+    """A classifier that is trained on labeled and unlabeled images or features.
 
     Each `fit` is a run of the toolkit (`ssl_toolkit.train`). ``X`` is features (N, D), an array or
     a table; or images: an array (N, H, W, 3) or (N, H, W), a tensor (N, 3, H, W), a list of paths,
-    of images of Pillow's, or of arrays. ``y`` has -1 or None where a row has no label.
+    Pillow images or arrays. ``y`` is -1 or None for a row without label.
 
     Attributes:
         classes_: (C,) the labels, in the order of the columns of `predict_proba`.
-        transduction_: (N,) the label of every row that was fitted: the given one, or the predicted.
-        algorithm_: name of the algorithm, which ``auto`` chooses.
+        transduction_: (N,) the label of every row of `fit`: from ``y``, or predicted.
+        algorithm_: name of the algorithm, also if ``auto`` chose it.
         model_: the `ssl_toolkit.Model`.
-        n_features_in_: D; only where it was fitted to features.
+        n_features_in_: D; only after fitting to features.
 
     Args:
         algo: name of an algorithm; ``auto`` chooses one by cross-validation on the labels.
         backbone: name of the network for images; None for a small one, and for features.
-        pretrained: whether a backbone that is named starts from its published weights.
-        image_size: side in pixels; None for the backbone's own.
-        steps: optimizer steps, for the algorithms that take some.
-        seed: of everything random.
+        pretrained: start a named backbone from its published weights.
+        image_size: side in pixels; None for the backbone's default.
+        steps: optimizer steps, if the algorithm takes steps.
+        seed: seed of all random numbers.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         options: more keys of a configuration, as for `ssl_toolkit.train`.
         output: folder of the run, which each fit replaces; None for a temporary one.
-        verbose: whether the course of the run is printed.
+        verbose: print the progress of the run.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
         Args:
             X: (N, ...) features or images.
-            y: (N,) labels, whole numbers or texts; -1 or None for none.
+            y: (N,) labels, integers or strings; -1 or None for none.
 
         Raises:
-            ValueError: X or y is of no form that scikit-learn's estimators take.
+            ValueError: X or y has a form that scikit-learn estimators refuse.
             ToolkitError: as `ssl_toolkit.train`.
         """
         X, given, known = self._checked(X, y)
@@ -119,13 +119,13 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """(N,) the most probable label of each row."""
+        """Return the (N,) most probable labels."""
         best = self.predict_proba(X).argmax(axis=1)
         labels: NDArray[Any] = self.classes_[best]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """(N, C) probabilities in the order of `classes_`."""
+        """Return (N, C) probabilities in the order of `classes_`."""
         check_is_fitted(self)
         images = _images(X)
         if images is None:
@@ -133,7 +133,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return self._probabilities(images)
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
-        """Features or images, the labels that are given, and (N,) which rows have one."""
+        """Return features or images, the labels, and an (N,) mask of the labeled rows."""
         if y is not None and (y := np.asarray(y)).dtype == object:
             y = np.array([None if label != label else label for label in y], dtype=object)
         self.__dict__.pop("n_features_in_", None)
@@ -151,19 +151,19 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise ValueError("y has no label, only -1 or None")
         given = y[known]
         if given.dtype == object and not isinstance(given[0], str):
-            given = np.array(given.tolist())  # whole numbers that stood beside None
+            given = np.array(given.tolist())  # integers among None
         check_classification_targets(given)
         return images, given, known
 
     def _probabilities(self, images: Any) -> NDArray[np.float64]:
-        found = self.model_.predict(images if getattr(images, "ndim", 0) == 2 else [*images])
-        exact: NDArray[np.float64] = found.astype(np.float64)
+        rows = self.model_.predict(images if getattr(images, "ndim", 0) == 2 else [*images])
+        exact: NDArray[np.float64] = rows.astype(np.float64)
         exact /= exact.sum(axis=1, keepdims=True)
         return exact
 
 
 def _images(X: Any) -> Any:
-    """X where it is images, a stack or a list; None for features, which scikit-learn checks."""
+    """Return X if it is an array or list of images; None for features."""
     dimensions = getattr(X, "ndim", None)
     if dimensions in (3, 4):
         return X

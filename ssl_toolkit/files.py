@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all."""
+"""Write files whole or not at all, and check formats and output paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.text import display_path
 
 _LEAST_PACKED, _MOST_PACKED = 256 * 2**20, 50
-"""A longer part of an archive that is packed more tightly than this is not what we write."""
+"""A larger part of an archive with a higher compression ratio was not written by the toolkit."""
 
 
 def write_atomically(
@@ -25,11 +25,11 @@ def write_atomically(
     Args:
         path: the final name; its folder is made when missing.
         write: called once with the open binary file.
-        before: called when the new file is whole and on the disk, before it takes the name.
+        before: called when the new file is complete and synced, before it is renamed.
 
     Raises:
         OSError: the disk is full, the folder is read-only and so on; it names the final name.
-            Whatever stood there before is untouched and nothing half-written is left behind.
+            The previous file is untouched and no partial file remains.
     """
     # The suffix (not only the stem) is kept: some writers choose a format by it.
     beside = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
@@ -49,7 +49,7 @@ def write_atomically(
 
 
 def at_home(path: str | os.PathLike[str]) -> Path:
-    """A path with ``~`` as the home folder, unless there is something of that very name here."""
+    """Return a path with ``~`` expanded, unless a file or folder has this very name."""
     given = Path(path)
     if not str(given).startswith("~") or given.exists():
         return given
@@ -108,7 +108,7 @@ def append_line(path: Path, line: str) -> None:
             the length that it had.
     """
     with naming(path), path.open("ab", buffering=0) as file:
-        length = file.tell()
+        length = file.seek(0, os.SEEK_END)
         content = memoryview((line + "\n").encode("utf-8", "backslashreplace"))
         try:
             while content:
@@ -120,19 +120,19 @@ def append_line(path: Path, line: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring what was appended to a file onto the disk; nothing where there is no such file."""
+    """Sync a file to the disk, if it exists."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def drop_partial(folder: Path) -> None:
-    """Remove what writers left in a folder, and below, that were killed; it must be in no use."""
-    for left in folder.rglob(".*.partial*"):
-        left.unlink(missing_ok=True)
+    """Remove the partial files of killed writers below a folder, which must not be in use."""
+    for path in folder.rglob(".*.partial*"):
+        path.unlink(missing_ok=True)
 
 
 def holds_features(data: str | None) -> bool:
-    """Return True if a file is an ``.npz`` of features in place of images; opens no other."""
+    """Return True if a file is an ``.npz`` of features; no other file is opened."""
     if data is None or not data.lower().endswith(".npz"):
         return False
     try:
@@ -143,18 +143,18 @@ def holds_features(data: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def naming(path: Path, *own: Path) -> Iterator[None]:
-    """Make errors of writing name what was wanted.
+def naming(path: Path, *temporary: Path) -> Iterator[None]:
+    """Replace the file name in errors of writing by the final one.
 
     Args:
         path: the final name.
-        own: names that are only used on the way, of files or folders; the user knows none of them.
+        temporary: files or folders that are only used on the way.
     """
     try:
         yield
     except OSError as error:
         name = None if error.filename is None else Path(os.fsdecode(error.filename))
-        if name is None or any(name.is_relative_to(one) for one in own):
+        if name is None or any(name.is_relative_to(part) for part in temporary):
             error.filename, error.filename2 = str(path), None
         raise
 
@@ -169,13 +169,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def checked_archive(file: BinaryIO) -> BinaryIO:
-    """An open ``.npz``, at its start; refuse one that unpacks to far more than it is.
-
-    Numbers don't shrink so much.
+    """Return an open ``.npz`` at its start; refuse a decompression bomb.
 
     Raises:
-        ValueError: it does, by its table of contents.
-        zipfile.BadZipFile: it is no archive.
+        ValueError: a part unpacks to much more than its compressed size.
+        zipfile.BadZipFile: it is not an archive.
     """
     with zipfile.ZipFile(file) as archive:
         for part in archive.infolist():
@@ -191,16 +189,16 @@ def checked_archive(file: BinaryIO) -> BinaryIO:
 def check_target(
     path: Path | None, suffixes: Sequence[str] = (), inputs: Iterable[Path | str] = ()
 ) -> None:
-    """Refuse an output file that can't be written or must not be, before anything is computed.
+    """Refuse an output file that can't or must not be written, before anything is computed.
 
     Args:
         path: None for the screen.
-        suffixes: that its name may end in; none for any.
-        inputs: files that are read, and must not be replaced.
+        suffixes: allowed suffixes of its name; empty for any.
+        inputs: files that are read, which it must not replace.
 
     Raises:
-        ConfigError: another suffix, a folder has the name, it is one of the inputs, or its place
-            can't be written.
+        ConfigError: another suffix, a folder has the name, it is one of the inputs, or its folder
+            is not writable.
     """
     if path is None:
         return
@@ -213,8 +211,7 @@ def check_target(
     if path.exists() and any(_is_file(path, Path(given)) for given in inputs):
         raise ConfigError(
             f"{display_path(path)}: this file is an input, which the output would replace; "
-            "choose another "
-            "name"
+            "choose another name"
         )
     check_writable(path.absolute().parent, display_path(path))
 
@@ -227,10 +224,10 @@ def _is_file(path: Path, other: Path) -> bool:
 
 
 def check_writable(path: Path, what: str) -> None:
-    """Refuse a place that can't be written.
+    """Refuse a path that is not writable.
 
     Args:
-        path: a file or folder, which need not exist.
+        path: to a file or folder, which need not exist.
         what: start of the message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run with everything saved, within seconds and without a traceback."""
+"""End a run at Ctrl-C or SIGTERM within seconds, with everything saved and no traceback."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ STATUS = {"SIGINT": 130, "SIGTERM": 143}
 """Exit status by signal."""
 
 PATIENCE = 4.0
-"""Least seconds that the step or evaluation in progress gets to end and save."""
+"""Fewest seconds for the step or evaluation in progress to end and save."""
 
 LONGER = 3.0
-"""It gets so many times as long as the longest step so far, where that is more."""
+"""Multiple of the longest step so far that it gets, if that is more."""
 
 EXIT_PATIENCE = 1.5
-"""Seconds that the threads of a program which is ending get."""
+"""Seconds for threads to end at the exit of the program."""
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,7 +38,7 @@ class Interrupts:
 
     def __init__(self, on_signal: Callable[[], None]) -> None:
         self.signal = ""
-        """The first signal that came, empty for none."""
+        """Name of the first signal; empty for none."""
         self._on_signal = on_signal
         self._patient: float | None = None
         self._longest = 0.0
@@ -47,7 +47,7 @@ class Interrupts:
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        if self._ended:  # a third one must not break the clearing up
+        if self._ended:  # a third signal must not interrupt the cleanup
             return
         first = not self.signal
         self.signal = self.signal or signal.Signals(number).name
@@ -64,7 +64,7 @@ class Interrupts:
 
     @contextmanager
     def patient(self, seconds: float = PATIENCE) -> Iterator[None]:
-        """Inside the block the first signal is only remembered, for a while."""
+        """Defer the first signal inside the block, for a while."""
         self._patient = seconds
         try:
             yield
@@ -73,11 +73,11 @@ class Interrupts:
             self.stop_waiting()
 
     def took(self, seconds: float) -> None:
-        """Note how long a step took: patience follows the longest one."""
+        """Note the duration of a step; patience follows the longest one."""
         self._longest = max(self._longest, seconds)
 
     def stop_waiting(self) -> None:
-        """Let what is in progress take its time: it saves, and that ends by itself."""
+        """Cancel the timer while a checkpoint is saved."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -103,20 +103,20 @@ def handled(on_signal: Callable[[], None] = lambda: None) -> Iterator[Interrupts
 
 
 def ignore() -> None:
-    """Ignore further signals: the program is about to end."""
+    """Ignore further signals; the program is about to end."""
     for number in _NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def exit_status(error: KeyboardInterrupt) -> int:
-    """The exit status after an interrupt."""
+    """Return the exit status after an interrupt."""
     return STATUS[getattr(error, "name", "SIGINT")]
 
 
 def end_soon(status: int) -> None:
-    """Make sure that the program, which is ending, ends in any case.
+    """Exit with a status within `EXIT_PATIENCE` seconds.
 
-    Python waits at its exit for threads, such as those that read an image from a dead disk.
+    Python would wait for threads, such as one that reads an image from a dead disk.
     """
     ignore()
     last = threading.Timer(EXIT_PATIENCE, os._exit, [status])

@@ -1,4 +1,4 @@
-"""Features of images from a pre-trained backbone, for use outside the toolkit."""
+"""Compute features of images with a pre-trained backbone, for use outside the toolkit."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ def embed(
         backbone: a registered name or any timm model.
         weights: a file with weights; None for the published ones.
         image_size: side in pixels; None for the backbone's own, or 224.
-        fit: ``crop`` cuts the middle square out of an image; ``pad`` keeps all of it, on white.
-        root: what the paths of a manifest are relative to; None for its folder.
-        skip_bad: leave unreadable images out instead of refusing them.
+        fit: ``crop`` takes the middle square of an image; ``pad`` keeps all of it, on white.
+        root: folder that the paths of a manifest are relative to; None for that of the manifest.
+        skip_bad: skip unreadable images instead of refusing them.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         batch_size: images in a forward pass.
         workers: threads that decode images, 0 for none; None for one per processor, at most 8.
         progress: called while images are decoded.
 
     Raises:
-        UserError: the data, the backbone or its weights can't be had.
+        UserError: the data, the backbone or its weights are not found or can't be read.
     """
     if holds_features(str(data)):
         raise ConfigError(f"{display_path(Path(data))} holds features already")
@@ -148,14 +148,14 @@ def embed(
 
 
 def _is_flat(data: Path) -> bool:
-    """Whether a folder holds images and nothing that says more of them: no class, no table."""
-    found = entries(data) if data.is_dir() else []
+    """Return True if a folder contains images, and no folders of classes or tables."""
+    files = entries(data) if data.is_dir() else []
     readable = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
-    plain = all(path.is_file() and path.suffix.lower() not in readable for path in found)
-    return plain and any(path.suffix.lower() in IMAGE_SUFFIXES for path in found)
+    plain = all(path.is_file() and path.suffix.lower() not in readable for path in files)
+    return plain and any(path.suffix.lower() in IMAGE_SUFFIXES for path in files)
 
 
-def _parquet(found: Embeddings) -> bytes:
+def _parquet(embeddings: Embeddings) -> bytes:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -163,14 +163,16 @@ def _parquet(found: Embeddings) -> bytes:
         raise ConfigError(
             "writing .parquet needs pyarrow: pip install 'ssl-toolkit[hf]', or choose .npz"
         ) from error
-    size = found.features.shape[1]
-    values = pa.array(found.features.reshape(-1), pa.float32())
-    labels = [None if label < 0 else found.classes[label] for label in found.labels.tolist()]
+    size = embeddings.features.shape[1]
+    values = pa.array(embeddings.features.reshape(-1), pa.float32())
+    labels = [
+        None if label < 0 else embeddings.classes[label] for label in embeddings.labels.tolist()
+    ]
     table = pa.table(
         {
-            "path": pa.array([display_text(key) for key in found.keys], pa.string()),
+            "path": pa.array([display_text(key) for key in embeddings.keys], pa.string()),
             "label": pa.array(labels, pa.string()),
-            "split": pa.array(found.splits.tolist(), pa.string()),
+            "split": pa.array(embeddings.splits.tolist(), pa.string()),
             "embedding": pa.FixedSizeListArray.from_arrays(values, size),
         }
     )

@@ -1,4 +1,4 @@
-"""Scores of a trained model, on the data of its run or on other images with labels."""
+"""Score a trained model on the data of its run, or on other labeled images."""
 
 from __future__ import annotations
 

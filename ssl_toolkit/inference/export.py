@@ -1,4 +1,4 @@
-"""The model of a finished run for use elsewhere."""
+"""Export the model of a finished run for other libraries."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WEIGHTS, _CONFIG, _CARD = "model.safetensors", "config.json", "README.md"
 
 
 class ExportedModel(NamedTuple):
-    """Where `export` has written a model."""
+    """A model written by `export`."""
 
     path: Path
     opened_by: str
-    """A line of Python that opens it."""
+    """A line of Python that loads it."""
 
 
 def export(
@@ -36,7 +36,7 @@ def export(
     *,
     overwrite: bool = False,
 ) -> ExportedModel:
-    """Write the model of a finished run in a format that other libraries open.
+    """Write the model of a finished run in a format of other libraries.
 
     ``timm``: a copy of the run's ``model/``; logits of normalized images, the normalization in its
     configuration. ``torch-export`` and ``onnx``: one file from images (N, 3, S, S) in [0, 1] to
@@ -45,17 +45,17 @@ def export(
     Args:
         run: folder of the run; its data isn't needed.
         format: ``timm``, ``torch-export`` or ``onnx``.
-        output: where; None for ``timm/``, ``model.pt2`` or ``model.onnx`` in ``RUN/export/``.
-        overwrite: whether an earlier export there may be replaced.
+        output: path; None for ``timm/``, ``model.pt2`` or ``model.onnx`` in ``RUN/export/``.
+        overwrite: replace an earlier export.
 
     Returns:
-        Its path, and the line that opens it.
+        Its path, and the line that loads it.
 
     Raises:
-        ModelError: the run isn't finished, its model is damaged or doesn't fit the form, a package
-            is missing, or the output can't be used. Nothing was written.
+        ModelError: the run isn't finished, its model is damaged or doesn't fit the format, a
+            package is missing, or the output can't be written. Nothing was written.
         PluginError: the backbone's package is not installed.
-        OSError: the disk is full and so on; what was there before still is.
+        OSError: the disk is full and so on; an earlier export remains.
     """
     folder, form = RunFolder(at_home(run)), format
     require_completed(folder, folder.read_summary().status)
@@ -103,7 +103,7 @@ def _copy_model(source: Path, target: Path) -> None:
                 if (source / name).is_file():
                     _write(beside / name, (source / name).read_bytes())
             if target.exists():
-                target.rename(before)  # a folder that isn't empty can't be replaced in one step
+                target.rename(before)  # a non-empty folder can't be replaced in one step
             beside.rename(target)
     except BaseException:
         if before.exists() and not target.exists():

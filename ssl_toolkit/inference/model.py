@@ -1,4 +1,4 @@
-"""A trained classifier, from its folder alone, for images in any form."""
+"""Load a trained classifier from its folder, and apply it to images of any form."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
 LEAST_AHEAD = 64
-"""Images decoded ahead of the forward at least, so that threads never wait for a small batch."""
+"""Fewest images decoded ahead of the forward pass, so that small batches keep threads busy."""
 
 
 class Model:
-    """Images to probabilities; made by `load_model`.
+    """A trained classifier, from images to probabilities; see `load_model`.
 
     Args:
         classifier: put into eval mode and onto the device.
         classes: C names in the order of the probabilities.
         image_size: side in pixels that it was trained with.
         backbone: name to build the backbone by.
-        device: where it computes.
+        device: of the weights.
         fit: how images are made square, ``crop`` or ``pad``.
     """
 
@@ -61,7 +61,7 @@ class Model:
     backbone: str
     """Name of the backbone."""
     device: torch.device
-    """Where it computes."""
+    """Device of the weights."""
     fit: Fit
     """How images are made square, as in training: ``crop`` or ``pad``."""
 
@@ -85,7 +85,7 @@ class Model:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Probabilities of images that are of the right size already; no gradient.
+        """Return probabilities of images of the right size; without gradient.
 
         Args:
             images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalized; on
@@ -119,27 +119,27 @@ class Model:
         *,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
-        """Probabilities of images of any size, as in training and evaluation.
+        """Return probabilities of images of any size, prepared as in training and evaluation.
 
-        Files and Pillow's images are turned and converted as in training. All are scaled and
-        cut to the square that the model was trained with; those of that size stay as they are.
+        Files and Pillow images are rotated and converted as in training. Images of another size
+        than in training are scaled and made square.
 
         Args:
-            images: one image or several: paths, images of Pillow's, arrays (H, W, 3) or
+            images: one image or several: paths, Pillow images, arrays (H, W, 3) or
                 (H, W), tensors (3, H, W); or a stack: an array (N, H, W, 3) or (N, H, W), a tensor
                 (N, 3, H, W) or (N, H, W). Arrays and tensors hold RGB or gray, as uint8 or as
                 float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one image. A model
                 that was trained on features takes them: an array or tensor (N, D).
-            batch_size: images in a forward; changes speed and memory, not the result.
-            workers: threads that decode while the model computes, 0 for none; None for as many
-                as there are processors, 8 at most.
+            batch_size: images per forward pass; changes speed and memory, not the result.
+            workers: threads that decode images, 0 for none; None for one per processor, at most
+                8.
 
         Returns:
             (N, C) float32; rows sum to 1. The most probable class of image i is
             ``model.classes[probabilities[i].argmax()]``.
 
         Raises:
-            DataError: some can't be read; one message an image.
+            DataError: some can't be read; one message per image.
         """
         if feature_length(self.backbone) is not None:
             if not isinstance(images, np.ndarray | Tensor):
@@ -148,8 +148,8 @@ class Model:
             parts = [
                 images[start : start + batch_size] for start in range(0, len(images), batch_size)
             ]
-            made = [part if isinstance(part, Tensor) else torch.tensor(part) for part in parts]
-            found = [self(part.float()).cpu().numpy() for part in made]
+            tensors = [part if isinstance(part, Tensor) else torch.tensor(part) for part in parts]
+            found = [self(part.float()).cpu().numpy() for part in tensors]
             return np.concatenate(found) if found else np.empty((0, len(self.classes)), np.float32)
         given = as_list(images)
         rows = list(self.stream(given, batch_size, workers=workers))
@@ -166,7 +166,7 @@ class Model:
     def stream(
         self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
     ) -> Iterator[NDArray[np.float32] | str]:
-        """What `predict` gives, image by image, in order; memory doesn't grow with them.
+        """Yield the results of `predict` image by image, in order, in constant memory.
 
         Args:
             images: as for `predict`, several.
@@ -211,9 +211,9 @@ class Model:
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
         images = pixels.to(torch.float32)
         if pixels.dtype == torch.uint8:
-            images = images.div_(255)  # as the store of a run does: the very same floats
-        found: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
-        return found
+            images = images.div_(255)  # as the image store of a run does, for identical floats
+        probabilities: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
+        return probabilities
 
     @torch.no_grad()
     def _probabilities(self, images: Tensor) -> Tensor:
@@ -222,19 +222,20 @@ class Model:
 
 
 def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
-    """Open a trained model; neither its data nor the device it was trained on is needed.
+    """Load a trained model; its data and the device of its training are not needed.
 
     Args:
-        path: the folder of a run, or an exported model's (the ``model/`` inside a run, wherever
-            it was moved). A run that isn't finished gives its best weights on validation so far,
-            without validation the averaged weights of its last checkpoint.
+        path: the folder of a run, or of an exported model (the ``model/`` of a run, or a copy).
+            For an unfinished run, the best weights on validation so far or, without validation,
+            the averaged weights of its last checkpoint are loaded.
         device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
 
     Returns:
         The model, which knows its classes, image size and normalization.
 
     Raises:
-        ModelError: no such folder, nothing to load in it, damaged files, or no such device.
+        ModelError: the folder is not found or has no model, a file is damaged, or there is no such
+            device.
         PluginError: the backbone's package is not installed.
     """
     where, chosen = at_home(path), choose_device(device)
@@ -249,8 +250,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         kind = "no such folder" if not where.exists() else "neither a run nor an exported model"
         raise ModelError(
             f"{display_path(where)}: {kind}; give the folder of a run (it holds model/ or "
-            "checkpoints/) "
-            "or an exported one (it holds config.json and model.safetensors)"
+            "checkpoints/) or an exported one (it holds config.json and model.safetensors)"
         )
     return Model(
         classifier,
@@ -263,10 +263,10 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
 
 
 def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
-    """The weights of a checkpoint that are evaluated: the best, else the averaged, else the live.
+    """Return the weights to evaluate: the best, else the averaged, else the live ones.
 
     Args:
-        state: what `load_checkpoint` gave.
+        state: of `load_checkpoint`.
     """
     average = state.get("ema") or {}
     assert isinstance(average, dict)
@@ -278,7 +278,9 @@ def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
 def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
     state = load_checkpoint(path)
     if state.get("step") == 0:
-        raise ModelError(f"{display_path(path)}: not trained yet; wait for its next checkpoint")
+        raise ModelError(
+            f"{display_path(path)}: the checkpoint is not trained yet; wait for the next one"
+        )
     check_description(path, state)
     try:
         classifier, _ = build_classifier(

@@ -1,4 +1,4 @@
-"""Pseudo labels of a pool of images, and the images that a model is least sure of."""
+"""Pseudo-label a pool of images, and list the most uncertain ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PoolPredictions:
     paths: list[Path]
     """(N,) the files."""
     first: NDArray[np.int64]
-    """(N, 2) the most probable class and the second; of equals the earlier first."""
+    """(N, 2) the most probable class and the second; ties in the order of the classes."""
     probabilities: NDArray[np.float32]
     """(N, 2) theirs."""
     unreadable: list[str]
@@ -45,20 +45,20 @@ def predict_pool(
     model: Model, listing: Listing, batch_size: int = 64, *, workers: int | None = None
 ) -> PoolPredictions:
     """Classify every image of a pool; arguments as for `Model.stream`."""
-    kept: list[int] = []
+    readable: list[int] = []
     first, probabilities = [], []
     unreadable = []
     for place, row in enumerate(model.stream(listing.paths, batch_size, workers=workers)):
         if isinstance(row, str):
             unreadable.append(f"{listing.names[place]}: {row}")
         else:
-            kept.append(place)
-            # Two of C: what is kept of a large pool doesn't grow with the classes.
+            readable.append(place)
+            # Two of C, so that memory for a large pool does not grow with the classes.
             first.append(np.argsort(-row, kind="stable")[:2])
             probabilities.append(row[first[-1]])
     return PoolPredictions(
-        [listing.names[place] for place in kept],
-        [listing.paths[place] for place in kept],
+        [listing.names[place] for place in readable],
+        [listing.paths[place] for place in readable],
         np.array(first, np.int64).reshape(-1, 2),
         np.array(probabilities, np.float32).reshape(-1, 2),
         unreadable,
@@ -160,7 +160,7 @@ def _is_utf8(name: bytes) -> bool:
 
 
 def root_of(paths: Sequence[str]) -> str:
-    """The ``--root`` that reads a manifest with these paths; empty where it needs none."""
+    """Return the ``--root`` that reads a manifest with these paths; empty if none is needed."""
     if not paths or not os.path.isabs(paths[0]):
         return ""
     return os.path.commonpath([os.path.dirname(path) for path in paths])
@@ -169,20 +169,20 @@ def root_of(paths: Sequence[str]) -> str:
 def manifest_rows(
     predictions: PoolPredictions, classes: Sequence[str], threshold: float, folder: Path | None
 ) -> list[Row]:
-    """A manifest's rows: the class of those at the threshold or above, the others unlabeled.
+    """Return the rows of a manifest: a class at the threshold or above, else unlabeled.
 
     Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
 
     Args:
         predictions: of the pool.
         classes: C names.
-        threshold: least probability of a pseudo label, in [0, 1].
-        folder: where the manifest will lie. When all of the pool is inside, also by where its
-            links lead, the paths are relative to it, otherwise absolute, as they are for None.
+        threshold: minimum probability of a pseudo label, in [0, 1].
+        folder: of the manifest. If it contains the whole pool, with links resolved too, the paths
+            are relative to it; otherwise, and for None, they are absolute.
 
     Returns:
         A value for each of `MANIFEST`, in the order of the predictions. The split is ``labeled`` or
-        ``unlabeled``, so that another threshold at training time can't mix them up.
+        ``unlabeled``, so that training does not draw its own labels.
     """
     paths = _paths(predictions.paths, folder)
     rows: list[Row] = []
@@ -195,7 +195,7 @@ def manifest_rows(
 
 
 def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
-    """Paths for a manifest, which its reader will find inside of its root."""
+    """Return paths for a manifest, inside of its root."""
     paths = [os.path.abspath(path) for path in files]
     real = [os.path.realpath(path) for path in paths]
     if folder is not None:
@@ -212,17 +212,17 @@ def _all_in(folder: str, paths: Sequence[str]) -> bool:
 
 
 def uncertain_rows(predictions: PoolPredictions, classes: Sequence[str], most: int) -> list[Row]:
-    """The images that are most worth labeling next, the most uncertain first.
+    """Return the images most worth labeling next, the most uncertain first.
 
-    By margin: the probability of the most probable class less that of the second. Of equal
-    margins the earlier image comes first.
+    They are sorted by margin: the probability of the most probable class minus that of the
+    second. Of equal margins the earlier image comes first.
 
     Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
 
     Args:
         predictions: of the pool.
         classes: C names, at least two.
-        most: how many.
+        most: maximum number of images.
 
     Returns:
         A value for each of `UNCERTAIN`; ``second`` is the second class.

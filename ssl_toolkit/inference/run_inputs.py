@@ -1,4 +1,4 @@
-"""What commands read, and so must not replace by what they write."""
+"""Input files of commands, which their outputs must not replace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ssl_toolkit.text import display_path
 
 
 def inputs_of(run: Path) -> list[Path]:
-    """The files of a run, and those that its configuration names."""
+    """Return the files of a run, and those that its configuration names."""
     folder = RunFolder(run)
     inputs = _paths_in(folder, ("data", "labels", "split", "weights"))
     return [*folder.files(), *filter(None, inputs)]
 
 
 def data_of(run: Path) -> list[tuple[Path, Path | None]]:
-    """What a run was trained on and the root of its paths; empty where it names no files."""
+    """Return the data of a run and the root of its paths; empty if it was a data set by name."""
     data, root = _paths_in(RunFolder(run), ("data", "root"))
     return [(data, root)] if data else [(root, None)] if root else []
 
@@ -28,29 +28,29 @@ def data_of(run: Path) -> list[tuple[Path, Path | None]]:
 def _paths_in(folder: RunFolder, keys: Sequence[str]) -> list[Path | None]:
     try:
         config = yaml.read(folder.config)
-    except ConfigError:  # an exported model has none; the reader of a damaged one reports it
+    except ConfigError:  # an exported model has none; reading the run reports a damaged one
         config = {}
     named = (config.get(key) for key in keys)
     return [Path(name) if isinstance(name, str) else None for name in named]
 
 
 def check_beside(path: Path | None, data: Path, root: Path | None = None) -> None:
-    """Refuse a drawing that would replace one of the images of some data, or lie among them.
+    """Refuse an image file that would replace an image of the data, or be in its folder.
 
     Args:
-        path: None for no drawing.
+        path: of the image file; None for none.
         data: the folder or file that ``--data`` names.
-        root: what the paths of a manifest are relative to.
+        root: folder that the paths of a manifest are relative to.
 
     Raises:
-        ConfigError: it would.
+        ConfigError: the path is in the data.
         DataError: the data can't be read.
     """
     if path is None:
         return
     if data.is_dir() and path.resolve().is_relative_to(data.resolve()):
         raise ConfigError(
-            f"{display_path(path)}: nothing is written into the data; choose another place"
+            f"{display_path(path)}: this is in the folder of the data; choose another folder"
         )
     if data.is_file() and path.exists():
         from ssl_toolkit.data.load import read_data

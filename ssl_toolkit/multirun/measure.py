@@ -27,7 +27,7 @@ from ssl_toolkit.interfaces import Job, Launcher
 from ssl_toolkit.launchers.job import last_error
 from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.multirun.plan import Plan, steps_within
-from ssl_toolkit.runs.auto import stand_in
+from ssl_toolkit.runs.auto import without_auto
 
 
 def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
@@ -86,7 +86,7 @@ def _job(plan: Plan, name: str, row: PlannedRow, parent: Path) -> Job:
 
 def measure(config: RunConfig) -> Costs:
     """Measure a run on its own device."""
-    trainer = prepare(stand_in(config)).trainer
+    trainer = prepare(without_auto(config)).trainer
     if config.settings.compile:
         compile_forwards(trainer)
     with plugin_faults(config.settings, TrainingError):

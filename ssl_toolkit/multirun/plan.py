@@ -38,7 +38,7 @@ from ssl_toolkit.errors import ConfigError, UserError
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
 from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.processes.children import cores
-from ssl_toolkit.runs.auto import as_row, stand_in
+from ssl_toolkit.runs.auto import as_row, without_auto
 from ssl_toolkit.runs.check import check_same_data, refuse_contradictions
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.record import RunRecord
@@ -229,7 +229,7 @@ def _rehearse(
     config: ResolvedConfig, launcher: Launcher, console: Console, row: str, folder: Path
 ) -> _Rehearsal:
     """Prepare a run on the CPU, and keep the facts that the plan needs."""
-    config = resolve_config(stand_in(config))[0]
+    config = resolve_config(without_auto(config))[0]
     settings = config.settings
     if not isinstance(launcher, InProcess) and ":" in settings.device:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""``--algo auto``: the algorithm of a run, chosen by cross-validation on its labels."""
+"""Choose the algorithm of a run by cross-validation on its labels: ``--algo auto``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Announce = Callable[[str], None]
 
 FOLDS = 5
 BUDGET = 300.0
-"""Seconds of computing that the choice may take where ``minutes`` does not say otherwise; the run
-that follows takes as long as one of its trials."""
+"""Most seconds of computing for the choice without ``minutes``; the run that follows takes as long
+as one of its trials."""
 GOOD_ENOUGH = 0.5
-"""Share of the way from chance to perfect from which on frozen features are not questioned."""
+"""Share of the way from chance to perfect from which frozen features are good enough."""
 FINE_TUNED: Tree = {"model": {"freeze": "bn"}}
-"""What a fine-tuned candidate changes; the rest is by default, see `recipes.FINE_TUNING`."""
+"""The changes of a fine-tuned candidate; for other defaults see `recipes.FINE_TUNING`."""
 WITHOUT_BATCHNORM: Tree = {"model": {"freeze": "none"}}
-"""The same where the backbone has no BatchNorm."""
+"""The same for a backbone without BatchNorm."""
 
 
 def describe(choice: AutoChoice) -> list[str]:
@@ -81,15 +81,15 @@ def _choice(
 
 
 def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
-    """What is tried, the preferred one first.
+    """Return the candidates, the preferred one first.
 
     With a pre-trained backbone the algorithms that fit a head to frozen features come first; the
     others train the whole backbone, by the settings of `FINE_TUNING`.
 
     Args:
-        pretrained: whether the backbone starts from weights.
-        given: whether the data are features already; only algorithms that fit a head to features
-            are tried then, for the others learn from augmented views, of which there are none.
+        pretrained: the backbone starts from weights.
+        given: the data are features; then only algorithms that fit a head to features are
+            candidates, since the others learn from augmented views.
     """
     ranked = []
     for entry in registry.entries("algorithms"):
@@ -119,12 +119,12 @@ def choose(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> tuple[RunConfig, AutoChoice]:
-    """The configuration with the chosen algorithm in place of ``auto``.
+    """Return the configuration with the chosen algorithm in place of ``auto``.
 
     From random weights the preferred algorithm is taken: cross-validation would train each of them
     from the start, several times. With a pre-trained backbone the validation images decide if there
     are as many as labels, else cross-validation on the labels, where held-out ones stay in the pool
-    without their label. Test images play no part.
+    without their label. Test images are not used.
 
     1. The algorithms for frozen features are compared. The preferred one is taken unless another
        predicts more of these images and an exact sign test on those where the two differ finds
@@ -136,18 +136,18 @@ def choose(
 
     Args:
         config: validated, its algorithm ``auto``.
-        announce: called with a line before what takes minutes.
+        announce: called with a line before each long step.
         progress: called while images are read.
         budget: seconds of computing for the choice; None for `BUDGET`.
 
     Raises:
-        UserError: what `prepare` raises, or there is no candidate.
+        UserError: as `prepare`, or there is no candidate.
     """
     given = holds_features(config.settings.data)
     pretrained = config.settings.pretrained or given
     ranked = candidates(pretrained, given)
     if not ranked:
-        raise ConfigError("--algo auto: no installed algorithm offers itself; name one")
+        raise ConfigError("--algo auto: no installed algorithm is a candidate; name one")
     if not pretrained:
         choice = _choice(ranked[0], "the default for training from scratch")
         return with_candidate(config, ranked[0]), choice
@@ -197,7 +197,7 @@ def choose(
 def _worth_training(
     config: RunConfig, experiment: Experiment, ranked: Sequence[Candidate], best: Trial
 ) -> list[Candidate]:
-    """The candidates that train the backbone; none where frozen features do, or must."""
+    """Return the candidates that train the backbone; none if frozen features suffice."""
     chance = 1 / len(experiment.classes)
     good = best.accuracy() >= chance + GOOD_ENOUGH * (1 - chance)
     if good or config.settings.model.freeze != "auto":
@@ -209,14 +209,14 @@ def _worth_training(
 
 
 def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
-    """The configuration with the candidate's algorithm, its defaults and its overrides."""
+    """Return the configuration with the candidate's algorithm, its defaults and its overrides."""
     given = config.settings.model_dump(mode="json", exclude_unset=True)
     layers = [candidate.overrides, given, {"algo": candidate.algorithm}]
     return validate([Layer("--algo auto", tree) for tree in layers])
 
 
-def stand_in(config: RunConfig, chosen: Candidate | None = None) -> RunConfig:
-    """The configuration with an algorithm for ``auto``; one with another algorithm as it is.
+def without_auto(config: RunConfig, chosen: Candidate | None = None) -> RunConfig:
+    """Return the configuration with an algorithm in place of ``auto``, if it is set.
 
     Args:
         config: validated.
@@ -232,32 +232,32 @@ def stand_in(config: RunConfig, chosen: Candidate | None = None) -> RunConfig:
 
 
 def as_row(config: RunConfig) -> RunConfig:
-    """The configuration of a row: ``auto`` chooses among what keeps to what the rows share.
+    """Return the configuration of a row whose ``auto`` uses the settings that rows share.
 
     Args:
         config: validated.
     """
     if config.settings.algo != AUTO:
         return config
-    shared = stand_in(config).settings.model_copy(update={"algo": AUTO})
+    shared = without_auto(config).settings.model_copy(update={"algo": AUTO})
     return replace(config, settings=shared)
 
 
 def _folds(
     experiment: Experiment,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Places of the labels that are kept and that are held out; none where a class has one."""
+    """Yield indices of labels to train on and to hold out; none if a class has one label."""
     from sklearn.model_selection import StratifiedKFold
 
     labels = experiment.table.labels[experiment.split.labeled]
     least = int(np.bincount(labels)[np.unique(labels)].min())
     if least >= 2:
-        made = StratifiedKFold(min(FOLDS, least), shuffle=True, random_state=0)
-        yield from made.split(labels, labels)
+        folds = StratifiedKFold(min(FOLDS, least), shuffle=True, random_state=0)
+        yield from folds.split(labels, labels)
 
 
 def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
-    """The preferred candidate, or the one that beats it beyond chance."""
+    """Return the preferred candidate, or the one that is better beyond chance."""
     preferred = trials[0]
     best, least = preferred, LEVEL
     for trial in trials[1:]:
@@ -289,7 +289,7 @@ def resolve_auto(
 
     Args:
         config: validated.
-        announce: called with each line that the user should see.
+        announce: called with each line to print.
         progress: called while images are read.
         budget: seconds of computing for the choice; None for `BUDGET`.
     """

@@ -1,4 +1,4 @@
-"""What the labels say of a candidate of ``--algo auto``: cross-validation, and short trainings."""
+"""Trials of the candidates of ``--algo auto``: cross-validation, and short trainings."""
 
 from __future__ import annotations
 
@@ -22,47 +22,46 @@ from ssl_toolkit.interfaces import FeatureAlgorithm, TrainingFeatures
 from ssl_toolkit.runs.record import AutoTrial, Candidate
 
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Places of the labels that are kept and that are held out."""
+"""Indices of the labels to train on and to hold out."""
 
 HELD_OUT = "held-out labels"
 LEVEL = 0.05
-"""Another candidate than the best so far is taken if chance explains its lead less often."""
+"""Significance level at which another candidate replaces the best so far."""
 TUNED_FOLDS = 3
-"""Folds that a fine-tuned candidate is trained for at most; each costs as much as a run."""
+"""Most folds to train a fine-tuned candidate on; each costs as much as a run."""
 TRIAL_STEPS, TRIAL_SECONDS = 5, 10.0
-"""So many steps of a fine-tuned candidate after the first, or what is done in so long, say whether
-there is time for the rest."""
+"""The rest of a fine-tuned candidate is estimated from so many steps, or seconds."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What cross-validation found for one candidate."""
+    """The result of cross-validating a candidate."""
 
     candidate: Candidate
     tested: NDArray[np.bool_]
-    """(n,) which labels were held out."""
+    """(n,) True for held-out labels."""
     hits: NDArray[np.bool_]
-    """(n,) whether each of those was predicted by a model that had not seen it."""
+    """(n,) True for those predicted by a model trained without them."""
     seconds: float
     images: str = HELD_OUT
-    """What it was tested on."""
+    """The images it was tested on."""
 
     @property
     def name(self) -> str:
-        """Of the candidate."""
+        """Name of the candidate."""
         return self.candidate.name
 
     def accuracy(self, where: NDArray[np.bool_] | None = None) -> float:
-        """Share of the held-out labels, or of some of them, that were predicted."""
+        """Return the share of the held-out labels, or of some of them, that were predicted."""
         return float(self.hits[self.tested if where is None else where].mean())
 
     def chance(self, other: Trial) -> float:
-        """`sign_test` against another candidate, on the labels that both were tested on."""
+        """Return the `sign_test` against another candidate, on the common held-out labels."""
         both = self.tested & other.tested
         return sign_test(self.hits[both], other.hits[both])
 
     def leads(self, other: Trial) -> bool:
-        """Whether it predicts more of the labels that both were tested on."""
+        """Return True if it predicts more of the common held-out labels."""
         both = self.tested & other.tested
         return bool(self.hits[both].sum() > other.hits[both].sum())
 
@@ -78,14 +77,14 @@ class Trial:
 
 
 def sign_test(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> float:
-    """One-sided p-value of an exact sign test: chance of such a lead if both were as good."""
+    """Return the one-sided p-value of an exact sign test."""
     wins, losses = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
     n = wins + losses
     return float(sum(comb(n, k) for k in range(wins, n + 1)) / 2**n)
 
 
 def computed() -> float:
-    """Seconds of computing of this process, which a busy machine does not lengthen."""
+    """Return the CPU time of this process per thread, which a busy machine does not change."""
     return time.process_time() / torch.get_num_threads()
 
 
@@ -113,7 +112,7 @@ def tuned_trial(
     best: Trial,
     limit: float,
 ) -> Trial | None:
-    """Train a candidate without a fold, until the comparison is decided; None: no time for it."""
+    """Train a candidate without a fold, until the comparison is decided; None if too slow."""
     split, labels = experiment.split, experiment.table.labels
     tested = np.zeros(len(split.labeled), dtype=np.bool_)
     trial = Trial(candidate, tested, np.zeros_like(tested), 0.0)
@@ -156,10 +155,10 @@ def validated(config: RunConfig, candidate: Candidate, experiment: Experiment) -
 def tuned_and_validated(
     config: RunConfig, candidate: Candidate, experiment: Experiment, limit: float
 ) -> Trial | None:
-    """Train a candidate as the run would, and test it on validation; None: no time for it."""
+    """Train a candidate as the run would, and test it on validation; None if there is no time."""
     started = computed()
     trainer = prepare(config, table=experiment.table, split=experiment.split).trainer
-    if trainer.transfer is not None:  # its probe is not asked for
+    if trainer.transfer is not None:  # its probe is not needed
         trainer.transfer = replace(trainer.transfer, probe=False)
     trainer.stop = _watch(trainer, limit)
     if trainer.fit():
@@ -178,7 +177,7 @@ def _on_validation(
 
 
 def _watch(trainer: Trainer, limit: float) -> Callable[[], str]:
-    """What stops a trainer as soon as it is known that its last step would come after `limit`."""
+    """Return the stop function of a trainer whose last step must come before `limit`."""
     first = 0.0  # when step 1 was done, which imports and allocates
 
     def late() -> str:
@@ -199,7 +198,7 @@ def _without_fold(
     kept: NDArray[np.int64],
     held_out: NDArray[np.int64],
 ) -> Trainer:
-    """A trainer on the labels without a fold, whose images come last in the pool."""
+    """Return a trainer without the labels of a fold, whose images come last in the pool."""
     split = experiment.split
     plugin = registry.load("algorithms", config.settings.algo)
     task = experiment.trainer.algorithm.task
@@ -209,9 +208,9 @@ def _without_fold(
     pool = np.setdiff1d(split.unlabeled, held) if wants else nothing
     part = Split(split.labeled[kept], np.concatenate([pool, held]), nothing, nothing)
     trainer = prepare(config, table=experiment.table, split=part).trainer
-    if trainer.transfer is not None:  # its probe is not asked for
+    if trainer.transfer is not None:  # its probe is not needed
         trainer.transfer = replace(trainer.transfer, probe=False)
-    # Evaluation on training images would tell nothing.
+    # Evaluating on training images is useless.
     trainer.settings = trainer.settings.model_copy(update={"eval_every": trainer.settings.steps})
     return trainer
 
@@ -222,7 +221,7 @@ def _fitted(
     kept: NDArray[np.int64],
     held_out: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Whether the held-out labels are predicted by a head that is fitted without them."""
+    """Return which held-out labels a head that is fitted without them predicts."""
     images = experiment.trainer.batches.images
     assert images.features is not None
     labeled = images.features.gather(images.labeled).cpu()
@@ -237,5 +236,5 @@ def _fitted(
     head = algorithm.fit(features, torch.Generator().manual_seed(0))
     with torch.no_grad():
         predicted = head(labeled[held_out]).argmax(dim=-1)
-    found: NDArray[np.bool_] = (predicted == labels[held_out]).numpy()
-    return found
+    hits: NDArray[np.bool_] = (predicted == labels[held_out]).numpy()
+    return hits

@@ -1,4 +1,4 @@
-"""The model card: what a trained model is, how well it did, and what that leaves open."""
+"""The model card: results, use, data, training and limits of a trained model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
 
 FEW = 30
-"""Test images of a class below which its accuracy is called rough: at one half, 30 leave
-±17 points."""
+"""Accuracies of classes with fewer test images are imprecise: at one half, 30 leave ±17 points."""
 
 _MOST_NAMED = 10
 
@@ -31,15 +30,14 @@ def model_card(
     record: RunRecord,
     config: dict[str, Any],
 ) -> str:
-    """A finished run's model card, Markdown with YAML before it.
+    """Return the model card of a finished run, Markdown after a YAML header.
 
-    Names of classes, data and plugins are escaped, so that they read as they are and are no
-    markup. No absolute path is written.
+    Names of classes, data and plugins are escaped. No absolute path is written.
 
     Args:
-        experiment: with the weights that are reported.
+        experiment: with the reported weights.
         summary: of the finished run.
-        record: its versions and hardware.
+        record: of the run.
         config: ``config.json`` of the exported model.
     """
     parts = [
@@ -83,7 +81,7 @@ def _results(summary: RunSummary) -> str:
         rows.append([part, str(found.count), *scores[:1], f"{low:.4f} to {high:.4f}"])
         rows[-1] += scores[1:]
     if not rows:
-        return "Nothing was measured: there are neither test nor validation images."
+        return "Not measured: there are no test or validation images."
     head = ("part", "images", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
     seed = (
         f"One run, seed {summary.seed}. The interval is that of a bootstrap over the images "
@@ -167,10 +165,10 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
     kind = "averaged (EMA)" if settings.ema else "live"
     rows = {
         "algorithm": f"{summary.algorithm}, profile {summary.profile}",
-        "its options that are not the default": options or "none",
+        "its options other than the defaults": options or "none",
         "backbone": f"{summary.backbone}, from {start}",
         "image size": f"{settings.image_size} px, fit {settings.fit}",
-        "steps": f"{summary.steps}, labeled images a step: {settings.batch_size}",
+        "steps": f"{summary.steps}, labeled images per step: {settings.batch_size}",
         "weights": f"{kind}, of the last step"
         if step is None
         else f"{kind}, of step {step}, the best on validation",
@@ -190,26 +188,27 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
 def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
     test, seed = summary.test, summary.seed
     lines = [
-        f"The numbers are those of one run with seed {seed}. Other labels, drawn by another seed, "
-        "give other numbers; how far apart they lie isn't known from one."
+        f"The scores are those of one run with seed {seed}. Another seed draws other labels and "
+        "gives other scores; a single run does not show how much they vary."
     ]
     if test is None:
-        lines.append("No test images: how good the model is on unseen images isn't known.")
+        lines.append("No test images: the accuracy on unseen images is unknown.")
     else:
         low, high = test.interval
         lines.append(
             f"The test has {test.count} images: an accuracy of {test.accuracy:.4f} means "
-            f"{low:.4f} to {high:.4f} (95 %) for more images of the very same kind, and nothing "
-            "for another kind."
+            f"{low:.4f} to {high:.4f} (95 %) for more images of the same kind, and says nothing "
+            "about other kinds."
         )
         per_class = test.per_class.items()
-        few = [f"{escaped(n)} ({own.count})" for n, own in per_class if own.count < FEW]
+        few = [f"{escaped(n)} ({score.count})" for n, score in per_class if score.count < FEW]
         if few:
             lines.append(
-                f"Classes with under {FEW} test images, whose accuracy is rough: {_some(few)}."
+                f"Classes with fewer than {FEW} test images, whose accuracy is imprecise: "
+                f"{_some(few)}."
             )
     lines.append(
-        "There is no validation: the last weights are reported."
+        "There are no validation images: the last weights are reported."
         if summary.validation is None
         else "The weights were chosen by the validation accuracy, which is therefore too high."
     )
@@ -219,8 +218,8 @@ def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
     if single:
         lines.append(f"Classes with one labeled image or none: {_some(single)}.")
     lines.append(
-        "Every image gets one of these classes, also one that shows none of them. The "
-        "probabilities are the network's own and were not calibrated."
+        "Every image gets one of these classes, even if it shows none of them. The probabilities "
+        "are not calibrated."
     )
     return lines + [
         f"The run warned: {escaped(_private(w, experiment))}" for w in experiment.warnings
@@ -229,13 +228,13 @@ def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
 
 def _licenses(experiment: Experiment) -> list[str]:
     settings = experiment.config.settings
-    lines = ["The license of these weights is for their author to choose."]
+    lines = ["The author of these weights chooses their license."]
     if settings.data is not None:
-        lines.append("The rights in the images stay with their owners.")
+        lines.append("The rights to the images remain with their owners.")
     else:
         lines += _terms(settings.dataset or "")
     if settings.pretrained or settings.weights is not None:
-        lines.append("The weights that the training started from have terms of their own.")
+        lines.append("The initial weights have their own terms.")
     return [*lines, "ssl-toolkit, which trained them, is under Apache-2.0."]
 
 
@@ -268,7 +267,7 @@ def _data_name(experiment: Experiment) -> str:
 
 
 def _private(text: str, experiment: Experiment) -> str:
-    """A line without the place of the data on the machine that trained."""
+    """Return a line without the absolute path of the data."""
     data = experiment.config.settings.data
     if data is None or not Path(data).is_absolute():
         return text

@@ -1,4 +1,4 @@
-"""Predict, score and keep the validation and test images of a run."""
+"""Predict and score the validation and test images of a run, and store the predictions."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 
 
 def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions:
-    """Probabilities of the evaluated weights and labels of ``validation`` and ``test``.
+    """Return the probabilities and labels of ``validation`` and ``test``.
 
     Args:
         experiment: the run.
-        alone: whether this process does it without the others of the run.
+        alone: predict in this process only, without the others of the run.
     """
     trainer = experiment.trainer
     size = trainer.settings.eval_batch_size
@@ -87,17 +87,17 @@ def score_parts(predictions: Predictions, classes: Sequence[str]) -> Results:
 def worst_mistakes(
     experiment: Experiment, predictions: Predictions, most: int = 24, size: int = 64
 ) -> dict[str, NDArray[Any]]:
-    """The most confidently wrong test images, small, so that a report needs no data.
+    """Return the most confidently wrong test images, small, so that a report needs no data.
 
     Args:
         experiment: the run.
         predictions: of `predict_parts`.
-        most: how many are kept.
-        size: the longest side that is kept, in pixels.
+        most: maximum number of images.
+        size: maximum side in pixels.
 
     Returns:
-        ``mistakes`` (n,) places in the test arrays, the most confident first; ``mistakes_keys``
-        (n,) names; ``mistakes_images`` (n, H, W, 3) uint8. Nothing where the data are features.
+        ``mistakes`` (n,) indices into the test arrays, the most confident first; ``mistakes_keys``
+        (n,) names; ``mistakes_images`` (n, H, W, 3) uint8. Empty if the data are features.
     """
     if experiment.table.features is not None:
         return {}
@@ -120,7 +120,7 @@ def worst_mistakes(
 
 
 def confusions(predictions: Predictions) -> dict[str, NDArray[np.int64]]:
-    """`confusion_matrix` of each part."""
+    """Return the `confusion_matrix` of each part."""
     return {part: confusion_matrix(probs, labels) for part, (probs, labels) in predictions.items()}
 
 
@@ -153,7 +153,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         ModelError: it is not found or damaged, or of an unknown format.
     """
     try:
-        # numpy itself would leave the file of a damaged archive open.
+        # np.load would leave the file of a damaged archive open.
         with path.open("rb") as file, np.load(checked_archive(file), allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The linear probe of a pre-trained run: what it reaches, and whether training went beyond it."""
+"""The linear probe of a pre-trained run: its accuracy, and the gain of training over it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ssl_toolkit.runs.summary import ProbeScores, ProbeSummary
 
 
 def probe_line(probe: ProbeResult, validation_accuracy: float | None) -> str:
-    """What the probe reaches before training, in one line."""
-    found = []
+    """Return the accuracy of the probe before training, in one line."""
+    parts = []
     if validation_accuracy is not None:
-        found.append(f"{100 * validation_accuracy:.1f} % of the validation images")
+        parts.append(f"{100 * validation_accuracy:.1f} % of the validation images")
     if probe.cross_validation is not None:
-        found.append(f"{100 * probe.cross_validation:.1f} % of the labels in cross-validation")
-    reached = " and ".join(found) or "too few labels to say how well"
+        parts.append(f"{100 * probe.cross_validation:.1f} % of the labels in cross-validation")
+    reached = " and ".join(parts) or "too few labels to say how well"
     return f"linear probe (logistic regression on frozen features): {reached}"
 
 
@@ -52,7 +52,7 @@ def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> ProbeSum
 
 
 def verdict(probe: ProbeSummary) -> str:
-    """Return in one sentence if training paid; empty where nothing can be said."""
+    """Return a sentence on the gain of training; empty without validation and test images."""
     split = "test" if probe.test is not None else "validation"
     found = probe.test or probe.validation
     if found is None:

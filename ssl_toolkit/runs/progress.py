@@ -151,7 +151,7 @@ class TrainingProgress:
     Args:
         console: prints it.
         steps: of the whole run.
-        before: rows of a resumed run before this process; their alarms are not repeated.
+        before: earlier rows of a resumed run; their alarms are not repeated.
         expected: names of metrics that the run has, as for `ProgressRows`.
     """
 
@@ -168,7 +168,7 @@ class TrainingProgress:
         self._alarms = alarms(self._evaluations, steps=steps)
         self._before = collapse(self._evaluations, steps=steps)
         self.collapsed = False
-        """True if training has collapsed since; never again for a run resumed after a collapse."""
+        """True if training has collapsed since; stays False for a run resumed after a collapse."""
         accuracies = [row.get(logged.VALIDATION_ACCURACY.name) for row in self._evaluations]
         self._best = max((value for value in accuracies if value is not None), default=None)
         self._rows = ProgressRows(steps, expected)
@@ -223,7 +223,7 @@ class TrainingProgress:
             self._alarm(row)
 
     def _alarm(self, row: Row) -> None:
-        """Warn, once per problem, of what this evaluation shows."""
+        """Warn of new problems."""
         self._evaluations.append(row)
         texts = alarms(self._evaluations, steps=self._steps)
         for text in texts:
@@ -270,7 +270,7 @@ def score_rows(
 
     Args:
         results: scores by part, None for an empty one.
-        all_in: the file or option that lists every class, if there are too many for the screen.
+        all_in: the file or option that lists every class, if there are too many for the terminal.
     """
     rows = []
     for part, scores in results.items():

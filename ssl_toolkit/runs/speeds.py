@@ -1,7 +1,6 @@
-"""How fast the parts of a run are on this device, measured on noise in place of its images.
+"""Measure the speed of the parts of a run on this device, on noise in place of its images.
 
-Nothing is decoded for it and nothing is left behind; only a few images are read, for the time that
-takes.
+Only a few images are read, to measure the time of reading; nothing is written.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from ssl_toolkit.errors import UserError
 from ssl_toolkit.interfaces import FeatureAlgorithm, ImageTable
 
 READ = 8
-"""Images that are read, for the time that takes."""
+"""Images that are read to measure the time of reading."""
 SHORT = 2.0
-"""Seconds of a measurement that is made once more, with more steps."""
+"""A shorter measurement, in seconds, is repeated with more steps."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Images that a run handles."""
+    """Numbers of images of a run."""
 
     all: int
     labeled: int
     unlabeled: int
     trained: int
-    """In training, counted once."""
+    """In training, each counted once."""
     validation: int
     test: int
 
@@ -50,22 +49,22 @@ class Speeds:
     """Seconds of the parts of a run at one image size."""
 
     read: float
-    """For an image: reading it; likewise below."""
+    """Reading an image; the next ones are per image too."""
     plain: float
-    """Its features; 0 where none are computed."""
+    """Its features; 0 if none are computed."""
     view: float
-    """The features of a weak and of a strong view, as far as steps draw from such."""
+    """The features of a weak and of a strong view, if steps draw from them."""
     fixed_views: int
-    """Views that the algorithm takes whatever the time; the others are up to the time."""
+    """Views that the algorithm requires; the number of others depends on the time."""
     predict: float
     """Its prediction."""
     costs: Costs | None
-    """Of training by steps; None for a head that is fitted at once."""
+    """Costs of training by steps; None for a head that is fitted at once."""
     on_features: bool
-    """Whether steps see features, whose number no image size changes."""
+    """True if steps see features, whose number does not depend on the image size."""
 
     def scaled(self, factor: float) -> Speeds:
-        """What is expected of images with so many times the pixels."""
+        """Return the expected speeds for images with so many times the pixels."""
         costs = self.costs
         if costs is not None and not self.on_features:
             costs = replace(
@@ -84,7 +83,7 @@ class Speeds:
 
 
 def count_images(split: Split) -> Counts:
-    """Those of a split."""
+    """Count the images of a split."""
     return Counts(
         all=len(rows_of(split)),
         labeled=len(split.labeled),
@@ -96,7 +95,7 @@ def count_images(split: Split) -> Counts:
 
 
 def rows_of(split: Split) -> Rows:
-    """Rows of all parts, each once."""
+    """Return the rows of all parts, each once."""
     parts = [split.labeled, split.unlabeled, split.validation, split.test]
     return np.unique(np.concatenate(parts))
 
@@ -110,7 +109,7 @@ def measure_speeds(
         config: of the run, resolved.
         table: its images.
         split: of the table.
-        ready: whether its features are there already.
+        ready: its features are computed already.
 
     Raises:
         UserError: as `prepare`.
@@ -141,15 +140,15 @@ def measure_speeds(
 
 
 def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
-    """For an image: its features, and those of the views of it that steps draw from."""
+    """Return the seconds for the features of an image, and of its views that steps draw from."""
     transfer, batches = trainer.transfer, trainer.batches
     size = trainer.settings.eval_batch_size
     extractor = FeatureExtractor(trainer.classifier, size, cached=False)
     store = batches.images.loaded
     rows = torch.arange(len(store), device=batches.images.labels.device)
 
-    def each(made: Callable[[torch.Tensor], torch.Tensor]) -> float:
-        return seconds_each(lambda count: made(rows[:count]), rows.device, len(rows))
+    def each(compute: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        return seconds_each(lambda count: compute(rows[:count]), rows.device, len(rows))
 
     plain = view = 0.0
     if probe or transfer is not None:
@@ -164,7 +163,7 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
 
 
 def _reading(table: ImageTable, rows: Rows, size: int) -> float:
-    """For an image: reading it, from the cache of decoded ones where that is there."""
+    """Return the seconds to read an image, from the cache of decoded images if it exists."""
     if (files := files_of(table)) is not None:
         files.open_existing(size)
     few = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
@@ -174,7 +173,7 @@ def _reading(table: ImageTable, rows: Rows, size: int) -> float:
 
 
 def _trainer(config: ResolvedConfig, counts: Counts, table: ImageTable) -> Trainer:
-    """A trainer like that of the run, on noise."""
+    """Return a trainer like that of the run, on noise."""
     settings = config.settings
     classes = len(table.classes)
     pool = settings.eval_batch_size
@@ -187,7 +186,7 @@ def _trainer(config: ResolvedConfig, counts: Counts, table: ImageTable) -> Train
         return drawn.integers(0, 256, (len(rows), size, size, 3), dtype=np.uint8)
 
     total = int(ends[-1])
-    made = ImageTable(
+    random_table = ImageTable(
         classes=table.classes,
         keys=tuple(str(row) for row in range(total)),
         labels=np.arange(total) % classes,
@@ -209,25 +208,25 @@ def _trainer(config: ResolvedConfig, counts: Counts, table: ImageTable) -> Train
         "minutes": None,
     }
     resolved = replace(config, settings=settings.model_copy(update=update))
-    return prepare(resolved, table=made, split=split).trainer
+    return prepare(resolved, table=random_table, split=split).trainer
 
 
 def _use_features(trainer: Trainer) -> None:
-    """Let batches come from features that mean nothing."""
+    """Replace the images of the batches by random features."""
     images, views = trainer.batches.images, trainer.batches.views
     rows = torch.unique(torch.cat([images.labeled, images.unlabeled]))
     size = trainer.classifier.backbone.feature_dim
     device = rows.device
 
-    def made(*wanted: int) -> torch.Tensor:
-        return torch.randn(int(any(wanted)), len(rows), size, device=device)
+    def random(*counts: int) -> torch.Tensor:
+        return torch.randn(int(any(counts)), len(rows), size, device=device)
 
     trainer.batches.images = replace(
         images,
         features=ImageSource(torch.randn(len(images.loaded), size, device=device)),
         feature_views=FeatureViews(
-            made(views.labeled_weak, views.unlabeled_weak),
-            made(views.labeled_strong, views.unlabeled_strong),
+            random(views.labeled_weak, views.unlabeled_weak),
+            random(views.labeled_strong, views.unlabeled_strong),
             torch.searchsorted(rows, images.labeled),
             torch.searchsorted(rows, images.unlabeled),
         ),
@@ -235,7 +234,7 @@ def _use_features(trainer: Trainer) -> None:
 
 
 def _costs(trainer: Trainer, counts: Counts) -> tuple[Costs, float]:
-    """Of training with as many images as the run has; and of predicting one."""
+    """Return the costs of training on the images of the run, and of predicting one."""
     costs = trainer.measure(steps=2, warm=1)
     if 12 * costs.step < SHORT:
         costs = trainer.measure()

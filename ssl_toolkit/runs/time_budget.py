@@ -1,4 +1,4 @@
-"""``--minutes M``: image size, views and steps of a run, fitted to what is measured here."""
+"""Fit image size, views and steps of a run to a time, by measuring: ``--minutes M``."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.experiment import split_of
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.runs.auto import resolve_auto, stand_in
+from ssl_toolkit.runs.auto import resolve_auto, without_auto
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.record import AutoChoice, MinutesChoice
 from ssl_toolkit.runs.speeds import Speeds, count_images, measure_speeds
 from ssl_toolkit.text import brief, display_path, roughly
 
 USED = 0.9
-"""Share of the time that is planned for; the rest is for what is not measured."""
+"""Share of the time that is planned; the rest is for what is not measured."""
 SHARE = 0.5
-"""Share of the time that the cross-validation of ``--algo auto`` may take."""
+"""Largest share of the time for the cross-validation of ``--algo auto``."""
 SMALLEST = 64
-"""Smallest side in pixels that is tried in place of a larger one."""
+"""Smallest side in pixels that is tried."""
 SIZES = (6, 5, 4, 3)
-"""Sides that are tried after the backbone's own, in sevenths of it."""
+"""Sides to try after the backbone's default, in sevenths of it."""
 HOPE = 0.7
-"""A larger size is measured if so much of what its area lets expect fits the time."""
+"""A larger size is measured if this share of the time estimated from its area fits."""
 LEAST_VIEWS = 4
-"""A larger size is taken if the features of so many views fit; more of them gain less."""
+"""A larger size is chosen if the features of so many views fit; more views gain less."""
 LEAST_STEPS = 10
 """Fewer steps are refused."""
 FROM_DATA = "labeled_in_pool"
@@ -66,17 +66,17 @@ def describe(fit: MinutesChoice, larger: tuple[int, float] | None) -> str:
 def resolve_minutes(
     config: RunConfig, console: Console
 ) -> tuple[RunConfig, AutoChoice | None, MinutesChoice | None]:
-    """Choose what ``algo: auto`` and ``minutes`` leave open.
+    """Choose the settings that ``algo: auto`` and ``minutes`` leave open.
 
     Args:
         config: validated.
-        console: where it is said what was chosen.
+        console: prints the choices.
 
     Returns:
         The configuration to run, and the choices; None for one that the configuration makes.
 
     Raises:
-        UserError: what `prepare` raises, or the time is too short.
+        UserError: as `prepare`, or the time is too short.
     """
     minutes = config.settings.minutes
     if minutes is None:
@@ -91,9 +91,11 @@ def resolve_minutes(
     fitting = Fitting(config)
     choice, ready = None, False
     if config.settings.algo == AUTO:
-        first = stand_in(config)
+        first = without_auto(config)
         first_fit, larger = fitting.fit(first, started + SHARE * USED * given)
-        size = None if larger is None else first_fit.image_size  # what is tuned has its own
+        size = (
+            None if larger is None else first_fit.image_size
+        )  # fine-tuned candidates use their default
         config = _with(config, image_size=size, feature_views=first_fit.feature_views)
         left = started + SHARE * given - time.monotonic()
         config, choice = resolve_auto(config, console.say, console.reading, max(0.0, left))
@@ -118,7 +120,7 @@ def check_same_config(folder: RunFolder, config: RunConfig) -> None:
         ConfigError: names the keys that differ, with both values.
     """
     record = folder.read_record()
-    config = stand_in(config, record.auto)
+    config = without_auto(config, record.auto)
     if record.minutes is not None and record.minutes.minutes == config.settings.minutes:
         config = with_fit(config, record.minutes)
     stored = dict(flatten(folder.read_config().tree()))
@@ -157,10 +159,10 @@ def _updated(config: RunConfig, **update: Any) -> Settings:
 
 
 class Fitting:
-    """Fits runs on one set of images to a time.
+    """Fit runs on one set of images to a time.
 
     Args:
-        config: of the run, validated; its algorithm may be changed from call to call.
+        config: of the run, validated; the algorithm may differ between calls of `fit`.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -173,16 +175,16 @@ class Fitting:
     def fit(
         self, config: RunConfig, deadline: float, *, ready: bool = False
     ) -> tuple[MinutesChoice, tuple[int, float] | None]:
-        """The best that ends by a time.
+        """Return the best run that ends by a time.
 
         Args:
-            config: of the run; what it says of steps and image size is kept, and its feature views
-                are the most that are taken.
+            config: of the run; its steps and image size are kept if they are set, and its feature
+                views are the maximum.
             deadline: by `time.monotonic`.
-            ready: whether the features are there already.
+            ready: the features are computed already.
 
         Returns:
-            What fits, and the next larger image size with the seconds that it would take.
+            The choice, and the next larger image size with the seconds that it would take.
 
         Raises:
             ConfigError: the time is too short.
@@ -199,7 +201,7 @@ class Fitting:
                 speeds = self._speeds(config, size, ready) if hoped.enough else None
                 if speeds is not None:
                     found = self._plan(config, size, speeds, deadline)
-                elif hoped.enough:  # no size of this backbone
+                elif hoped.enough:  # the backbone can't take this size
                     continue
                 else:
                     found = found.model_copy(update={"enough": False})
@@ -212,14 +214,14 @@ class Fitting:
         return found, larger
 
     def _smallest(self, config: RunConfig, sizes: list[int], ready: bool) -> tuple[int, Speeds]:
-        """The smallest size that the backbone takes, and how fast it is."""
+        """Return the smallest size that the backbone takes, and its speeds."""
         for size in reversed(sizes):
             if (speeds := self._speeds(config, size, ready)) is not None:
                 return size, speeds
         raise AssertionError(sizes)
 
     def _plan(self, config: RunConfig, size: int, speeds: Speeds, deadline: float) -> MinutesChoice:
-        """What fits at one size; the least that makes sense where nothing does."""
+        """Return what fits at one size, or the smallest sensible run if nothing does."""
         counts, settings = self._counts, config.settings
         left = deadline - time.monotonic()
         fixed = counts.all * (speeds.read + speeds.plain)
@@ -282,7 +284,7 @@ class Fitting:
         )
 
     def _speeds(self, config: RunConfig, size: int, ready: bool) -> Speeds | None:
-        """Measure at one size; None where the backbone can't take it."""
+        """Measure at one size; None if the backbone can't take it."""
         resolved = resolve_config(_with(config, image_size=size, feature_views=None))[0]
         try:
             return measure_speeds(resolved, self._table, self._split, ready=ready)
@@ -293,7 +295,7 @@ class Fitting:
 
 
 def _steps_asked(config: RunConfig) -> int | None:
-    """The steps that the user gave; None where they are a default, which may be lowered."""
+    """Return the steps that the user set; None for the default, which may be lowered."""
     settings = config.settings
     return settings.steps if "steps" in settings.model_fields_set else None
 
@@ -308,7 +310,7 @@ def _own_size(config: RunConfig) -> int:
 
 
 def _sizes(config: RunConfig) -> list[int]:
-    """Image sizes to try, the largest first: the run's own, then smaller ones."""
+    """Return the image sizes to try, the largest first."""
     own = _own_size(config)
     if config.settings.image_size is not None:
         return [own]

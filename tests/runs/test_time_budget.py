@@ -257,7 +257,7 @@ def test_auto_has_half_of_the_time(data: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(time_budget, "resolve_auto", chosen)
     monkeypatch.setattr(
-        time_budget, "stand_in", lambda config: auto.with_candidate(config, fixmatch)
+        time_budget, "without_auto", lambda config: auto.with_candidate(config, fixmatch)
     )
     device = Device(image=1.0, step=0.01)
     monkeypatch.setattr(time_budget, "measure_speeds", device)
