@@ -45,6 +45,7 @@ from ssl_toolkit.engine.optimization import all_finite
 from ssl_toolkit.runs import execute
 from ssl_toolkit.runs import train as runs
 from ssl_toolkit.runs.predictions import predict_parts, score_parts
+from ssl_toolkit.runs.resume import resume
 from ssl_toolkit.runs.scoring import scores
 
 SHORT = {"steps": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
@@ -380,7 +381,7 @@ def test_a_stopped_run_resumes_to_the_same_result(
     stopped = runs.train(configure(**options, output=str(tmp_path / "stopped")))
     assert stopped.summary.status == "interrupted"
     monkeypatch.undo()
-    resumed = runs.resume(stopped.folder)
+    resumed = resume(stopped.folder)
     assert resumed.summary.status == "completed"
     assert rows(resumed.folder) == rows(through.folder)
     first, second = weights(through.folder), weights(resumed.folder)

@@ -103,7 +103,7 @@ def test_the_numbers_are_those_of_the_summary(digits: Path) -> None:
 
 
 def test_options_that_are_not_the_default(digits: Path, own: Path) -> None:
-    what = "its options that are not the default"
+    what = "its options other than the defaults"
     result = {row[0]: row[1:] for row in rows(card_of(digits))}
     assert sorted(result[what][0].split(", ")) == [
         "confidence_threshold 0.8",
@@ -119,14 +119,14 @@ def test_notes_on_the_limits_of_the_numbers(digits: Path, own: Path) -> None:
     assert f"The test has {summary['test']['count']} images" in limits
     low, high = summary["test"]["interval"]
     assert f"means {low:.4f} to {high:.4f} (95 %)" in limits
-    assert "under 30 test images" not in limits
+    assert "fewer than 30 test images" not in limits
     limits = card_of(own).split("## Limits")[1].split("## ")[0]
     assert "No test images" in limits
-    assert "There is no validation" in limits
+    assert "There are no validation images" in limits
     assert "one labeled image or none: plain." in limits
     assert "The run warned: " in limits
     assert "CC BY 4.0" in card_of(digits).split("## Licenses")[1]
-    assert "rights in the images" in card_of(own).split("## Licenses")[1]
+    assert "rights to the images" in card_of(own).split("## Licenses")[1]
 
 
 def test_the_card_describes_the_preprocessing(digits: Path, own: Path) -> None:
