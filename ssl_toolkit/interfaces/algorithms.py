@@ -1,4 +1,4 @@
-"""Algorithms, and what the engine gives them."""
+"""Algorithms, and the objects that the engine passes to them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ssl_toolkit.interfaces.metrics import Metric
 
 @dataclass(frozen=True)
 class Views:
-    """How many differently augmented views of each image an algorithm wants a step.
+    """Number of augmented views per image in a batch.
 
-    `Views()` asks for one weak view of the labeled images.
+    `Views()` requests one weak view of the labeled images.
     """
 
     labeled_weak: int = 1
@@ -26,10 +26,10 @@ class Views:
     unlabeled_weak: int = 0
     unlabeled_strong: int = 0
     unlabeled_ratio: int = 1
-    """Unlabeled images for each labeled one (the papers' mu).
+    """Unlabeled images per labeled one (mu in the papers).
 
-    With another ratio the labeled part of each batch stays the same, and so do the order of the
-    unlabeled images, which is gone through faster, and the draws of a view's first rows.
+    The ratio changes neither the labeled images of a batch, nor the order of the unlabeled ones,
+    nor the augmentation parameters of the first rows of a view.
     """
 
     @property
@@ -40,23 +40,23 @@ class Views:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Facts about the run, for the constructor of an algorithm."""
+    """Properties of the task, for the constructor of an algorithm."""
 
     num_classes: int
     feature_dim: int
-    """Length of the backbone's feature vector, for heads of the algorithm's own."""
+    """Dimension of the backbone's features, for additional heads."""
     label_counts: tuple[int, ...]
-    """Labeled images of each class, C numbers."""
+    """Number of labeled images per class, of length C."""
     unlabeled_count: int
-    """Size of the unlabeled pool; unlabeled indices are below it."""
+    """Number of images in the unlabeled pool."""
     max_steps: int
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The images of one step; all tensors on the device of the run.
+    """Views of B labeled and U unlabeled images, on the device of the run.
 
-    View stacks have the views first: (views, B or U, 3, H, W), float in [0, 1].
+    Views are float tensors (views, B or U, 3, H, W) in [0, 1].
     """
 
     labels: Tensor
@@ -70,7 +70,7 @@ class Batch:
     unlabeled_weak: Tensor
     unlabeled_strong: Tensor
     unlabeled_labels: Tensor | None = None
-    """(U,) int64 hidden labels: only for an algorithm with ``uses_hidden_labels = True``."""
+    """(U,) int64 hidden labels, only for algorithms with ``uses_hidden_labels = True``."""
 
 
 class ForwardOutput(NamedTuple):
@@ -83,63 +83,63 @@ class ForwardOutput(NamedTuple):
 
 
 class Context(ABC):
-    """The engine, as `Algorithm.step` sees it. Built by the engine, never by a plugin."""
+    """Access to the model, the teacher and other processes from `Algorithm.step`."""
 
     step: int
-    """Optimizer steps already done: 0 at the first call."""
+    """Number of completed optimizer steps: 0 at the first call."""
     max_steps: int
     generator: torch.Generator
-    """A CPU generator that depends on (seed, step) alone: draw every random number from it."""
+    """CPU generator that only depends on the seed and the step; draw all random numbers from it."""
     class_shares: Tensor
-    """(C,) float32 on the device of the run, summing to 1: what is known of the shares of the
-    classes in the unlabeled pool, without its labels. Those of the labeled images where their
-    numbers differ by more than one; else, with the probe of a pre-trained backbone, an estimate
-    from its predictions; else those of the labeled images, which are then equal by design. The same
-    at every step and on every process."""
+    """(C,) float32 on the device of the run, with sum 1: estimated class distribution of the
+    unlabeled pool. The distribution of the labeled images if their counts differ by more than one;
+    otherwise an estimate from the predictions of the linear probe, with a pre-trained backbone;
+    otherwise that of the labeled images, which is uniform. Equal at every step and in every
+    process."""
 
     @abstractmethod
     def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
-        """Train-mode forward of the model, with gradient.
+        """Return the output of the model in train mode, with gradient.
 
         Args:
-            images: (N, 3, H, W) in [0, 1]; a perturbation may leave the range a little.
-            update_statistics: False uses the batch's own BatchNorm statistics and leaves the
-                running ones alone.
+            images: (N, 3, H, W) in [0, 1]; perturbations may exceed the range slightly.
+            update_statistics: False to normalize by the statistics of the batch without updating
+                the running statistics of BatchNorm.
         """
 
     def model(self, images: Tensor) -> Tensor:
-        """`forward` of images (N, 3, H, W), logits (N, C) only."""
+        """Return the logits (N, C) of images (N, 3, H, W), as in `forward`."""
         return self.forward(images).logits
 
     def features(self, images: Tensor) -> Tensor:
-        """`forward` of images (N, 3, H, W), features (N, feature_dim) only."""
+        """Return the features (N, feature_dim) of images (N, 3, H, W), as in `forward`."""
         return self.forward(images).features
 
     @abstractmethod
     def teacher_forward(self, images: Tensor) -> ForwardOutput:
-        """Eval-mode forward of the EMA weights (the live ones under ``ema: false``); float32.
+        """Return the float32 output of the teacher in eval mode, without gradient.
 
-        Carries no gradient.
+        The teacher has the EMA weights; with ``ema: false``, the weights of the model.
 
         Args:
             images: (N, 3, H, W) in [0, 1].
         """
 
     def teacher(self, images: Tensor) -> Tensor:
-        """`teacher_forward` of images (N, 3, H, W), logits (N, C) only, as `model` gives them."""
+        """Return the logits (N, C) of images (N, 3, H, W), as in `teacher_forward`."""
         return self.teacher_forward(images).logits
 
     def view_logits(self, views: Tensor, by: Literal["teacher", "model"] = "teacher") -> Tensor:
-        """Logits of several views of each image, without gradient, to compute pseudo labels from.
+        """Return the logits of several views per image, without gradient, for pseudo labels.
 
         Args:
             views: (K, U, 3, H, W), such as ``batch.unlabeled_weak``.
-            by: ``teacher``, one forward of all views in eval mode; or ``model``, in train mode, one
-                forward for each view, normalized by the BatchNorm statistics of that view, which
-                leave the running statistics alone (as MixMatch does).
+            by: ``teacher`` for one forward of all views in eval mode; ``model`` for one forward
+                per view in train mode, normalized by the statistics of that view without updating
+                the running statistics of BatchNorm, as in MixMatch.
 
         Returns:
-            (K, U, C).
+            Logits (K, U, C).
         """
         if by == "teacher":
             return self.teacher(views.flatten(0, 1)).reshape(*views.shape[:2], -1)
@@ -149,55 +149,56 @@ class Context(ABC):
 
     @abstractmethod
     def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
-        """Gradient of a scalar with respect to the images (virtual adversarial training).
+        """Return the gradient of a loss with respect to the images, as in VAT.
 
-        The forward is in train mode and float32, leaves BatchNorm's running statistics alone,
-        adds nothing to the gradients of the parameters and takes no part in their
-        synchronization.
+        The forward is in train mode and float32. It updates neither the running statistics of
+        BatchNorm nor the gradients of the parameters.
 
         Args:
             images: (N, 3, H, W); need not require a gradient.
-            loss: maps the prediction to a 0-dim tensor.
+            loss: Maps the output of the model to a 0-dim tensor.
 
         Returns:
-            (N, 3, H, W) float32, detached.
+            Gradient (N, 3, H, W), float32, detached.
         """
 
     @abstractmethod
     def all_reduce_sum(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over all processes of the run; the tensor itself when there is one.
+        """Return the sum of a tensor over all processes, without gradient.
 
-        For running counts and thresholds that must agree on every process. No gradient.
+        Use it for running counts and thresholds, which must be equal in every process. With one
+        process, return the tensor itself.
 
         Args:
-            value: of the same shape in each process.
+            value: Tensor of the same shape in each process.
         """
 
     def all_gather(self, value: Tensor, dim: int = 0) -> Tensor:
-        """The whole batch of a step that several processes share, each with an equal part of it.
+        """Return the concatenation of a tensor over all processes, with gradient.
 
-        The generator is the same in every process: what is drawn for the whole batch agrees.
+        The gradient of a shard is the sum over all processes, so that a loss of the whole batch
+        trains as in a single process. `generator` is equal in every process, so that random
+        numbers for the whole batch agree.
 
         Args:
-            value: (n, ...), this process's part; all parts have one shape.
-            dim: the dimension that is shared out.
+            value: Local shard (n, ...), of the same shape in each process.
+            dim: Dimension to concatenate.
 
         Returns:
-            (processes · n, ...), in the order that one process would have; `value` itself when
-            there is one. Carries gradient: that of a part is the sum over all processes, so a loss
-            of the whole batch, which each of them computes, trains as it would in one.
+            Tensor (processes · n, ...) in the order of a single process; with one process, `value`
+            itself.
         """
         return value
 
     def local_shard(self, value: Tensor, dim: int = 0) -> Tensor:
-        """This process's part of a tensor that all have; undoes `all_gather`.
+        """Return the local shard of a tensor that every process has; the inverse of `all_gather`.
 
         Args:
-            value: (processes · n, ...).
-            dim: the dimension that is shared out.
+            value: Tensor (processes · n, ...).
+            dim: Dimension to split.
 
         Returns:
-            (n, ...); `value` itself when there is one process.
+            Shard (n, ...); with one process, `value` itself.
         """
         return value
 
@@ -208,15 +209,15 @@ class Loss(NamedTuple):
     value: Tensor
     """0-dim, float32 or wider."""
     weight: float = 1.0
-    """Finite and >= 0, ramp-up included; the objective is the sum of weight · value."""
+    """Finite weight >= 0, with any ramp-up; the objective is the sum of weight · value."""
 
 
 @dataclass(frozen=True)
 class TrainingFeatures:
-    """The features of every training image, from a backbone in eval mode; float32 on the CPU.
+    """Features of n labeled and m unlabeled images from a frozen backbone; float32 on the CPU.
 
-    Stacks have the views first. View 0 is the image without augmentation; the others are weak
-    views, as many as `FeatureAlgorithm.augmented_views` says.
+    The first dimension is the view: view 0 is the image without augmentation, the others are
+    `FeatureAlgorithm.augmented_views` weak views.
     """
 
     labeled: Tensor
@@ -224,19 +225,19 @@ class TrainingFeatures:
     labels: Tensor
     """(n,) int64."""
     unlabeled: Tensor
-    """(1 + views, m, D), the pool, or `FeatureAlgorithm.most_unlabeled` images of it."""
+    """(1 + views, m, D); at most `FeatureAlgorithm.most_unlabeled` images of the pool."""
     blocks: tuple[int, ...]
-    """Sizes of the parts of a feature vector: the features proper, then those of each stage."""
+    """Dimensions of the parts of a feature vector: the final features, then those of each stage."""
 
 
 @dataclass(frozen=True)
 class PseudoLabels:
-    """The pseudo labels of the unlabeled images of the step, for the metrics."""
+    """Pseudo labels of the unlabeled images of a batch, for the metrics."""
 
     probs: Tensor
-    """(U, C) rows that sum to 1, without gradient."""
+    """(U, C) probabilities, without gradient."""
     mask: Tensor
-    """(U,) bool: which images take part in the loss as pseudo-labeled ones."""
+    """(U,) bool: True for images whose pseudo label is used by the loss."""
 
 
 @dataclass(frozen=True)
@@ -244,55 +245,55 @@ class StepOutput:
     """The result of `Algorithm.step`."""
 
     losses: Mapping[str, Loss]
-    """At least one term, by name (lower-case letters, digits, underscores); that on the labels is
-    ``supervised``. Names may differ from step to step, such as after a warm-up: each mean in the
-    log is over the steps that have the name. All processes of a run return the same names."""
+    """At least one term by name (lower-case letters, digits, underscores); the labeled loss is
+    ``supervised``. Names may differ between steps, such as after a warm-up, but not between
+    processes. The log averages each term over the steps that have it."""
     pseudo_labels: PseudoLabels | None = None
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
-    """By the name of a criterion, (U, U) bool: whether images i != j of the step pass it as a pair
-    of the same class, in the algorithm's belief. The engine reports how often that is false."""
+    """(U, U) bool by the name of a criterion: True if the algorithm considers images i != j to be
+    of the same class. The engine logs the fraction of false pairs."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """More 0-dim tensors to log, by names like those of losses, none of them one that the engine
-    logs itself (``coverage``); no gradient, no host transfer. One that is not finite, such as a
-    share of nothing, counts as absent in that step. `Algorithm.metrics` declares them."""
+    """Detached 0-dim tensors to log, by names like those of losses, except names that the engine
+    logs itself (``coverage``). A value that is not finite, such as a mean of no images, is ignored.
+    `Algorithm.metrics` declares them."""
 
 
 class Algorithm(nn.Module, ABC):
-    """A semi-supervised objective. Subclasses are final: share code through functions.
+    """Base class of semi-supervised algorithms.
 
-    Buffers are saved with the run and parameters are optimized with the model, for free; what is
-    neither goes through torch's ``get_extra_state`` and ``set_extra_state``. A nan in a buffer ends
-    the run. BatchNorm in modules of its own is averaged over the processes of a run as the model's
-    is.
+    Don't subclass another algorithm; share code through functions. Parameters are optimized with
+    the model, and parameters and buffers are saved in checkpoints. Save any other state with
+    torch's ``get_extra_state`` and ``set_extra_state``. A nan in a buffer ends the run. The
+    statistics of BatchNorm layers are averaged over the processes of a run.
 
-    The engine calls, in this order: ``__init__`` once, `views` once, then each step `step`; `scan`
-    before the first step and every `scan_every` steps when that is not 0.
+    The engine calls ``__init__`` and `views` once, `step` for each batch, and `scan` before the
+    first step and every `scan_every` steps if that is not 0.
 
     Args:
-        config: options, an instance of the class's ``Config``.
-        task: facts about the run.
+        config: Options, an instance of the class's ``Config``.
+        task: Properties of the task.
     """
 
     plugin_kind: ClassVar[str] = "algorithms"
     Config: ClassVar[type[Options]] = Options
     uses_hidden_labels: ClassVar[bool] = False
-    """True if the algorithm gets the hidden labels of unlabeled images (an upper bound)."""
+    """True if batches contain the hidden labels of unlabeled images, for an upper bound."""
     is_baseline: ClassVar[bool] = False
-    """True if a comparison holds the other algorithms against this one by default."""
+    """True if comparisons use this algorithm as the baseline by default."""
     auto_rank: ClassVar[int] = 0
-    """Preference of ``--algo auto`` among the algorithms that it tries with a pre-trained backbone,
-    the highest first, those for frozen features before those that train it; 0: it is not tried."""
+    """Rank for ``--algo auto`` with a pre-trained backbone: the highest is tried first, those for
+    frozen features before the others; 0 to exclude the algorithm."""
     auto_rank_from_scratch: ClassVar[int] = 0
-    """The same without pre-trained weights."""
+    """Rank for ``--algo auto`` without pre-trained weights; 0 to exclude the algorithm."""
     auto_options: ClassVar[Mapping[str, Any]] = {}
-    """Options of its own that ``--algo auto`` sets where it trains a pre-trained backbone."""
+    """Options that ``--algo auto`` sets if it trains a pre-trained backbone."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    """Titles, definitions and reductions of what `StepOutput.metrics` returns, for the report; an
-    undeclared metric is a mean under its name. A declaration named ``loss.<term>`` or
-    ``pair_<criterion>_false`` is the title of what the engine logs of a loss or of `pairs`."""
+    """Titles, definitions and reductions of `StepOutput.metrics`; an undeclared metric is averaged
+    over processes. ``loss.<term>`` and ``pair_<criterion>_false`` declare the titles of losses and
+    `StepOutput.pairs`."""
     mixes_images: ClassVar[bool] = False
-    """True if `step` computes new images from its views (MixUp, CutMix, perturbations), so that
-    the features of a frozen backbone, computed before, cannot stand in for them."""
+    """True if `step` computes images from its views (MixUp, CutMix, perturbations), so that cached
+    features of a frozen backbone can't be used."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__()
@@ -301,24 +302,24 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def views(self) -> Views:
-        """The views wanted at every step; constant over the run."""
+        """Return the views that every batch contains; constant over the run."""
 
     @abstractmethod
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """The losses of one batch.
+        """Return the losses of one batch.
 
-        Called once per batch under the run's autocast, with the model in train mode; several times
-        for one optimizer step under gradient accumulation, so that buffers changed here move with
-        every batch. Must not call backward, change the batch, or transfer anything to the host.
+        Called once per batch, under autocast, with the model in train mode: several times per
+        optimizer step with gradient accumulation. Must not call backward, modify the batch or
+        transfer values to the host.
 
         Args:
-            batch: the views that `views` asks for.
-            ctx: model, teacher and generator.
+            batch: The views that `views` requests.
+            ctx: Access to model, teacher and generator.
         """
 
     @property
     def scan_every(self) -> int:
-        """Steps between two calls of `scan`; 0 for never."""
+        """Number of steps between two calls of `scan`; 0 to never call it."""
         return 0
 
     def scan(
@@ -327,30 +328,30 @@ class Algorithm(nn.Module, ABC):
         unlabeled: Iterator[tuple[Tensor, Tensor]],
         ctx: Context,
     ) -> None:
-        """Look at every training image without augmentation.
+        """Process all training images without augmentation.
 
         Args:
-            labeled: yields (indices, images, labels) in order.
-            unlabeled: yields (indices, images) in order, the whole pool.
-            ctx: as for `step`; gradients are off.
+            labeled: Yields batches (indices, images, labels) of the labeled images in order.
+            unlabeled: Yields batches (indices, images) of the whole pool in order.
+            ctx: As for `step`; gradients are disabled.
         """
 
 
 class FeatureAlgorithm(Algorithm, ABC):
-    """An algorithm that fits a head to frozen features at once, and takes no steps.
+    """Base class of algorithms that fit a head to frozen features, without training steps.
 
     The engine computes the features once, calls `fit`, and evaluates, saves and exports the
-    backbone with the head that it returns. ``steps``, augmentation and the optimizer play no part.
+    backbone with the returned head. The number of steps and the optimizer have no effect.
     """
 
     @property
     def augmented_views(self) -> int:
-        """Weak views of each training image that `fit` gets beside the plain one."""
+        """Number of weak views per training image, in addition to the image itself."""
         return 0
 
     @property
     def most_unlabeled(self) -> int | None:
-        """Unlabeled images whose features `fit` gets at most, drawn by the seed; None for all."""
+        """Maximum number of unlabeled images, drawn with the seed of the run; None for all."""
         return None
 
     @abstractmethod
@@ -358,26 +359,26 @@ class FeatureAlgorithm(Algorithm, ABC):
         """Fit a head.
 
         Args:
-            features: of the training images.
-            generator: on the CPU, seeded by the run: draw every random number from it.
+            features: Features of the training images.
+            generator: Seeded CPU generator; draw all random numbers from it.
 
         Returns:
-            A module that maps features (N, D) to logits (N, C), such as
-            `ssl_toolkit.FeatureHead`, on the CPU.
+            Module on the CPU that maps features (N, D) to logits (N, C), such as
+            `ssl_toolkit.FeatureHead`.
         """
 
     def views(self) -> Views:
-        """None: no batch is made."""
+        """Return no views: there are no batches."""
         return Views(labeled_weak=0)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Never called.
+        """Raise an error: the engine never calls it.
 
         Args:
-            batch: none is made.
-            ctx: likewise.
+            batch: Ignored.
+            ctx: Ignored.
 
         Raises:
             TypeError: always.
         """
-        raise TypeError(f"{type(self).__name__} is fitted to features; it takes no steps")
+        raise TypeError(f"{type(self).__name__} fits a head to features and has no steps")

@@ -15,17 +15,19 @@ AugmentationParams = dict[str, Tensor]
 
 
 class Augmenter(nn.Module, ABC):
-    """Random changes of images. Draws first, then transforms: draws can be replayed and joined.
+    """Base class of random augmentations.
+
+    `draw` samples parameters, and `transform` applies them, so that they can be replayed.
 
     Args:
-        config: options, an instance of the class's ``Config``; None for the defaults.
-        flip: whether a mirrored image still shows its class (a property of the data set).
+        config: Options, an instance of the class's ``Config``; the defaults if None.
+        flip: True if mirrored images keep their class, a property of the data set.
     """
 
     plugin_kind: ClassVar[str] = "augmenters"
     Config: ClassVar[type[Options]] = Options
     wants_feedback: ClassVar[bool] = False
-    """True if the engine reports the model's predictions on its views through `feedback`."""
+    """True if the engine passes predictions for augmented images to `feedback`."""
 
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__()
@@ -36,34 +38,44 @@ class Augmenter(nn.Module, ABC):
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
     ) -> AugmentationParams:
-        """Draw the parameters for some images, one row each.
+        """Draw parameters for a batch of images.
 
-        Under one seed the rows of a shorter draw are the first rows of a longer one: algorithms
-        that take different numbers of images per step then share the draws of the first. A single
-        ``torch.rand(count, k, generator=generator)`` with a column for each parameter does that;
-        one tensor drawn after another doesn't, and neither does `torch.randn`.
+        With one seed, the rows for a smaller batch must be the first rows for a larger one, so that
+        algorithms with different batch sizes share parameters. The columns of one
+        ``torch.rand(count, k, generator=generator)`` satisfy this; several tensors drawn in turn,
+        or `torch.randn`, don't.
 
         Args:
-            count: number of images, the rows of each draw.
-            height: of the images, in pixels.
-            width: of the images, in pixels.
-            generator: on the CPU; all randomness comes from it.
+            count: Number of images.
+            height: Height of the images in pixels.
+            width: Width of the images in pixels.
+            generator: CPU generator for all random numbers.
+
+        Returns:
+            CPU tensors with ``count`` rows, by name.
         """
 
     @abstractmethod
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Change the images (N, 3, H, W) by N rows of draws; no randomness in here.
-
-        Returns:
-            Same shape, dtype and device, in [0, 1]; the input is left alone.
-        """
-
-    def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw and transform.
+        """Apply parameters to images, deterministically and not in place.
 
         Args:
             images: (N, 3, H, W) float in [0, 1].
-            generator: a CPU generator; None seeds one from torch's global state.
+            draws: Parameters with N rows, from `draw`.
+
+        Returns:
+            Images in [0, 1] of the same shape, dtype and device.
+        """
+
+    def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Augment images.
+
+        Args:
+            images: (N, 3, H, W) float in [0, 1].
+            generator: CPU generator; seeded from torch's global generator if None.
+
+        Returns:
+            Images in [0, 1] of the same shape, dtype and device.
 
         Raises:
             TypeError: the images are not floating point.
@@ -81,20 +93,24 @@ class Augmenter(nn.Module, ABC):
     def draw_probe(
         self, count: int, height: int, width: int, generator: torch.Generator
     ) -> AugmentationParams:
-        """Draw, as `draw` does (`count`, `height`, `width`, `generator`), for the probe views.
+        """Draw parameters for the images whose predictions are passed to `feedback`.
 
-        The model's answers to them go to `feedback`.
+        Args:
+            count: Number of images.
+            height: Height of the images in pixels.
+            width: Width of the images in pixels.
+            generator: CPU generator for all random numbers.
         """
         return self.draw(count, height, width, generator)
 
     def feedback(self, draws: AugmentationParams, probs: Tensor, labels: Tensor) -> None:
-        """Learn from the model's predictions on the probe views of labeled images.
+        """Learn from the predictions for augmented labeled images.
 
-        Called once per batch before its views are drawn, if `wants_feedback`: several times per
-        optimizer step under gradient accumulation.
+        Called before the views of each batch are drawn if `wants_feedback` is True: several times
+        per optimizer step with gradient accumulation.
 
         Args:
-            draws: what `draw_probe` gave.
-            probs: (B, C) float32 probabilities of the live model in eval mode, no gradient.
+            draws: Parameters from `draw_probe`.
+            probs: (B, C) float32 probabilities from the model in eval mode, without gradient.
             labels: (B,) int64.
         """

@@ -13,25 +13,25 @@ ChannelStatistics = tuple[float, float, float]
 
 
 class Backbone(nn.Module, ABC):
-    """Normalized images to feature vectors.
+    """Base class of networks that map normalized images to features.
 
-    A subclass sets `feature_dim` and implements `forward`; the core adds the normalization before
-    it and a linear classifier after it. The name under which it was registered reaches `build`,
-    so that one class can serve a family of names.
+    A subclass sets `feature_dim` and implements `forward`; the toolkit adds the normalization and a
+    linear classifier. A class may be registered under several names; `build` gets the name.
     """
 
     plugin_kind: ClassVar[str] = "backbones"
     feature_dim: int
     mean: ChannelStatistics | None = None
-    """Normalization (RGB, of images in [0, 1]); None for the statistics of the data set."""
+    """RGB mean of images in [0, 1] for the normalization; None for that of the data set."""
     std: ChannelStatistics | None = None
+    """RGB standard deviation of images in [0, 1]; None for that of the data set."""
     default_image_size: int | None = None
-    """Side in pixels that the backbone was made for; None for any."""
+    """Height and width in pixels of the images that it requires; None for any."""
     timm_module: ClassVar[str | None] = None
-    """Module that registers the architecture with timm when it is imported, with a model whose
-    weights have the keys ``backbone.…`` and ``head.…``: timm then opens exported models."""
+    """Module whose import registers the architecture with timm, with the keys ``backbone.…`` and
+    ``head.…``, so that timm can load exported models."""
     used_stages: int = 0
-    """Last stages whose means over positions are appended to the features; see `use_stages`."""
+    """Number of last stages that are appended to the features; see `use_stages`."""
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
@@ -54,7 +54,7 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def own_image_size(cls, name: str) -> int | None:
-        """Return the `default_image_size` of the backbone that `build` makes of a name."""
+        """Return the `default_image_size` of the backbone of this name."""
         return cls.default_image_size
 
     @classmethod
@@ -76,24 +76,24 @@ class Backbone(nn.Module, ABC):
         return None
 
     def use_stages(self, count: int) -> tuple[int, ...]:
-        """Let `forward` append what the last stages see, averaged over positions.
+        """Append the pooled outputs of the last stages to the features.
 
-        Early features say more of textures and shapes, late ones more of the classes that the
-        weights were trained for. A backbone that has stages sets `used_stages` and `feature_dim`.
+        Earlier stages describe textures and shapes. A backbone with stages sets `used_stages` and
+        `feature_dim`.
 
         Args:
-            count: stages, 0 for none.
+            count: Number of stages; 0 for none.
 
         Returns:
-            The sizes of the blocks of a feature vector: the features proper, then each stage; the
-            features alone where the backbone has no stages to give.
+            Dimensions of the parts of a feature vector: the final features, then each stage; only
+            the final features if the backbone has no stages.
         """
         return (self.feature_dim,)
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalized images to (N, feature_dim) features."""
+        """Return the features (N, feature_dim) of normalized images (N, 3, H, W)."""
 
     def classifier(self, num_classes: int) -> nn.Module | None:
-        """A head of its own, (N, feature_dim) to (N, num_classes) logits; None for a linear one."""
+        """Return a head that maps features to logits (N, num_classes); None for a linear layer."""
         return None

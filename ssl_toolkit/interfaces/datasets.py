@@ -23,65 +23,66 @@ def _unread(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class ImageTable:
-    """Everything a data set holds, before a split is drawn. N images."""
+    """The N images of a data set, before a split is drawn."""
 
     classes: tuple[str, ...]
     keys: Sequence[str]
-    """(N,) a name for each image that means the same on every machine (a relative path), unique;
-    a tuple, or where there are many something smaller."""
+    """(N,) unique name of each image, equal on every machine, such as a relative path."""
     labels: NDArray[np.int64]
-    """(N,) index into `classes`; -1 where the image carries no label."""
+    """(N,) index into `classes`; -1 for an image without a label."""
     parts: NDArray[np.str_]
-    """(N,) each a `Part`; from ``pool`` the labeled, validation and test ones are drawn."""
+    """(N,) `Part` of each image; labeled, validation and test images are drawn from ``pool``."""
     read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]] = field(
         default_factory=lambda: _unread
     )
     """Return the images of these rows as (n, size, size, 3) uint8, for a size in pixels; not
     needed with `files`."""
     digest: Callable[[int], str] | None = None
-    """Hash of the image's bytes, for finding the same image twice; None where unknown."""
+    """Return a hash of the bytes of the image in a row, to detect duplicates; None if unknown."""
     notes: tuple[str, ...] = ()
-    """Lines the user should see, such as what was ignored."""
+    """Lines to print, such as the number of ignored files."""
     features: NDArray[np.float32] | None = None
-    """(N, D) feature vectors in place of images, which `read` then refuses; None for images."""
+    """(N, D) features instead of images; `read` then raises an error."""
     files: Sequence[str] | None = None
-    """(N,) path of each image file, in place of `read` and `digest`: the toolkit decodes the files
-    once into its cache, reports unreadable ones, finds duplicates, and can stream them."""
+    """(N,) path to each image file, instead of `read` and `digest`: the toolkit caches the decoded
+    images, reports corrupt files, detects duplicates and supports streaming."""
 
 
 @dataclass(frozen=True)
 class DatasetDefaults:
-    """Settings of a data set where the user gives none."""
+    """Default settings for a data set."""
 
     image_size: int = 32
     min_stride_size: int | None = None
-    """Side for backbones that stride too much for `image_size`; None for the same."""
+    """Image size for backbones with large strides; None for `image_size`."""
     backbone: str | None = None
-    """None: the default backbone of the toolkit."""
+    """Name of the backbone; None for the default of the toolkit."""
     batch_size: int = 16
     labels_per_class: int | None = None
-    """None: every image that carries a label."""
+    """Number of labeled images per class; None for all labels."""
     val_fraction: float = 0.0
     test_fraction: float = 0.0
     flip: bool = True
     mean: ChannelStatistics | None = None
-    """Channel statistics in RGB order; None: measured on the training images."""
+    """RGB mean of images in [0, 1]; None to compute it from the training images."""
     std: ChannelStatistics | None = None
+    """RGB standard deviation; None to compute it from the training images."""
 
 
 class Dataset(ABC):
-    """A source of labeled and unlabeled images, by name."""
+    """Base class of sources of labeled and unlabeled images."""
 
     plugin_kind: ClassVar[str] = "datasets"
     defaults: ClassVar[DatasetDefaults] = DatasetDefaults()
     license: ClassVar[str] = ""
-    """License of the images, by its SPDX name where it has one; empty: not known."""
+    """License of the images, by its SPDX identifier if it has one; empty if unknown."""
     citation: ClassVar[str] = ""
     """Authors, year and title, in one line of Markdown."""
     homepage: ClassVar[str] = ""
+    """URL of the data set, linked in model cards."""
     is_example: ClassVar[bool] = False
-    """True if it comes with a package, for trying the toolkit out: the end of a run then says how
-    to train on other images."""
+    """True for a small data set to try out the toolkit: after a run, the terminal then shows how to
+    train on other images."""
 
     @abstractmethod
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
@@ -96,16 +97,16 @@ class Dataset(ABC):
         """
 
     def labeled_rows(self, name: str, table: ImageTable, root: Path) -> NDArray[np.int64] | None:
-        """Return the labeled images of a published selection, which ``--labels NAME`` asks for.
+        """Return the labeled images of a published selection, for ``--labels NAME``.
 
         Args:
             name: Name of the selection.
-            table: What `load` has returned.
+            table: Table from `load`.
             root: Path to the folder with the files.
 
         Returns:
-            Indices of rows, ascending, or None if the data set has no selection of this name: it
-            is then the path to a file.
+            Row indices in ascending order, or None if there is no selection of this name, which is
+            then the path to a file.
 
         Raises:
             DataError: The files of the selection are not found or corrupt.

@@ -15,15 +15,15 @@ from ssl_toolkit.config.options import Options
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison: a command that may be started any number of times.
+    """One run of a comparison: a command that may be started several times.
 
-    Started again it resumes from the checkpoint in its folder, and a finished one ends at once,
-    so a launcher may retry it after any failure, on any machine that can read the folder. Two
-    processes never work in one folder: the second one ends with status 2.
+    A restarted command resumes from the checkpoint in its folder, and a finished one exits
+    immediately, so a launcher may retry it after any failure, on any machine that can read the
+    folder. The folder is locked: a second process exits with status 2.
     """
 
     name: str
-    """Unique in the comparison, for people: ``simple s0``."""
+    """Name to print, unique in the comparison: ``simple s0``."""
     command: tuple[str, ...]
     """Program and arguments, without a shell; paths are absolute."""
     folder: Path
@@ -39,29 +39,29 @@ class Job:
     gpus: int = 0
     """Number of GPUs that it requires."""
     gpus_if_any: int = 0
-    """Number of GPUs that it uses where there are some; without any it runs on the CPU."""
+    """Number of GPUs that it uses if there are any; otherwise it runs on the CPU."""
     config: Path | None = None
     """Configuration file of the run; None for a command that is not a run."""
 
     @property
     def local_gpus(self) -> int:
-        """Number of GPUs that it gets on this machine; counting them creates no CUDA context."""
+        """Number of GPUs to reserve on this machine; counting them creates no CUDA context."""
         return self.gpus or (self.gpus_if_any if torch.cuda.device_count() else 0)
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job of `Launcher.launch` ended."""
+    """Result of a job."""
 
     job: Job
     status: int
-    """Exit status of the command: 0 if it is done, or stopped after it saved."""
+    """Exit status of the command: 0 if it finished, or stopped after saving."""
     reason: str = ""
-    """One line where it failed outside the command (a node was lost); else empty."""
+    """Reason of a failure outside the command, such as a lost node, in one line; else empty."""
 
 
 class Launcher(ABC):
-    """Runs jobs, several at a time where there is room.
+    """Base class of job runners.
 
     Args:
         options: An instance of the class's ``Config``.
@@ -70,7 +70,7 @@ class Launcher(ABC):
     plugin_kind: ClassVar[str] = "launchers"
     Config: ClassVar[type[Options]] = Options
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that it imports; a missing one is an error before anything is planned."""
+    """Modules that it imports; if one is not installed, the comparison doesn't start."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -82,24 +82,24 @@ class Launcher(ABC):
         A job that fails doesn't affect the others. Called once.
 
         Raises:
-            UserError: The launcher can't work here (no cluster), raised before any job starts.
+            UserError: The launcher is not available (no cluster), raised before any job starts.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """Let running jobs save and end (SIGTERM), and start no others.
+        """Stop running jobs with SIGTERM, on which they save, and start no others.
 
-        Called from a signal handler's thread while `launch` is waiting; `launch` then yields what
-        ends and returns within ten seconds, leaving no process behind.
+        Called from another thread while `launch` is waiting. `launch` must then yield the results
+        of the stopped jobs and return within ten seconds, without leaving processes.
         """
 
     def slots(self, count: int) -> int | None:
-        """Return how many of some jobs run at once on this machine, so that they share its cores.
+        """Return the number of jobs that run in parallel on this machine.
 
         Args:
             count: Number of jobs.
 
         Returns:
-            A number of jobs, or None if they run elsewhere: each then gets one thread by default.
+            Number of parallel jobs, or None if they run elsewhere, with one thread each by default.
         """
         return None

@@ -13,7 +13,7 @@ from ssl_toolkit.config.comparability import flatten
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run that is logged."""
+    """The run to log."""
 
     folder: Path
     """Path to the folder of the run."""
@@ -22,9 +22,9 @@ class RunInfo:
     algorithm: str
     seed: int
     config: Mapping[str, Any]
-    """The resolved configuration, plain types, nested."""
+    """Resolved configuration: nested dicts of plain types."""
     step: int
-    """Step after which the rows continue: 0 at the start, more when resumed."""
+    """Step of the checkpoint that the run resumes from; 0 for a new run."""
     group: str | None = None
     """Name of the comparison that the run belongs to, if any."""
 
@@ -34,37 +34,36 @@ class RunInfo:
 
 
 class Logger(ABC):
-    """Sends rows of metrics to another tool.
+    """Base class of loggers, which send rows of metrics to another tool.
 
-    A resumed run logs under the same identity, and rows after `RunInfo.step` that an earlier
-    process sent may be sent a second time.
+    A resumed run has the same name and folder, and repeats rows after `RunInfo.step`.
 
     Args:
-        run: The run that is logged.
+        run: The run to log.
 
     Raises:
-        UserError: The tool can't be reached or used; raised before the first step.
+        UserError: The tool is not available; raised before the first step.
     """
 
     plugin_kind: ClassVar[str] = "loggers"
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that it imports; a missing one is an error before the run's folder is made."""
+    """Modules that it imports; if one is not installed, the run doesn't start."""
     note: str = ""
-    """One line for the user, printed once after the start: where the run can be seen."""
+    """One line to print at the start of the run, such as the URL of the run."""
 
     @abstractmethod
     def __init__(self, run: RunInfo) -> None: ...
 
     @abstractmethod
     def log(self, row: Mapping[str, float | int]) -> None:
-        """Send one row as it is in ``metrics.jsonl``: ``step``, and numbers by dotted name."""
+        """Send a row of ``metrics.jsonl``: ``step``, and numbers by dotted name."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Close; called once, however the run ended.
+        """Close the logger; called once for every status of the run.
 
         Args:
-            summary: Content of ``summary.json``; its ``status`` says how the run ended.
+            summary: Content of ``summary.json``, with the ``status`` of the run.
         """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The declaration of a logged metric."""
+"""Declarations of logged metrics."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Metric:
-    """A number in ``metrics.jsonl``, declared once for the log, the terminal and the report."""
+    """Declaration of a metric for the log, the terminal and the report."""
 
     name: str
-    """Key in ``metrics.jsonl``; for a metric of an algorithm, the name in `StepOutput.metrics`,
-    which the log prefixes with ``train.``."""
+    """Key in ``metrics.jsonl``; for an algorithm, the key in `StepOutput.metrics`, which the log
+    prefixes with ``train.``."""
     title: str = ""
-    """Heading of its chart; the name if empty."""
+    """Title of its chart; the name if empty."""
     help: str = ""
-    """Definition in a few words, with the unit or the range."""
+    """Definition in a few words, with unit or range."""
     reduction: Literal["mean", "sum"] = "mean"
-    """How the processes of a run combine their values; over steps it is always the mean."""
+    """Reduction over the processes of a run; over steps, metrics are averaged."""

@@ -243,7 +243,8 @@ def _terms(name: str) -> list[str]:
     terms = f"The terms of the data set {escaped(name)} apply."
     if not dataset.citation:
         return [terms]
-    source = ", ".join(filter(None, (dataset.citation, dataset.license)))
+    link = f"<{dataset.homepage}>" if dataset.homepage else ""
+    source = ", ".join(filter(None, (dataset.citation, link, dataset.license)))
     return [
         f"The images: {source}.",
         *([] if dataset.license or dataset.is_example else [terms]),

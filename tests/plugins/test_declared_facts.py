@@ -56,6 +56,7 @@ class Halves(Dataset):
 
     license = "CC0-1.0"
     citation = "A. Author (2020), Halves"
+    homepage = "https://example.org/halves"
     is_example = True
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
@@ -89,7 +90,7 @@ def test_a_data_set_declares_its_license_and_selections_and_that_it_is_an_exampl
          "labels": "chosen", "device": "cpu", "output": run}
     )  # fmt: skip
     card = next(run.rglob("README.md")).read_text("utf-8")
-    assert "The images: A. Author (2020), Halves, CC0-1.0." in card
+    assert "The images: A. Author (2020), Halves, <https://example.org/halves>, CC0-1.0." in card
     assert "The terms of the data set" not in card
     assert "4 labeled" in card
     assert "for your own images: --data FOLDER" in (run / "log.txt").read_text("utf-8")
