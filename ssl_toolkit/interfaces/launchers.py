@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """Result of a job."""
+    """The exit status of a job, yielded by `Launcher.launch`."""
 
     job: Job
     status: int
