@@ -13,7 +13,7 @@ from ssl_toolkit.config.comparability import flatten
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run to log."""
+    """Name, folder and configuration of the run to log."""
 
     folder: Path
     """Path to the folder of the run."""

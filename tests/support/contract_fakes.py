@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T", bound=type)
 
 FAKES: dict[str, list[type]] = {}
-"""The classes that break a rule, by its name; each breaks that one alone."""
+"""Classes by the name of the only rule that they break."""
 
 
 def breaks(rule: str) -> Callable[[T], T]:

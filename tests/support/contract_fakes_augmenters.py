@@ -84,7 +84,7 @@ class InTurn(Change):
 
 @breaks("draws_prefix_for_smaller_batch")
 class Normal(Change):
-    """It draws normal numbers, which torch fills otherwise from 16 on."""
+    """It draws normal numbers, which torch generates in another order from 16 on."""
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -154,7 +154,7 @@ class Turning(Change):
 
 @breaks("avoids_host_sync")
 class Deciding(Change):
-    """It looks whether the images are dark."""
+    """It depends on the mean of the images."""
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return images.clone() if images.mean() < 0.1 else self.plain(images, draws)
@@ -176,7 +176,7 @@ class Learning(Change):
 
 @breaks("accepts_flip")
 class Mirroring(Change):
-    """It forgets what it was told of mirroring."""
+    """It ignores flip."""
 
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__(config)

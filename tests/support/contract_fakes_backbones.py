@@ -42,7 +42,7 @@ class SmallNet(Net):
 
 @breaks("returns_features")
 class Wider(Net):
-    """It says five features and gives eight."""
+    """Its feature_dim is five, but it returns eight features."""
 
     feature_dim = 5
 
@@ -93,7 +93,7 @@ class Spare(Net):
 
 @breaks("evaluates_deterministically")
 class Centered(Net):
-    """It takes the mean over the batch away."""
+    """It subtracts the mean over the batch."""
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.plain(images)
@@ -154,7 +154,7 @@ class Dividing(Net):
 
 @breaks("supports_or_rejects_image_size")
 class FixedSide(Net):
-    """It works on 32 pixels alone, and says nothing."""
+    """It only works with 32 pixels, without an error for other sizes."""
 
     def __init__(self) -> None:
         super().__init__()

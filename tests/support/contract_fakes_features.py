@@ -92,7 +92,7 @@ class LooseMeans(FeatureMethod):
 
 @breaks("declares_augmented_views")
 class MoreEachTime(FeatureMethod):
-    """It wants another view each time that it is asked."""
+    """It requests another view on each call."""
 
     asked = 0
 
@@ -130,7 +130,7 @@ class Lengths(FeatureMethod):
 
 
 class Lonely(Transform):
-    """It takes a single image for another one."""
+    """It shifts the features of a single image."""
 
     def forward(self, features: Tensor) -> Tensor:
         return super().forward(features if len(features) > 1 else features + 0.5)
@@ -176,7 +176,7 @@ class Drawing(FeatureMethod):
 
 @breaks("does_not_modify_features")
 class InPlace(FeatureMethod):
-    """It normalizes the features that it was given."""
+    """It modifies the features in place."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         features.unlabeled.div_(2)
@@ -205,7 +205,7 @@ class Held(FeatureMethod):
 
 @breaks("supports_classes_without_labels")
 class Met(FeatureMethod):
-    """It has columns for the classes alone that have labels."""
+    """It only has columns for classes with labels."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         head, met = self.plain(features), features.labels.unique()
@@ -216,7 +216,7 @@ class Met(FeatureMethod):
 
 @breaks("restores_head")
 class Foreign(FeatureMethod):
-    """Its head is of a kind that no file tells."""
+    """Its head has a class that can't be restored."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         return Around(self.plain(features))

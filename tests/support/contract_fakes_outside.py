@@ -81,7 +81,7 @@ class Serial(OneByOne):
 
 @breaks("returns_one_result_per_job")
 class Stuttering(OneByOne):
-    """It tells each end twice."""
+    """It yields each result twice."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         for ended in self.plain(jobs):
@@ -91,7 +91,7 @@ class Stuttering(OneByOne):
 
 @breaks("isolates_failed_jobs")
 class Coarse(OneByOne):
-    """It tells 1 for every failure."""
+    """It yields status 1 for every failure."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         for ended in self.plain(jobs):
@@ -100,7 +100,7 @@ class Coarse(OneByOne):
 
 @breaks("reports_start_failures")
 class Fragile(OneByOne):
-    """It stumbles over a program that isn't there."""
+    """It doesn't catch the error of a missing program."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         for job in jobs:
@@ -122,7 +122,7 @@ class Bare(OneByOne):
 
 @breaks("returns_one_result_per_job")
 class Eager(OneByOne):
-    """It looks at the first job before it knows that there is one."""
+    """It accesses the first job even if there is none."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         assert jobs[0].threads
@@ -131,7 +131,7 @@ class Eager(OneByOne):
 
 @breaks("stops_running_jobs")
 class Killing(OneByOne):
-    """It kills what runs."""
+    """It kills running jobs."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         return self.plain(jobs)
@@ -142,7 +142,7 @@ class Killing(OneByOne):
 
 @breaks("starts_nothing_after_stop")
 class Deaf(OneByOne):
-    """It forgets that it was stopped before."""
+    """It ignores an earlier call of stop."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         self.stopped = False
@@ -212,7 +212,7 @@ class Noteless(Notes):
 
 @breaks("does_not_modify_arguments")
 class Taking(Notes):
-    """It takes the step out of a row."""
+    """It removes the step from a row."""
 
     def log(self, row: Mapping[str, float | int]) -> None:
         self.write(f"{row.pop('step')}: {row}")  # type: ignore[attr-defined]
@@ -220,7 +220,7 @@ class Taking(Notes):
 
 @breaks("accepts_every_status")
 class Hopeful(Notes):
-    """It looks for scores of failed runs."""
+    """It reads the scores of failed runs."""
 
     def log(self, row: Mapping[str, float | int]) -> None:
         self.write(row)
@@ -232,7 +232,7 @@ class Hopeful(Notes):
 
 @breaks("continues_resumed_runs")
 class Afresh(Notes):
-    """It begins its file anew."""
+    """It overwrites its file."""
 
     def __init__(self, run: RunInfo) -> None:
         super().__init__(run)
@@ -244,7 +244,7 @@ class Afresh(Notes):
 
 @breaks("continues_resumed_runs")
 class OnceOnly(Notes):
-    """It refuses a file that is there."""
+    """It rejects an existing file."""
 
     def __init__(self, run: RunInfo) -> None:
         super().__init__(run)

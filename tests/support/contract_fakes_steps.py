@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from ssl_toolkit import Batch, Context, Loss, Metric, Options, PseudoLabels, StepOutput, TaskInfo
 
-# --- gradients and what is left alone -----------------------------------------------------------
+# --- gradients and modifications ----------------------------------------------------------------
 
 
 @breaks("trains_all_model_parameters")
 class HeadOnly(Method):
-    """It trains the head alone."""
+    """It only trains the head."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -72,7 +72,7 @@ class Scribbling(Method):
         return self.plain(batch, ctx)
 
 
-# --- what is reported ---------------------------------------------------------------------------
+# --- reported tensors ---------------------------------------------------------------------------
 
 
 @breaks("returns_probabilities")
@@ -130,7 +130,7 @@ class DeclaredTwice(Method):
 
 @breaks("avoids_host_sync")
 class Asking(Method):
-    """It asks whether a mask is empty."""
+    """It branches on an empty mask."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
