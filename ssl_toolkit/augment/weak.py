@@ -17,7 +17,7 @@ PADDING_FRACTION = 0.125
 
 @final
 class NoAugmentation(Augmenter):
-    """Leaves images as they are; `transform` returns the very tensor it was given."""
+    """Leaves images unchanged; `transform` returns its argument."""
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -85,7 +85,7 @@ def draw_shift(
         height: of the images, in pixels.
         width: of the images, in pixels.
         fraction: padding as a share of the side.
-        flip: whether images may be mirrored.
+        flip: True if images may be mirrored.
 
     Returns:
         ``top`` and ``left``, (count,) int64, uniform in [-p, p] for p = int(fraction · side): the
@@ -101,7 +101,7 @@ def draw_shift(
 
 
 def whole(uniform: Tensor, count: int) -> Tensor:
-    """Whole numbers 0 .. count-1, each as likely, from (n,) or more uniform ones in [0, 1)."""
+    """Return uniform integers in 0 .. count-1 from uniform numbers in [0, 1)."""
     return (uniform * count).long()
 
 

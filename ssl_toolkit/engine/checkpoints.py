@@ -25,7 +25,7 @@ _TRAILER = len(_MARK) + 64
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], *, keep: int = 1) -> None:
-    """Write a checkpoint, whole or not at all; the previous one is kept until then.
+    """Write a checkpoint atomically; the previous one is kept until then.
 
     The file is one that ``torch.load`` opens, followed by the SHA-256 of all before it.
 
@@ -61,7 +61,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 
 
 def load_newest(path: Path) -> tuple[dict[str, Any], Path, str]:
-    """The newest checkpoint that is whole: ``last.pt``, else ``last-1.pt``, and so on.
+    """Return the newest intact checkpoint: ``last.pt``, else ``last-1.pt``, and so on.
 
     Args:
         path: the name of the newest.
@@ -86,7 +86,7 @@ def load_newest(path: Path) -> tuple[dict[str, Any], Path, str]:
 
 
 def kept_checkpoints(path: Path) -> list[Path]:
-    """The checkpoints that `save_checkpoint` kept under a name, the newest first."""
+    """Return the checkpoints that `save_checkpoint` kept under a name, newest first."""
     older = {}
     for found in path.parent.glob(f"{path.stem}-*{path.suffix}"):
         number = found.stem.removeprefix(f"{path.stem}-")
@@ -193,7 +193,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def random_states() -> dict[str, Any]:
-    """Python's, numpy's and torch's global random states, as tensors and plain types."""
+    """Return the global random states of Python, numpy and torch, as tensors and plain types."""
     version, internal, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -205,7 +205,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Put back what `random_states` gave (CUDA's only where the number of devices agrees)."""
+    """Restore what `random_states` returned (CUDA's only if the number of devices is equal)."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     keys, position, has_gauss, cached = states["numpy"]

@@ -1,4 +1,4 @@
-"""Compiled forwards: an option, whose absence or failure costs nothing but speed."""
+"""Compile forward passes; without a compiler, training is only slower."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ssl_toolkit.engine.trainer import Trainer
 
 
 def compile_forwards(trainer: Trainer) -> str:
-    """Compile the forwards, and with them the backward, that a step makes.
+    """Compile the forward and backward passes of a step.
 
-    Results change by rounding alone. Names of weights stay as they are. Forwards of an evaluation,
-    whose last batch has a size of its own, are not compiled.
+    Results change only by rounding. Names of weights stay the same. Forward passes of an
+    evaluation, whose last batch has another size, are not compiled.
 
     Args:
         trainer: ready to train; its models are changed in place.
 
     Returns:
-        Why nothing was compiled, in one line; empty when it was.
+        The reason why nothing was compiled, in one line; empty if it was.
     """
     device = trainer.classifier.mean.device
     try:  # a missing C++ compiler, say, is found by the first call only

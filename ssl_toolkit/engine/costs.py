@@ -1,4 +1,4 @@
-"""How long the parts of training take, and how many steps a time allows."""
+"""Measure the parts of training, and compute how many steps fit into a time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from functools import partial
 import torch
 
 SHORT = 10.0
-"""Seconds up to which what is slow at its first call is measured twice."""
+"""Measurements below this many seconds are repeated, because first calls are slow."""
 
 FEW = 4
-"""Items that the first measurement of many has."""
+"""Items of the first measurement."""
 
 ENOUGH = 0.05
-"""Seconds that are long enough to be measured well."""
+"""Seconds from which a measurement is accurate enough."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of the parts of training, measured."""
+    """Measured seconds of the parts of training."""
 
     step: float
     evaluation: float
@@ -32,17 +32,17 @@ class Costs:
     """Steps between two scans, 0 for none."""
 
     def of(self, steps: int, eval_every: int) -> float:
-        """Seconds of a run of so many steps."""
+        """Return the seconds of a run of this many steps."""
         scans = math.ceil(steps / self.scan_every) if self.scan_every else 0
         evaluating = math.ceil(steps / eval_every) * self.evaluation
         return steps * self.step + evaluating + scans * self.scan
 
     def steps_within(self, seconds: float, eval_every: Callable[[int], int]) -> int:
-        """The most steps that take no longer.
+        """Return the largest number of steps that fit into a time.
 
         Args:
-            seconds: that a run may take.
-            eval_every: the steps between two evaluations of a run of so many steps.
+            seconds: time limit of the run.
+            eval_every: returns the evaluation interval of a run from its number of steps.
         """
         most = int(seconds / self.step)
         return bisect_right(
@@ -51,7 +51,7 @@ class Costs:
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
-    """How long a call takes, with all that it makes a device do."""
+    """Return how long a call takes, including its work on the device."""
     waits = device.type != "cpu"
     if waits:
         torch.accelerator.synchronize(device)
@@ -63,12 +63,12 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def seconds_each(call: Callable[[int], object], device: torch.device, most: int) -> float:
-    """How long an item takes where many are handled together.
+    """Return the seconds per item of a call that processes many together.
 
     Args:
-        call: handles so many items; called with ever more of them until that takes long enough.
-        device: that it uses.
-        most: items that a call may have.
+        call: processes a number of items, which is doubled until it takes long enough.
+        device: device that the call uses.
+        most: maximum number of items of a call.
     """
     count = min(FEW, most)
     call(count)  # the first call of anything is slow

@@ -28,7 +28,7 @@ MOST_ROWS = 20
 
 
 def dataset_defaults(settings: Settings) -> DatasetDefaults:
-    """The suggestions of the data set that the settings name; reads no data.
+    """Return the defaults of the data set that the settings name; reads no data.
 
     Raises:
         ConfigError: both ``data`` and ``dataset`` are given, or ``labels`` and a number of labels.
@@ -50,7 +50,7 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
 
 
 def _features_defaults(settings: Settings) -> DatasetDefaults:
-    """Those of data that hold features in place of images.
+    """Return the defaults of data that contain features in place of images.
 
     Raises:
         ConfigError: the settings name a backbone for images, or weights of one.
@@ -69,7 +69,7 @@ def _features_defaults(settings: Settings) -> DatasetDefaults:
 
 
 def _typical_side(settings: Settings) -> int | None:
-    """Median shorter side of the user's images in pixels, where the image size depends on it.
+    """Return the median shorter side of the user's images, if the image size depends on it.
 
     Reads the headers of some images, evenly chosen; None where they can't be read either.
     """
@@ -85,10 +85,10 @@ def _typical_side(settings: Settings) -> int | None:
 
 
 def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
-    """Fill every setting that was left open; reads the headers of some images at most.
+    """Fill every setting that has no value; reads at most the headers of some images.
 
     Returns:
-        The resolved configuration, and the suggestions of its data set.
+        The resolved configuration, and the defaults of its data set.
 
     Raises:
         UserError: the data set is unknown or broken, or settings contradict each other.

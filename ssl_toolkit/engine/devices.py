@@ -1,4 +1,4 @@
-"""Devices and precision: what was asked for, or a clear refusal."""
+"""Devices and precision: as requested, or a clear error."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CHOICES = "auto, cpu, cuda, cuda:N or mps"
 
 
 def choose_device(asked: str) -> torch.device:
-    """The device that a name means; ``auto`` takes a GPU where there is one.
+    """Return the device of a name; ``auto`` is a GPU if there is one.
 
     Raises:
-        ModelError: the name is unknown, or the device isn't there. Nothing else is used instead.
+        ModelError: the name is unknown, or the device is not available. There is no fallback.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if asked == "auto":
@@ -34,12 +34,12 @@ def choose_device(asked: str) -> torch.device:
 
 
 def own_device(asked: str, number: int, count: int) -> torch.device:
-    """The device of one of several processes on a machine: each has a GPU of its own.
+    """Return the device of one of several processes on a host, each of which has its own GPU.
 
     Args:
-        asked: of the run, as for `choose_device`.
-        number: of the process on its machine, from 0.
-        count: of processes on it.
+        asked: device of the run, as for `choose_device`.
+        number: index of the process on its host.
+        count: number of processes on the host.
 
     Raises:
         ModelError: as `choose_device`, or there are fewer GPUs than processes.
@@ -60,14 +60,14 @@ def own_device(asked: str, number: int, count: int) -> torch.device:
 
 
 def describe(device: torch.device) -> str:
-    """The device in words, for the record."""
+    """Return a description of the device, for the record."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
 
 
 def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
-    """The precision that will be used, and a warning where that is not the one asked for.
+    """Return the precision to use, and a warning if it is not the requested one.
 
     ``auto`` is bf16 on GPUs that compute in it themselves, fp32 elsewhere. A CPU without native
     bfloat16 is twice as slow under autocast (measured), fp16 is for CUDA; both use float32 there.
@@ -94,7 +94,7 @@ def native_bfloat16() -> bool:
 def make_autocast(
     precision: str, device: torch.device
 ) -> Callable[[], AbstractContextManager[object]]:
-    """A maker of autocast contexts for the precision."""
+    """Return a factory of autocast contexts for the precision."""
     if precision == "fp32":
         return nullcontext
     dtype = torch.bfloat16 if precision == "bf16" else torch.float16
@@ -102,6 +102,6 @@ def make_autocast(
 
 
 def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Loss scaling for fp16 on CUDA; passes everything through otherwise."""
+    """Return loss scaling for fp16 on CUDA, which is disabled otherwise."""
     enabled = precision == "fp16" and device.type == "cuda"
     return torch.amp.GradScaler(device.type if enabled else "cpu", enabled=enabled)

@@ -54,7 +54,7 @@ class EMA:
         self._followed: nn.Module = self.module
 
     def restart(self, module: nn.Module) -> None:
-        """Forget the averages and follow `module` from its present values."""
+        """Reset the averages to the current values of `module`."""
         self.module.load_state_dict(module.state_dict())
         self.updates = 0
 
@@ -88,11 +88,11 @@ class EMA:
             copy_all_(copies, sources)
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages and the count of updates."""
+        """Return the averages and the count of updates."""
         return {"module": self.module.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the `state` that `state_dict` gave."""
+        """Restore a `state` that `state_dict` returned."""
         self.module.load_state_dict(state["module"])
         self.updates = int(state["updates"])
 

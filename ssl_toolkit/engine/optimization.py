@@ -18,11 +18,11 @@ from ssl_toolkit.torch_workarounds import norms, without_compiler
 def build_optimizer(
     classifier: Classifier, extra: Iterable[nn.Parameter], settings: OptimizerSettings, lr: float
 ) -> Optimizer:
-    """The optimizer of a run, its groups at their full learning rate.
+    """Return the optimizer of a run, its groups at their full learning rate.
 
     Args:
-        classifier: backbone and head; the backbone takes ``backbone_lr`` when that is set.
-        extra: parameters of the algorithm's own, trained like the head.
+        classifier: backbone and head; ``backbone_lr``, if set, is the rate of the backbone.
+        extra: parameters of the algorithm, trained like the head.
         settings: rule, decay and momentum.
         lr: learning rate of the head.
     """
@@ -50,7 +50,7 @@ def parameter_groups(
     weight_decay: float = 0.0,
     decay_on: Literal["all", "kernels"] = "all",
 ) -> list[dict[str, Any]]:
-    """Parameter groups for a torch optimizer: features and classifier, with and without decay.
+    """Return groups for a torch optimizer: features and classifier, with and without decay.
 
     Parameters that need no gradient are left out, and so are empty groups.
 
@@ -105,7 +105,7 @@ def set_learning_rate(
 
 
 def unfinished_warm_up(schedule: ScheduleSettings, rate: float, max_steps: int) -> str:
-    """A warning for a run that ends before its warm-up does; empty for any other."""
+    """Return a warning if a run ends before its warm-up; empty otherwise."""
     if schedule.warmup_steps < max_steps:
         return ""
     reached = rate * (max_steps - 1) / schedule.warmup_steps
@@ -129,9 +129,9 @@ def all_finite(module: nn.Module) -> bool:
 
 
 def not_finite(module: nn.Module) -> list[str]:
-    """Names of parameters that are not finite and of buffers with a nan; waits for the device once.
+    """Return names of non-finite parameters and of buffers with a nan; waits for the device once.
 
-    Infinity in a buffer is left alone: the least number so far starts there, for one.
+    Infinity in a buffer is valid: a running minimum starts there, for example.
     """
     tensors = {
         name: ~tensor.isfinite() if isinstance(tensor, nn.Parameter) else tensor.isnan()
@@ -145,7 +145,7 @@ def not_finite(module: nn.Module) -> list[str]:
 
 
 def gradient_norm(optimizer: Optimizer) -> Tensor:
-    """The Euclidean norm of the gradient, a scalar on its device; waits for nothing.
+    """Return the Euclidean norm of the gradient, a scalar on its device, without waiting for it.
 
     It is infinite or nan where a part is, infinite from about 1e19 on, and 0 without gradients.
     """

@@ -1,4 +1,4 @@
-"""The class shares of the unlabeled pool, as far as they can be known without its labels."""
+"""Estimates of the class shares of the unlabeled pool, without its labels."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from torch import Tensor
 from ssl_toolkit.ops import follow_shares
 
 SHARE_EXPONENT = 0.5
-"""How far a probe's probabilities follow the shares they imply; docs/pretrained.md has why."""
+"""How far a probe's probabilities follow the shares they imply; see docs/pretrained.md."""
 
 
 def shares_of(counts: Sequence[int]) -> Tensor:
-    """Counts of C classes as float32 shares."""
+    """Return counts of C classes as float32 shares."""
     given = torch.tensor(counts, dtype=torch.float64)
     return (given / given.sum()).float()
 
 
 def labels_are_informative(counts: Sequence[int]) -> bool:
-    """Return True if the label counts say anything about the pool.
+    """Return True if the label counts are evidence about the pool.
 
-    Equal numbers, up to one image, are there by design (``--labels-per-class``) whatever the pool
-    is like.
+    Equal counts, up to one image, are by design (``--labels-per-class``), whatever the pool.
 
     Args:
         counts: labeled images of each class.
@@ -32,10 +31,10 @@ def labels_are_informative(counts: Sequence[int]) -> bool:
 
 
 def estimate_shares(probs: Tensor, label_counts: Sequence[int]) -> Tensor:
-    """Class shares of a pool by the probabilities of a classifier that was fitted to the labels.
+    """Estimate the class shares of a pool from a classifier that was fitted to the labels.
 
     Args:
-        probs: (N, C) of the images of the pool.
+        probs: (N, C) probabilities of the images of the pool.
         label_counts: labeled images of each class.
 
     Returns:
