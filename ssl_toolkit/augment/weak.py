@@ -101,7 +101,7 @@ def draw_shift(
 
 
 def whole(uniform: Tensor, count: int) -> Tensor:
-    """Return uniform integers in 0 .. count-1 from uniform numbers in [0, 1)."""
+    """Return uniform integers in 0 .. count-1 from (n,) or more uniform numbers in [0, 1)."""
     return (uniform * count).long()
 
 
