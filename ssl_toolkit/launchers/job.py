@@ -67,7 +67,7 @@ class JobProcess:
         """Start the command and append what it prints to the log.
 
         On Linux it gets SIGTERM when the thread that calls this ends, however it ends: no run
-        outlives its launcher, or the worker of a cluster.
+        survives its launcher, or the worker of a cluster.
 
         Raises:
             OSError: The log can't be written, or the directory doesn't exist.

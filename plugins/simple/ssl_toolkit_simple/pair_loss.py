@@ -139,8 +139,8 @@ def pair_statistics(masks: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _weighted_l2(weights: Tensor, targets: Tensor, probs: Tensor) -> Tensor:
     """sum_ij w_ij ||q_i - p_j||, in chunks of rows i."""
-    # The shortcut through ||q||² - 2 q·p + ||p||² loses small distances to cancellation. On a GPU
-    # the backward of cdist holds all its differences, hence the chunks.
+    # ||q||² - 2 q·p + ||p||² loses small distances to cancellation. On a GPU, the backward pass
+    # of cdist stores all differences, so compute it in chunks.
     rows = max(_L2_ELEMENTS // max(probs.numel(), 1), 1)
     total = probs.new_zeros(())
     chunks = zip(torch.split(weights, rows), torch.split(targets.to(probs), rows), strict=True)

@@ -18,7 +18,7 @@ class Listing:
     """Images, by the names under which they are reported."""
 
     names: list[str]
-    """(N,) the argument as typed, joined with the path inside where it is a folder."""
+    """(N,) the argument, joined with the relative path if it is a folder."""
     paths: list[Path]
     """(N,) the files."""
     notes: list[str]
@@ -33,7 +33,7 @@ def list_images(arguments: Sequence[str]) -> Listing:
     Nothing is opened.
 
     Args:
-        arguments: Paths as typed.
+        arguments: Paths of files and folders.
 
     Raises:
         DataError: Some don't exist, or are folders without images; one message each.
