@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import always_first  # noqa: F401  (registers the backbone)
 import numpy as np
 import pytest
 import torch
