@@ -71,6 +71,7 @@ from ssl_toolkit.models.probe import pooled_transform as pooled_transform
 from ssl_toolkit.models.probe import unit_length as unit_length
 from ssl_toolkit.multirun.compare import ComparisonResult as ComparisonResult
 from ssl_toolkit.multirun.compare import compare as compare
+from ssl_toolkit.registry import did_you_mean as did_you_mean
 from ssl_toolkit.registry import register_algorithm as register_algorithm
 from ssl_toolkit.registry import register_augmenter as register_augmenter
 from ssl_toolkit.registry import register_backbone as register_backbone

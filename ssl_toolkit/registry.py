@@ -292,7 +292,12 @@ def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float 
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``, did you mean 'x' or 'y'?`` for near names, nothing when there is none."""
+    """Return ``, did you mean 'x' or 'y'?`` for similar names, or an empty text if there are none.
+
+    Args:
+        word: The unknown name.
+        known: The valid names.
+    """
     *others, last = [repr(name) for name in near_names(word, known)] or [""]
     listed = f"{', '.join(others)} or {last}" if others else last
     return f", did you mean {listed}?" if listed else ""

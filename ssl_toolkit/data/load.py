@@ -23,7 +23,6 @@ from ssl_toolkit.data.readers.npz import read_npz
 from ssl_toolkit.data.readers.rows import SUFFIXES
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
-from ssl_toolkit.data.sets.torchvision import PREFIX, TorchvisionSet
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows
 from ssl_toolkit.errors import ConfigError, DataError
@@ -218,15 +217,18 @@ def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Ro
 
 
 def named_dataset(name: str | None) -> Dataset:
-    """Return the data set of a registered name, or of torchvision's; None for the default one.
+    """Return the data set of a name, ``prefix:rest`` by `Dataset.from_name`; None for the default.
 
     Raises:
         PluginError: It is unknown or broken.
     """
     name = name or default_plugins.DATASET
-    if name.startswith(PREFIX):
-        return TorchvisionSet(name)
-    dataset: Dataset = registry.load("datasets", name)()
+    prefix, _, rest = name.partition(":")
+    dataset: Dataset
+    if registry.has("datasets", prefix) and not registry.has("datasets", name):
+        dataset = registry.load("datasets", prefix).from_name(rest)
+    else:
+        dataset = registry.load("datasets", name)()
     return dataset
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.errors import DataError
+from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces.backbones import ChannelStatistics
 
 Part = Literal["pool", "labeled", "unlabeled", "validation", "test"]
@@ -83,6 +83,23 @@ class Dataset(ABC):
     is_example: ClassVar[bool] = False
     """True for a small data set to try out the toolkit: after a run, the terminal then shows how to
     train on other images."""
+
+    @classmethod
+    def from_name(cls, rest: str) -> Dataset:
+        """Return a data set of a collection, for ``--dataset PREFIX:REST``.
+
+        Override it in a class that is registered as PREFIX, such as ``torchvision`` in
+        ``torchvision:DTD``. The default refuses every name.
+
+        Args:
+            rest: Name in the collection.
+
+        Raises:
+            PluginError: The collection has no such data set.
+        """
+        raise PluginError(
+            f"dataset {cls.__name__} is not a collection: write its name without ':{rest}'"
+        )
 
     @abstractmethod
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:

@@ -74,8 +74,6 @@ def test_files_are_cached_and_hashed(folder):
     assert (table.read(rows, 8) == read_images(paths, 8, fit="pad")).all()
     assert table.digest(3) == hashlib.sha256(paths[3].read_bytes()).hexdigest()
     assert [group.tolist() for group in same_images(table, rows)] == [[0, 39]]
-    files = files_of(table)
-    assert files.short_digests(rows) is not None
     assert _facts(Path("x"), table, 8)["modes"] == {"RGB": COUNT}
 
 

@@ -11,7 +11,9 @@ from ssl_toolkit.testing import parametrize_with_checks
 
 NEEDS_MORE = {"ray", "slurm", "wandb", "mlflow"}
 """Launchers and loggers of other systems, whose rules take minutes; tests of their own see them."""
-NEEDS_FILES = {"cifar10", "cifar100", "svhn", "stl10", "mini_imagenet", "domainnet_real"}
+NEEDS_FILES = {
+    "cifar10", "cifar100", "svhn", "stl10", "mini_imagenet", "domainnet_real", "torchvision"
+}  # fmt: skip
 LARGE = {"wrn_28_2", "wrn_28_8"}
 """Further sizes of a class that is checked in two."""
 

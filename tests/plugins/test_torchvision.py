@@ -3,12 +3,19 @@ import struct
 
 import numpy as np
 import pytest
+from ssl_toolkit_torchvision.dataset import TorchvisionSet
+from ssl_toolkit_torchvision.tables import SETS
 from tiny_images import put
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.load import load_table
-from ssl_toolkit.data.sets.torchvision import PREFIX, SETS, TorchvisionSet
+from ssl_toolkit.data.cache.image_files import open_files
+from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.errors import DataError, PluginError
+
+
+def load_set(name, root):
+    """The table, with its files open."""
+    return open_files(named_dataset(f"torchvision:{name}").load(root))
 
 
 def idx(path, array):
@@ -31,7 +38,7 @@ def mnist(root, name="FashionMNIST"):
 
 def test_a_set_of_arrays(tmp_path):
     pixels = mnist(tmp_path)
-    table = TorchvisionSet("torchvision:FashionMNIST").load(tmp_path)
+    table = load_set("FashionMNIST", tmp_path)
     assert table.classes[9] == "Ankle boot"
     assert table.parts.tolist() == ["pool"] * 20 + ["test"] * 10
     assert table.labels.tolist() == [*range(10)] * 3
@@ -52,7 +59,7 @@ def test_a_set_of_files_with_three_parts(tmp_path):
         list_ = tmp_path / "dtd" / "dtd" / "labels" / f"{part}1.txt"
         list_.parent.mkdir(exist_ok=True)
         list_.write_text("\n".join(names))
-    table = TorchvisionSet("DTD").load(tmp_path)
+    table = load_set("DTD", tmp_path)
     assert table.classes == tuple(kinds)
     assert table.parts.tolist() == ["pool"] * 2 + ["validation"] * 2 + ["test"] * 2
     assert table.read(np.array([1]), 4)[0, 0, 0].tolist() == [50] * 3
@@ -126,7 +133,7 @@ def test_fer2013(tmp_path, unchecked, name, head):
         lines.append(",".join(row[column.strip()] for column in head.split(",")))
     (tmp_path / "fer2013").mkdir()
     (tmp_path / "fer2013" / name).write_text("\n".join(lines))
-    table = TorchvisionSet("FER2013").load(tmp_path)
+    table = load_set("FER2013", tmp_path)
     assert table.classes[3] == "happy"
     assert table.parts.tolist() == ["pool"] * 7 + ["test"] * 2
     assert table.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
@@ -150,7 +157,7 @@ def test_lfw_people(tmp_path, unchecked):
             put(top / "lfw_funneled" / name / f"{name}_{number:04d}.jpg", 10 * place + number)
     (top / "lfw-names.txt").write_text("".join(f"{n}\t{c}\n" for n, c in people.items()))
     (top / "people.txt").write_text("2\n2\nAnn\t2\nCem\t1\n1\nBob\t1\n")
-    table = TorchvisionSet("LFWPeople").load(tmp_path)
+    table = load_set("LFWPeople", tmp_path)
     assert table.classes == ("Ann", "Bob", "Cem")
     assert [key.rpartition("/")[2] for key in table.keys] == [
         "Ann_0001.jpg", "Ann_0002.jpg", "Bob_0001.jpg", "Cem_0001.jpg"
@@ -165,7 +172,7 @@ def test_inaturalist(tmp_path):
         for place, kind in enumerate(kinds):
             for number in range(count):
                 put(tmp_path / version / kind / f"{number}.jpg", 10 * place + number)
-    table = TorchvisionSet("INaturalist").load(tmp_path)
+    table = load_set("INaturalist", tmp_path)
     assert table.classes == tuple(kinds)
     assert table.parts.tolist() == ["pool"] * 4 + ["test"] * 2
     assert table.labels.tolist() == [0, 0, 1, 1, 0, 1]
@@ -178,7 +185,7 @@ def test_omniglot(tmp_path, unchecked):
     for place, kind in enumerate(("Greek/character01", "Greek/character02", "Latin/character01")):
         for number in range(2):
             put(top / kind / f"{place}_{number}.png", 10 * place + number)
-    table = TorchvisionSet("Omniglot").load(tmp_path)
+    table = load_set("Omniglot", tmp_path)
     assert table.classes == ("Greek/character01", "Greek/character02", "Latin/character01")
     assert table.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert table.read(np.array([5]), 4)[0, 0, 0].tolist() == [21] * 3
@@ -190,7 +197,7 @@ def test_caltech101(tmp_path):
     for place, kind in enumerate(("BACKGROUND_Google", "ant", "bass")):
         for number in (1, 2):
             put(top / kind / f"image_{number:04d}.jpg", 10 * place + number)
-    table = TorchvisionSet("Caltech101").load(tmp_path)
+    table = load_set("Caltech101", tmp_path)
     assert table.classes == ("ant", "bass")
     assert table.labels.tolist() == [0, 0, 1, 1]
     assert table.read(np.arange(4), 4)[:, 0, 0, 0].tolist() == [11, 12, 21, 22]
@@ -208,7 +215,7 @@ def test_data_sets_not_for_classification_are_reported(name):
 def test_a_set_without_a_test_split_is_a_pool(tmp_path):
     for name in ("AnnualCrop/1.jpg", "Forest/2.jpg", "Forest/3.jpg"):
         put(tmp_path / "eurosat" / "2750" / name)
-    table = TorchvisionSet("EuroSAT").load(tmp_path)
+    table = load_set("EuroSAT", tmp_path)
     assert table.classes == ("AnnualCrop", "Forest")
     assert table.labels.tolist() == [0, 1, 1]
     assert set(table.parts) == {"pool"}
@@ -229,7 +236,7 @@ def test_unknown_classes_suggest_close_matches(name, near):
     with pytest.raises(
         PluginError, match=f"unknown dataset torchvision:{name}, did you mean.*{near}"
     ):
-        TorchvisionSet(PREFIX + name)
+        named_dataset(f"torchvision:{name}")
     with pytest.raises(PluginError, match="known: CIFAR10, "):
         TorchvisionSet("VOCDetection")
 
@@ -244,6 +251,13 @@ def test_the_table_fits_torchvision(name):
         known = parameters.keys() | ({"train"} if "kwargs" in parameters else set())
         assert arguments.keys() <= known
     assert "pool" in SETS[name]
+
+
+@pytest.mark.parametrize("name", ["torchvision", "torchvision:"])
+def test_a_missing_name_is_reported(name):
+    with pytest.raises(PluginError, match="write torchvision:NAME; known: CIFAR10, ") as caught:
+        named_dataset(name)
+    assert len(caught.value.messages) == 1
 
 
 def test_the_command_knows_the_names(tmp_path, command):

@@ -1,10 +1,10 @@
-"""Any classification set of torchvision, by ``torchvision:<Class>``."""
+"""Classification data sets of torchvision, named ``torchvision:CLASS``."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,123 +12,61 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ssl_toolkit.data.cache.image_files import open_files
-from ssl_toolkit.data.packed_strings import PackedStrings
-from ssl_toolkit.data.readers.arrays import ImageArray, array_table
-from ssl_toolkit.data.sets.local_files import default_root, wrap_dataset_errors
-from ssl_toolkit.errors import DataError, PluginError
-from ssl_toolkit.interfaces import Dataset, DatasetDefaults, ImageTable, Part
-from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.text import display_text
+from ssl_toolkit import (
+    DataError,
+    Dataset,
+    ImageArray,
+    ImageTable,
+    Part,
+    PluginError,
+    array_table,
+    default_root,
+    did_you_mean,
+    wrap_dataset_errors,
+)
+from ssl_toolkit_torchvision.tables import EMOTIONS, FILES, SETS
 
 PREFIX = "torchvision:"
 """Start of the names of these data sets."""
 
-Arguments = Mapping[str, Any]
-
-_TRAIN: dict[Part, Arguments] = {"pool": {"train": True}, "test": {"train": False}}
-_SPLIT: dict[Part, Arguments] = {"pool": {"split": "train"}, "test": {"split": "test"}}
-_THREE: dict[Part, Arguments] = {
-    "pool": {"split": "train"},
-    "validation": {"split": "val"},
-    "test": {"split": "test"},
-}
-_VAL_IS_TEST: dict[Part, Arguments] = {"pool": {"split": "train"}, "test": {"split": "val"}}
-_ONE: dict[Part, Arguments] = {"pool": {}}
-
-SETS: dict[str, dict[Part, Arguments]] = {
-    "CIFAR10": _TRAIN,
-    "CIFAR100": _TRAIN,
-    "CLEVRClassification": _VAL_IS_TEST,
-    "Caltech101": _ONE,
-    "Caltech256": _ONE,
-    "Country211": _THREE | {"validation": {"split": "valid"}},
-    "DTD": _THREE,
-    "EMNIST": {
-        "pool": {"split": "balanced", "train": True},
-        "test": {"split": "balanced", "train": False},
-    },
-    "EuroSAT": _ONE,
-    "FER2013": _SPLIT,
-    "FGVCAircraft": _THREE,
-    "FashionMNIST": _TRAIN,
-    "Flowers102": _THREE,
-    "Food101": _SPLIT,
-    "GTSRB": _SPLIT,
-    "INaturalist": {"pool": {"version": "2021_train"}, "test": {"version": "2021_valid"}},
-    "ImageNet": _VAL_IS_TEST,
-    "Imagenette": _VAL_IS_TEST,
-    "KMNIST": _TRAIN,
-    "LFWPeople": _ONE,
-    "MNIST": _TRAIN,
-    "Omniglot": _ONE,
-    "OxfordIIITPet": {"pool": {"split": "trainval"}, "test": {"split": "test"}},
-    "PCAM": _THREE,
-    "Places365": {"pool": {"split": "train-standard", "small": True},
-                  "test": {"split": "val", "small": True}},
-    "QMNIST": {"pool": {"what": "train"}, "test": {"what": "test"}},
-    "RenderedSST2": _THREE,
-    "SEMEION": _ONE,
-    "STL10": _SPLIT | {"unlabeled": {"split": "unlabeled"}},
-    "SUN397": _ONE,
-    "SVHN": _SPLIT,
-    "StanfordCars": _SPLIT,
-    "USPS": _TRAIN,
-}  # fmt: skip
-"""The sets, and with which arguments torchvision gives each part. Those with a single part have
-no test split of their own (or, as Omniglot's, one of other classes): ``--test-fraction`` makes
-one."""
-
-_EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
-# Of sets that neither take a loader nor list their files: private attributes in place of decoding.
-_FILES: dict[str, Callable[[Any], Iterable[tuple[Any, int]]]] = {
-    "Caltech101": lambda source: (
-        (f"{source.root}/101_ObjectCategories/{source.categories[y]}/image_{n:04d}.jpg", y)
-        for y, n in zip(source.y, source.index, strict=True)
-    ),
-    "Caltech256": lambda source: (
-        (f"{source.root}/256_ObjectCategories/{source.categories[y]}/{y + 1:03d}_{n:04d}.jpg", y)
-        for y, n in zip(source.y, source.index, strict=True)
-    ),
-    "GTSRB": lambda source: source._samples,
-    "OxfordIIITPet": lambda source: zip(source._images, source._labels, strict=True),
-}
-"""Paths and labels of a set."""
-
 
 class TorchvisionSet(Dataset):
-    """A classification set of torchvision, read from the disk.
+    """A classification data set of torchvision.
 
     Args:
-        name: The name of its class in ``torchvision.datasets``, with or without `PREFIX`.
+        name: Name of its class in ``torchvision.datasets``.
 
     Raises:
-        PluginError: The name is not in `SETS`; names near ones.
+        PluginError: `SETS` has no such name; suggests similar ones.
     """
 
-    defaults = DatasetDefaults()
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        if name in SETS:
+            return
+        import torchvision.datasets
 
-    def __init__(self, name: str) -> None:
-        self.name = name.removeprefix(PREFIX)
-        if self.name not in SETS:
-            known = ", ".join(sorted(SETS))
-            import torchvision.datasets
+        reason = f"unknown dataset {PREFIX}{name}{did_you_mean(name, SETS)}"
+        if not name:
+            reason = f"the name of a torchvision data set is missing, write {PREFIX}NAME"
+        elif name in torchvision.datasets.__all__:
+            reason = (
+                f"{PREFIX}{name} is not for classification: its images don't carry one class each"
+            )
+        raise PluginError(f"{reason}; known: {', '.join(sorted(SETS))}")
 
-            if self.name in torchvision.datasets.__all__:
-                raise PluginError(
-                    f"{PREFIX}{self.name} is not for classification: its images don't carry one "
-                    f"class each; known: {known}"
-                )
-            hint = did_you_mean(self.name, SETS)
-            raise PluginError(f"unknown dataset {PREFIX}{self.name}{hint}; known: {known}")
+    @classmethod
+    def from_name(cls, rest: str) -> TorchvisionSet:
+        """Return the data set of this class of torchvision; see `Dataset.from_name`."""
+        return cls(rest)
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read the set; see `Dataset.load`. Images that are files are not opened yet.
+        """Read the data set; see `Dataset.load`. Image files are not opened.
 
-        The keys of these are their paths in the folder, after the name of the set and the part.
+        The key of an image file is its path relative to the folder, after the data set and part.
 
         Raises:
-            DataError: As `Dataset.load`; a package is missing; or images carry no labels.
+            DataError: As `Dataset.load`; or a package is missing; or images have no labels.
         """
         import torchvision.datasets
 
@@ -152,7 +90,7 @@ class TorchvisionSet(Dataset):
                 raise DataError(
                     f"torchvision reads {self.name} with {error.name}: pip install {error.name}"
                 ) from None
-        classes = _EMOTIONS if self.name == "FER2013" else _classes(sources["pool"], labels["pool"])
+        classes = EMOTIONS if self.name == "FER2013" else _classes(sources["pool"], labels["pool"])
         if self.name == "Omniglot":  # which numbers its classes as the disk lists them
             top = sources["pool"].target_folder
             names = [os.path.relpath(os.path.dirname(path), top) for path, _ in files["pool"] or ()]
@@ -169,7 +107,7 @@ class TorchvisionSet(Dataset):
 
 
 class _Images(Sequence[Image.Image]):
-    """Images of a set of torchvision, each decoded when it is read."""
+    """Images of a data set of torchvision, each decoded when it is read."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -203,52 +141,56 @@ def _file_table(
     files: Mapping[Part, Sequence[tuple[str, int]] | None],
     labels: Mapping[Part, NDArray[np.int64]],
 ) -> ImageTable:
-    """Return a table of files, each part by key: torchvision's order may be the disk's."""
+    """Return a table of files, each part sorted by key: torchvision may list them unsorted."""
     rows = []
     for part, part_labels in labels.items():
         paths = [path for path, _ in files[part] or ()]
         keys = (
-            f"{name.lower()}/{part}/" + display_text(Path(os.path.relpath(path, folder)).as_posix())
+            f"{name.lower()}/{part}/" + _text(Path(os.path.relpath(path, folder)).as_posix())
             for path in paths
         )
         parts = [part] * len(paths)
         rows += sorted(zip(keys, paths, part_labels.tolist(), parts, strict=True))
-    table = ImageTable(
+    return ImageTable(
         classes=classes,
-        keys=PackedStrings(key for key, _, _, _ in rows),
+        keys=[key for key, _, _, _ in rows],
         labels=np.array([label for _, _, label, _ in rows], dtype=np.int64),
         parts=np.array([part for _, _, _, part in rows], dtype=np.str_),
-        files=PackedStrings(path for _, path, _, _ in rows),
+        files=[path for _, path, _, _ in rows],
     )
-    return open_files(table)
+
+
+def _text(name: str) -> str:
+    """Return a file name as the UTF-8 text of its bytes, independent of the locale."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _files(name: str, source: Any) -> list[tuple[str, int]] | None:
-    """Return path and label of each image of a set, in its order; None if they are not files."""
+    """Return path and label of each image, in the order of torchvision; None without files."""
     items: Any = next(
         (getattr(source, of) for of in ("samples", "imgs") if hasattr(source, of)), ()
     )
-    if name in _FILES:
-        items = _FILES[name](source)
+    if name in FILES:
+        items = FILES[name](source)
     elif not items and len(source) and isinstance(source[0][0], str):
         items = (source[row] for row in range(len(source)))
     return [(os.fspath(path), int(label)) for path, label in items] or None
 
 
 def _labels(source: Any, files: Sequence[tuple[str, int]] | None) -> NDArray[np.int64]:
-    """Return the labels of a set, -1 for none."""
+    """Return the label of each image, -1 for none."""
     if files is not None:
         return np.array([label for _, label in files], dtype=np.int64)
     array = np.asarray(getattr(source, "targets", getattr(source, "labels", None)))
     if len(array.shape) and np.issubdtype(array.dtype, np.integer):
-        # QMNIST has more numbers of a digit, which comes first.
+        # QMNIST describes a digit by several numbers; the first is its class.
         return (array[:, 0] if array.ndim == 2 else array).astype(np.int64)
     labels = (source[row][1] for row in range(len(source)))
     return np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
 
 
 def _classes(source: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the names of the classes; numbers if torchvision has no names, or too few."""
+    """Return the names of the classes; numbers if torchvision names none, or too few."""
     attributes = ("classes", "categories", "all_categories", "class_to_idx")
     names: Any = next(filter(None, (getattr(source, name, None) for name in attributes)), [])
     count = int(labels.max()) + 1
