@@ -1,4 +1,4 @@
-"""From a configuration to everything a run needs, checked before the first step."""
+"""Prepare everything that a run needs from its configuration, and check it before training."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ class Experiment:
     table: ImageTable
     split: Split
     leaks: Leaks
-    """The same images in places where they must not be; dropped already under ``drop_leaks``."""
+    """Duplicates across parts of the split; already dropped under ``drop_leaks``."""
     trainer: Trainer
     test: tuple[Tensor, Tensor]
     """(n,) image indices and (n,) labels; empty without a test split."""
     device: torch.device
     notes: tuple[str, ...]
-    """Lines that the user should see before training."""
+    """Messages for the user before training."""
     warnings: tuple[str, ...]
-    """Lines that the user should worry about."""
+    """Messages about likely problems."""
 
     @cached_property
     def content(self) -> Content:
@@ -86,12 +86,12 @@ class Experiment:
 
     @cached_property
     def split_hash(self) -> str:
-        """Hash over the keys and the content of every part."""
+        """Hash of the keys and the content of every part."""
         return split_hash(self.table, self.split, self.content)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names in the order of the logits."""
+        """Class names in the order of the logits."""
         return self.table.classes
 
 
@@ -103,17 +103,17 @@ def prepare(
     table: ImageTable | None = None,
     split: Split | None = None,
 ) -> Experiment:
-    """Read the data, build model and algorithm, and check that they fit each other.
+    """Read the data, build model and algorithm, and check that they are compatible.
 
     Args:
-        config: validated, resolved or not.
-        progress: called while images are read, with how many of how many.
-        processes: the processes that train together, each of which prepares the same; None for one.
-        table: the data, read before; None to read it.
-        split: of `table`, in place of the one that the settings name.
+        config: validated configuration, resolved or not.
+        progress: called as ``progress(done, total)`` while images are read.
+        processes: processes that train together, each of which prepares the same; None for one.
+        table: data that has been read already; None to read it.
+        split: split of `table`, in place of the one in the settings.
 
     Raises:
-        UserError: anything that the user can put right; nothing was trained or written.
+        UserError: any error that the user can fix; nothing has been trained or written.
     """
     resolved, defaults = resolve_config(config)
     with plugin_faults(resolved.settings, PluginError):
@@ -177,21 +177,21 @@ def _prepare(
         config = replace(config, settings=settings)
     if table.features is not None:  # no channels to normalize
         classifier.set_statistics((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    elif classifier.mean.isnan().any():  # the weights brought no normalization of their own
+    elif classifier.mean.isnan().any():  # the weights came without normalization
         mean, std = defaults.mean, defaults.std
         if mean is None or std is None:
             mean, std = training_statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
     head_init = settings.model.head_init
     if not isinstance(classifier.head, nn.Linear | FeatureHead):
-        head_init = "random"  # a head of the backbone's own, which no probe fits
+        head_init = "random"  # the backbone defines its head, which no probe can initialize
     elif head_init != "random":
         frozen = settings.model.freeze == "backbone"
         classifier.head = unfitted_head(
             classifier.blocks, len(table.classes), head_init, frozen=frozen
         )
-    elif not any(True for _ in classifier.head.parameters()):  # of weights that vote by neighbors
-        notes.append("the head of the weights has nothing to train; this one is new")
+    elif not any(True for _ in classifier.head.parameters()):  # a head of nearest neighbors
+        notes.append("the head in the weights has no trainable parameters; a new one replaces it")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(settings.seed, "head"))
             classifier.head = nn.Linear(classifier.backbone.feature_dim, len(table.classes))
@@ -261,10 +261,10 @@ def _prepare(
 def split_of(
     table: ImageTable, settings: ResolvedSettings
 ) -> tuple[ImageTable, Split, StoredSplit | None]:
-    """The split that the settings name or draw, its table, and the file that it is from.
+    """Return the table, the split that is loaded or drawn, and the split file, if any.
 
     Raises:
-        DataError: the file, the labels and the data contradict each other.
+        DataError: split file, labels and data contradict each other.
     """
     table, chosen = chosen_labels(table, settings)
     stored = None if settings.split is None else load_split(Path(settings.split), table)
@@ -292,15 +292,15 @@ def split_of(
 def _without_leaks(
     table: ImageTable, split: Split, settings: ResolvedSettings
 ) -> tuple[Split, Leaks]:
-    """Return the split, without duplicates if they are to be dropped, and the duplicates found.
+    """Return the split, without duplicates under ``drop_leaks``, and all duplicates.
 
-    The images of a named data set are compared only if asked for: its split is that of its
-    papers, and hashing it takes time at every start.
+    Images of a named data set are compared only under ``drop_leaks``: its split is the published
+    one, and hashing the images takes time at every start.
     """
     if settings.data is None and not settings.drop_leaks:
         return split, Leaks()
     parts = split_parts(table, split)
-    if settings.stream_buffer is not None:  # reading them all is what streaming avoids
+    if settings.stream_buffer is not None:  # streaming avoids reading them all
         parts[parts == "unlabeled"] = ""
     leaks = find_leaks(table, parts)
     return drop_leaks(table, split, leaks) if settings.drop_leaks else (split, leaks)

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone: computed once, kept on disk, and drawn from in place of images."""
+"""Features of a frozen backbone, computed once, cached on disk and used in place of images."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from ssl_toolkit.torch_workarounds import keep_freed_memory
 
 Progress = Callable[[int, int], None]
 Change = Callable[[Tensor, int, int], Tensor]
-"""Images, the place of the first of them among all, and the number of the view, to the view."""
+"""Maps images, the index of the first of them among all, and the index of a view to that view."""
 
 FORMAT = 1
-"""Changes when what a file of features holds, or how it is computed, changes."""
+"""Version of the content of a feature file and of its computation."""
 
 
 class FeatureExtractor:
-    """Features of stored images, from a backbone in eval mode and float32.
+    """Computes features of stored images with a backbone in eval mode and float32.
 
     Args:
-        classifier: whose backbone and channel statistics are used; left as they are.
-        batch_size: images in a forward.
-        cached: whether results are kept in the folder of caches and taken from there.
-        progress: called as ``progress(done, total)``, total being that of one call.
+        classifier: model whose backbone and channel statistics are used; not changed.
+        batch_size: images in a forward pass.
+        cached: True to read results from the cache folder and store them there.
+        progress: called as ``progress(done, total)``, where the total is that of one call.
     """
 
     def __init__(
@@ -55,34 +55,34 @@ class FeatureExtractor:
         self._batch_size = batch_size
         self._cached = cached
         self._progress = progress
-        # The size of a batch changes the last digits, and an exact run must not depend on whether
-        # the features were there.
+        # The batch size changes the last digits, and an exact run must not depend on whether its
+        # features were cached.
         self._model = _digest_of_model(classifier) + str(batch_size).encode() if cached else b""
 
     def plain(self, source: ImageSource, indices: Tensor) -> Tensor:
-        """Features of images without augmentation, (n, D), on the device of the source."""
-        return self._kept(source, indices, lambda images, _start, _view: images, ["plain"])[0]
+        """Return features (n, D) of images without augmentation, on the device of the source."""
+        return self._lookup(source, indices, lambda images, _start, _view: images, ["plain"])[0]
 
     def views(
         self, source: ImageSource, indices: Tensor, augmenter: Augmenter, count: int, seed: int
     ) -> Tensor:
-        """Features of augmented views, (count, n, D), on the device of the source.
+        """Return features (count, n, D) of augmented views, on the device of the source.
 
-        View v of the image in row i depends on the seed, v and i alone.
+        View v of the image in row i depends only on the seed, v and i.
 
         Args:
-            source: where the images are.
-            indices: (n,) int64 indices of the source.
-            augmenter: changes the images.
-            count: views of each image.
-            seed: of the draws.
+            source: source of the images.
+            indices: (n,) int64 indices into the source.
+            augmenter: augmentation of the views.
+            count: number of views per image.
+            seed: seed of the augmentation.
         """
         if not (count and len(indices)):
             return torch.empty(
                 count, len(indices), self._classifier.backbone.feature_dim, device=source.device
             )
         height, width = source.pixels(indices[:1]).shape[-2:]
-        draws: dict[int, AugmentationParams] = {}  # of the view that is computed, for all images
+        draws: dict[int, AugmentationParams] = {}  # of the current view, for all images
 
         def change(images: Tensor, start: int, view: int) -> Tensor:
             if view not in draws:
@@ -96,38 +96,38 @@ class FeatureExtractor:
 
         of = f"{_code(augmenter)} {augmenter.flip} {augmenter.config!r} {seed}"
         return torch.stack(
-            self._kept(source, indices, change, [f"{of} {view}" for view in range(count)])
+            self._lookup(source, indices, change, [f"{of} {view}" for view in range(count)])
         )
 
-    def _kept(
+    def _lookup(
         self,
         source: ImageSource,
         indices: Tensor,
         change: Change,
         names: Sequence[str],
     ) -> list[Tensor]:
-        """Features from the cache or computed, for the views of these names."""
+        """Return the features of each named view, read from the cache or computed."""
         pixels = _digest_of_pixels(source, indices) if self._cached else b""
         shape = (len(indices), self._classifier.backbone.feature_dim)
-        found = []
+        features = []
         for view, name in enumerate(names):
-            path = _place(pixels + self._model + name.encode()) if self._cached else None
-            if path is not None and (kept := _read(path, shape)) is not None:
-                found.append(torch.from_numpy(kept).to(source.device))
+            path = _cache_path(pixels + self._model + name.encode()) if self._cached else None
+            if path is not None and (stored := _read(path, shape)) is not None:
+                features.append(torch.from_numpy(stored).to(source.device))
                 continue
-            computed = self._computed(source, indices, change, view)
+            computed = self._compute(source, indices, change, view)
             if path is not None:
                 _write(path, computed.cpu().numpy())
-            found.append(computed)
-        return found
+            features.append(computed)
+        return features
 
     @torch.no_grad()
-    def _computed(self, source: ImageSource, indices: Tensor, change: Change, view: int) -> Tensor:
+    def _compute(self, source: ImageSource, indices: Tensor, change: Change, view: int) -> Tensor:
         classifier = self._classifier
         training = classifier.training
         classifier.eval()
         keep_freed_memory(source.device)
-        found = torch.empty(len(indices), classifier.backbone.feature_dim, device=source.device)
+        features = torch.empty(len(indices), classifier.backbone.feature_dim, device=source.device)
         try:
             for start in range(0, len(indices), self._batch_size):
                 if self._progress is not None:
@@ -136,16 +136,16 @@ class FeatureExtractor:
                     source.gather(indices[start : start + self._batch_size]), start, view
                 )
                 normalized = (images - classifier.mean) / classifier.std
-                found[start : start + len(images)] = classifier.backbone(normalized).float()
+                features[start : start + len(images)] = classifier.backbone(normalized).float()
         finally:
             classifier.train(training)
         if self._progress is not None:
             self._progress(len(indices), len(indices))
-        return found
+        return features
 
 
 def _digest_of_model(classifier: Classifier) -> bytes:
-    """Hash of all that a feature depends on beside the image: weights, code, versions, threads."""
+    """Hash all that features depend on besides the image: weights, code, versions, threads."""
     timm = getattr(sys.modules.get("timm"), "__version__", "")
     versions = f"{FORMAT} {torch.__version__} {timm} {torch.get_num_threads()}"
     device = classifier.mean.device.type
@@ -158,13 +158,13 @@ def _digest_of_model(classifier: Classifier) -> bytes:
 
 
 def _code(module: nn.Module) -> str:
-    """Describe the computation of a module: its layers, and the text of its code.
+    """Describe the computation of a module by its layers and its source code.
 
-    Equal weights don't make equal features: `tf_` models of timm pad otherwise than their twins,
-    and the author of a plugin changes its computation under the same names.
+    Equal weights don't imply equal features: `tf_` models of timm use other padding than their
+    counterparts, and plugins change their computation without renaming anything.
     """
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
-    with contextlib.suppress(OSError, TypeError):  # typed in at a prompt
+    with contextlib.suppress(OSError, TypeError):  # defined at a prompt
         text += inspect.getsource(sys.modules[type(module).__module__])
     return f"{type(module).__module__}.{type(module).__qualname__} {text}"
 
@@ -178,8 +178,8 @@ def _digest_of_pixels(source: ImageSource, indices: Tensor) -> bytes:
     return digest.digest()
 
 
-def _place(name: bytes) -> Path | None:
-    """Where the features of this name are kept; None where there is no folder for them."""
+def _cache_path(name: bytes) -> Path | None:
+    """Return the path of the features of this name; None if there is no cache folder."""
     try:
         return cache_folder("features") / f"{hashlib.sha256(name).hexdigest()[:32]}.npy"
     except OSError:
@@ -187,24 +187,24 @@ def _place(name: bytes) -> Path | None:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-    """The features in a file; None where there is none, or where it is damaged."""
+    """Read the features in a file; return None if it is missing or corrupt."""
     try:
         content = path.read_bytes()
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             return None
-        found = np.load(io.BytesIO(content[:-32]), allow_pickle=False)
+        features = np.load(io.BytesIO(content[:-32]), allow_pickle=False)
     except (OSError, ValueError):
         return None
-    if found.shape != shape or found.dtype != np.float32:
+    if features.shape != shape or features.dtype != np.float32:
         return None
-    with contextlib.suppress(OSError):  # the time of its last use
+    with contextlib.suppress(OSError):  # update the time of its last use
         os.utime(path)
-    return np.array(found)
+    return np.array(features)
 
 
 def _write(path: Path, features: NDArray[np.float32]) -> None:
     buffer = io.BytesIO()
     np.save(buffer, features)
     content = buffer.getvalue()
-    with contextlib.suppress(OSError):  # without them the next start computes them again
+    with contextlib.suppress(OSError):  # if they are not stored, the next start computes them again
         write_atomically(path, lambda file: file.write(content + hashlib.sha256(content).digest()))

@@ -36,12 +36,12 @@ class Suspect:
 
     @property
     def label(self) -> str:
-        """The name to report."""
+        """Name for messages."""
         return f"{self.kind} {self.name!r}"
 
     @property
     def advice(self) -> str:
-        """How its author learns more; a class of a notebook has no name outside."""
+        """Advice for its author; a class of a notebook can't be checked by name."""
         if self.entry.distribution != registry.NOTEBOOK:
             return f"see `ssl-toolkit check {self.name}`"
         return f"see ssl_toolkit.testing.check_plugin({self.plugin.__name__})"
@@ -49,14 +49,14 @@ class Suspect:
 
 @contextmanager
 def plugin_faults(settings: Settings, raised: type[ToolkitError]) -> Iterator[None]:
-    """Inside the block, an error in a plugin's code is reported as that plugin's.
+    """Report an error raised by the code of a plugin, inside the block, as that plugin's.
 
-    Errors that have a line of their own (those of this toolkit, of files, of a full GPU) and those
-    of no plugin are left alone.
+    Errors that are already reported in one line (those of this toolkit, of files, and CUDA out of
+    memory) and errors outside of plugins pass unchanged.
 
     Args:
-        settings: which plugins take part.
-        raised: what is raised in place of the error, which becomes its cause.
+        settings: settings that name the plugins.
+        raised: class of the error that is raised instead, with the original as its cause.
 
     Raises:
         ToolkitError: `raised`, in one line.
@@ -72,32 +72,32 @@ def plugin_faults(settings: Settings, raised: type[ToolkitError]) -> Iterator[No
 
 
 def construct(kind: str, name: str, plugin: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Make a plugin; what goes wrong inside its ``__init__`` is left to `plugin_faults`.
+    """Construct a plugin; `plugin_faults` reports errors inside its ``__init__``.
 
     Args:
-        kind: singular.
-        name: registered.
-        plugin: its class.
-        args: for ``__init__``.
-        kwargs: for ``__init__``.
+        kind: kind of the plugin, in the singular.
+        name: registered name.
+        plugin: class of the plugin.
+        args: positional arguments of ``__init__``.
+        kwargs: keyword arguments of ``__init__``.
 
     Raises:
-        PluginError: ``__init__`` does not take the arguments, or does not call its parent's.
+        PluginError: ``__init__`` does not accept the arguments, or does not call its parent's.
     """
     where = f"__init__ of {kind} {name!r}{_definition(plugin, '__init__')}"
     try:
         inspect.signature(plugin).bind(*args, **kwargs)
     except TypeError as error:
         interface = f"ssl_toolkit.{kind.capitalize()}"
-        raise PluginError(f"{where} does not take what {interface} takes: {error}") from error
-    made = plugin(*args, **kwargs)
-    if isinstance(made, nn.Module) and "_modules" not in vars(made):
+        raise PluginError(f"{where} does not take the arguments of {interface}: {error}") from error
+    instance = plugin(*args, **kwargs)
+    if isinstance(instance, nn.Module) and "_modules" not in vars(instance):
         raise PluginError(f"{where} does not call super().__init__")
-    return made
+    return instance
 
 
 def own_frames(error: BaseException, package: str) -> Frames:
-    """The frames of an error in the files of a package, the innermost one last."""
+    """Return the frames of an error in the files of a package, the innermost one last."""
     return [(f, n) for f, n in traceback.walk_tb(error.__traceback__) if _package(f) == package]
 
 
@@ -110,7 +110,7 @@ def short(path: str | None) -> str:
 
 
 def _message(error: Exception, suspects: list[Suspect]) -> str:
-    """The error in one line, empty when no plugin has a part in it."""
+    """Describe the error in one line; empty if no plugin is involved."""
     if isinstance(error, WrongOutputError):
         (algorithm,) = (suspect for suspect in suspects if suspect.kind == "algorithm")
         place = _definition(algorithm.plugin, "step")
@@ -131,7 +131,7 @@ def _message(error: Exception, suspects: list[Suspect]) -> str:
 
 
 def _hint(text: str, frame: FrameType) -> str:
-    """Which views there are, where a step looked for others in vain."""
+    """List the available views if a step used others."""
     algorithm = _first_argument(frame)
     missing = "for dimension 0 with size" in text or "values to unpack" in text
     if not (missing and isinstance(algorithm, Algorithm) and frame.f_code.co_name != "views"):
@@ -141,22 +141,22 @@ def _hint(text: str, frame: FrameType) -> str:
 
 
 def _suspects(settings: Settings) -> list[Suspect]:
-    """The plugins of a run, as far as they are registered (timm's backbones are not)."""
+    """Return the registered plugins of a run (backbones of timm are not registered)."""
     names: list[tuple[str, str | None]] = [("algorithm", settings.algo)]
     names += [("augmenter", settings.augment.weak), ("augmenter", settings.augment.strong)]
     names += [("backbone", settings.backbone), ("dataset", settings.dataset)]
-    found = []
+    suspects = []
     for kind, name in names:
         if name is not None and registry.has(f"{kind}s", name):
             entry = registry.find(f"{kind}s", name)
             plugin, reason = registry.attempt(entry)
             if not reason:
-                found.append(Suspect(kind, name, entry, plugin))
-    return found
+                suspects.append(Suspect(kind, name, entry, plugin))
+    return suspects
 
 
 def _definition(plugin: Any, method: str) -> str:
-    """Where a method is written, in brackets; empty when that is unknown."""
+    """Return file and line of a method in parentheses; empty if they are unknown."""
     code = getattr(inspect.unwrap(getattr(plugin, method)), "__code__", None)
     return f" ({short(code.co_filename)}:{code.co_firstlineno})" if code else ""
 
@@ -179,5 +179,5 @@ def _first_argument(frame: FrameType) -> object:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # its text is made by code of the plugin
+    except Exception:  # __str__ is code of the plugin
         return ""

@@ -16,19 +16,19 @@ from ssl_toolkit.interfaces import Batch, Loss, StepOutput
 
 
 class WrongOutputError(Exception):
-    """A step did what it must not; the message continues "step of algorithm 'x'"."""
+    """Invalid output of a step; the message continues "step of algorithm 'x'"."""
 
 
 def check_output(output: Any, batch: Batch, num_classes: int) -> None:
-    """Refuse what the engine can't train on or would log wrongly.
+    """Reject output that the engine can't train on or would log incorrectly.
 
     Args:
-        output: what `Algorithm.step` returned.
-        batch: that it was given.
-        num_classes: C.
+        output: result of `Algorithm.step`.
+        batch: batch that was passed to it.
+        num_classes: number of classes C.
 
     Raises:
-        WrongOutputError: in one line.
+        WrongOutputError: one line that describes the first error.
     """
     if not isinstance(output, StepOutput):
         what = "nothing (a missing `return`?)" if output is None else _kind(output)
@@ -50,21 +50,21 @@ def check_output(output: Any, batch: Batch, num_classes: int) -> None:
     for name, metric in output.metrics.items():
         if is_engine_metric(name, output):
             raise WrongOutputError(
-                f"returned metric {name!r}, a name that the engine uses itself; choose another"
+                f"returned metric {name!r}, a name reserved by the engine; choose another"
             )
         _check_scalar(f"metric {name!r}", metric)
-    _check_guess(output, len(batch.unlabeled_indices), num_classes)
+    _check_pseudo_labels(output, len(batch.unlabeled_indices), num_classes)
 
 
 def check_gradients(total: Tensor, untouched: Iterable[nn.Parameter]) -> None:
-    """Refuse an objective that trains nothing, and gradients from before the backward pass.
+    """Reject an objective without gradient, and gradients from before the backward pass.
 
     Args:
-        total: the objective of a batch.
-        untouched: parameters that have no gradient yet.
+        total: 0-dim objective of a batch.
+        untouched: parameters that must have no gradient yet.
 
     Raises:
-        WrongOutputError: in one line.
+        WrongOutputError: one line that describes the first error.
     """
     if not total.requires_grad:
         raise WrongOutputError("returned losses without a gradient (all detached?)")
@@ -112,7 +112,7 @@ def _check_scalar(what: str, value: Any) -> None:
         )
 
 
-def _check_guess(output: StepOutput, count: int, num_classes: int) -> None:
+def _check_pseudo_labels(output: StepOutput, count: int, num_classes: int) -> None:
     for name, pairs in output.pairs.items():
         _check_shape(f"pairs {name!r}", pairs, (count, count), torch.bool)
     if output.pseudo_labels is None:

@@ -1,4 +1,4 @@
-"""Use of a pre-trained backbone before the first step: features, the probe, the first head."""
+"""Use of a pre-trained backbone before the first step: features, probe and initial head."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Transfer:
         fits = first and self.fits
         if not (self.cached or fits):
             return None
-        if images.streamed is not None:  # streamed: the labeled ones alone can be looked at
+        if images.streamed is not None:  # only labeled images are in memory
             images = replace(images, streamed=None, unlabeled=images.labeled[:0])
         images = self._sample(images)
         extractor = None
@@ -248,16 +248,16 @@ def transfer_for(
         seed: seed of the run.
         progress: called while features are computed.
     """
-    whole = Transfer(probe, head, True, True, views, count, batch_size, seed, None, progress)
+    transfer = Transfer(probe, head, True, True, views, count, batch_size, seed, None, progress)
     if isinstance(algorithm, FeatureAlgorithm):
         count = algorithm.augmented_views
         views = Views(labeled_weak=min(count, 1), unlabeled_weak=min(count, 1))
         most = algorithm.most_unlabeled
-        return replace(whole, head="random", views=views, count=count, most=most)
+        return replace(transfer, head="random", views=views, count=count, most=most)
     if features:
-        return replace(whole, count=1)
+        return replace(transfer, count=1)
     frozen = freeze == "backbone"
     if frozen and count > 0 and not getattr(algorithm, "mixes_images", False):
-        return whole
-    transfer = replace(whole, frozen=frozen, cached=False, most=PROBE_IMAGES)
+        return transfer
+    transfer = replace(transfer, frozen=frozen, cached=False, most=PROBE_IMAGES)
     return transfer if transfer.fits else None

@@ -142,7 +142,7 @@ WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
         lambda self, b, c: StepOutput(
             {"supervised": Loss(labels(b, c))}, metrics={"coverage": torch.ones(())}
         ),
-        "returned metric 'coverage', a name that the engine uses itself; choose another",
+        "returned metric 'coverage', a name reserved by the engine; choose another",
     ),
     "a metric of the engine's pairs": (
         lambda self, b, c: StepOutput(
@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[Callable[[Any, Batch, Context], Any], str]] = {
             pairs={"near": torch.ones(8, 8, dtype=torch.bool)},
             metrics={"pair_near_false": torch.ones(())},
         ),
-        "returned metric 'pair_near_false', a name that the engine uses itself",
+        "returned metric 'pair_near_false', a name reserved by the engine",
     ),
     "pseudo labels of two views": (
         lambda self, b, c: StepOutput(
@@ -359,8 +359,8 @@ BEFORE: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "one argument": (
         {"__init__": with_one_argument},
         PluginError,
-        r"__init__ of algorithm 'mistaken' \(.*\) does not take what ssl_toolkit\.Algorithm takes: "
-        "too many positional arguments$",
+        r"__init__ of algorithm 'mistaken' \(.*\) does not take the arguments of "
+        r"ssl_toolkit\.Algorithm: too many positional arguments$",
     ),
 }
 

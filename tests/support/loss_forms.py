@@ -37,7 +37,8 @@ def pair_loss(
 
 
 def pair_masks(targets: Tensor, *thresholds: float) -> dict[str, Tensor]:
-    return masks_of(*pair_weights(targets, *thresholds))
+    phi_c, phi_s = pair_weights(targets, *thresholds)
+    return masks_of(phi_c > 0, phi_s)
 
 
 def pair_statistics(targets: Tensor, *thresholds: float) -> Pair:

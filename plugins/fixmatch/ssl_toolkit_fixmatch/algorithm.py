@@ -23,15 +23,15 @@ from ssl_toolkit import (
 from ssl_toolkit.ops import align_distribution, at_least_float32, interleave_rows
 
 MEMORY = 128
-"""Batches over which predictions are averaged for `align_exponent`, as in ReMixMatch."""
+"""Number of batches over which predictions are averaged for `align_exponent`, as in ReMixMatch."""
 
 
 class FixMatch(Algorithm):
     """Train strong views on the hard labels of confident weak views of the same images.
 
-    Labeled, weak and strong images share one forward in train mode, so BatchNorm sees all of
+    Labeled, weak and strong images share one forward pass in train mode, so BatchNorm sees all of
     them; pseudo labels come from the live model, not the teacher. Without `weak_in_graph` the weak
-    images have a separate forward, in train mode and without gradient.
+    images have a separate forward pass, in train mode and without gradient.
     """
 
     auto_rank: ClassVar[int] = 60
@@ -41,8 +41,8 @@ class FixMatch(Algorithm):
         """Options of FixMatch."""
 
         reference: ClassVar[dict[str, Any]] = {"interleaved": True}
-        # docs/results.md: a calibrated head is seldom more confident of an unseen image, and
-        # seven unlabeled images for each labeled one take longer without bringing more.
+        # docs/results.md: a calibrated head seldom exceeds this confidence on an unseen image, and
+        # seven unlabeled images per labeled one take longer without a gain.
         for_pretrained: ClassVar[dict[str, Any]] = {
             "confidence_threshold": 0.8,
             "unlabeled_ratio": 1,
@@ -87,7 +87,7 @@ class FixMatch(Algorithm):
             self.register_buffer("mean_weight", torch.zeros(()))
 
     def views(self) -> Views:
-        """One weak labeled view, one weak and one strong unlabeled one."""
+        """Return one weak labeled view, one weak and one strong unlabeled view."""
         return Views(
             unlabeled_weak=1,
             unlabeled_strong=1,
@@ -95,12 +95,12 @@ class FixMatch(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """l_s + lambda_u · l_u, eqs. 3-4."""
+        """Return l_s + lambda_u · l_u, eqs. 3-4."""
         c = self.config
         labeled, weak, strong = map(at_least_float32, self._logits(batch, ctx))
         probs = weak.detach().softmax(dim=-1)
         if c.align_exponent:
-            probs = self._aligned(probs, ctx).log().softmax(dim=-1)
+            probs = self._align(probs, ctx).log().softmax(dim=-1)
 
         supervised = F.cross_entropy(labeled, batch.labels)  # eq. 3
         confidence, pseudo_labels = probs.max(dim=-1)
@@ -115,7 +115,7 @@ class FixMatch(Algorithm):
             pseudo_labels=PseudoLabels(probs, mask),
         )
 
-    def _aligned(self, probs: Tensor, ctx: Context) -> Tensor:
+    def _align(self, probs: Tensor, ctx: Context) -> Tensor:
         """Move predictions toward `Context.class_shares`."""
         mean = ctx.all_reduce_sum(probs.sum(dim=0)) / ctx.all_reduce_sum(
             probs.new_full((), len(probs))

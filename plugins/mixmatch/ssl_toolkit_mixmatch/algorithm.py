@@ -20,21 +20,21 @@ class MixMatch(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One weak labeled view and K weak unlabeled ones."""
+        """Return one weak labeled view and K weak unlabeled views."""
         return Views(
             unlabeled_weak=self.config.weak_views, unlabeled_ratio=self.config.unlabeled_ratio
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """L_X + r · lambda_U · L_U on MixMatch(X, U), eqs. 2-5."""
+        """Return L_X + r · lambda_U · L_U on MixMatch(X, U), eqs. 2-5."""
         return mixmatch_step(self.config, batch, batch.unlabeled_weak, ctx)
 
 
 class MixMatchEnhanced(Algorithm):
-    """MixMatch with augmentation anchoring: strong views join, with the pseudo labels of weak ones.
+    """MixMatch with augmentation anchoring: strong views use the pseudo labels of weak ones.
 
     The baseline of the SimPLE paper, as in its authors' code. That code can also add the Pair Loss
-    on mixed labels, with weight 0 in every published run; it is not offered here.
+    on mixed labels, with weight 0 in every published run; it is not implemented here.
     """
 
     class Config(MixingOptions):
@@ -53,7 +53,7 @@ class MixMatchEnhanced(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One weak labeled view, K weak and K_strong strong unlabeled ones."""
+        """Return one weak labeled view, K weak and K_strong strong unlabeled views."""
         return Views(
             unlabeled_weak=self.config.weak_views,
             unlabeled_strong=self.config.strong_views,
@@ -61,7 +61,7 @@ class MixMatchEnhanced(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """The step of MixMatch with U^ = weak and strong views, all with one pseudo label."""
+        """Run the step of MixMatch with U^ = weak and strong views, all with one pseudo label."""
         views = batch.unlabeled_strong
         if self.config.train_on == "both":
             views = torch.cat([batch.unlabeled_weak, views])

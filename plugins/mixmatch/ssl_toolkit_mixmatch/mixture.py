@@ -79,13 +79,13 @@ class MixingOptions(Options):
 
 
 def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -> StepOutput:
-    """MixMatch's algorithm 1 and eqs. 2-5 for one batch.
+    """Run MixMatch's algorithm 1 and eqs. 2-5 on one batch.
 
     Args:
         c: options of either algorithm.
-        batch: of the step.
-        views: (V, U, 3, H, W), what is trained on beside the labeled images.
-        ctx: of the step.
+        batch: batch of the step.
+        views: (V, U, 3, H, W) unlabeled views to train on.
+        ctx: context of the step.
     """
     # Eqs. 6-7: q_b from the K weak views; every trained view of u_b gets the same one.
     weak = ctx.view_logits(batch.unlabeled_weak, c.pseudo_labels_from)
@@ -100,7 +100,7 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
     permutation = torch.randperm(len(images), generator=ctx.generator)
     lam, partners = (t.to(images.device, non_blocking=True) for t in (draws, permutation))
     mixed = mixup(images, targets, lam, partners)  # eqs. 8-11
-    images, targets = (_own_rows(rows, batch, len(views), ctx) for rows in mixed)
+    images, targets = (_local_rows(rows, batch, len(views), ctx) for rows in mixed)
 
     count = len(batch.labels)
     logits = interleaved_forward(ctx.model, images, count) if c.interleaved else ctx.model(images)
@@ -121,11 +121,11 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
 
 
 def _all_rows(labeled: Tensor, views: Tensor, ctx: Context) -> Tensor:
-    """(B, ...) and (V, U, ...) of all processes as (B + V · U, ...) rows."""
+    """Return (B, ...) and (V, U, ...) of all processes as rows (B + V · U, ...)."""
     return torch.cat([ctx.all_gather(labeled), ctx.all_gather(views, dim=1).flatten(0, 1)])
 
 
-def _own_rows(rows: Tensor, batch: Batch, views: int, ctx: Context) -> Tensor:
+def _local_rows(rows: Tensor, batch: Batch, views: int, ctx: Context) -> Tensor:
     """Return this process's shard of `_all_rows`, in the same order."""
     count = len(batch.labels) + views * len(batch.unlabeled_indices)
     if len(rows) == count:

@@ -40,8 +40,8 @@ class SimPLE(Algorithm):
     """Consistency of each image with its own pseudo label and with those of similar images.
 
     Pseudo labels come from the teacher's predictions on weak views, the gradient from strong views.
-    Labeled and unlabeled images go through one joint forward; the authors' code interleaves
-    them into batches of B and runs those one after another (option ``interleaved``).
+    Labeled and unlabeled images share one forward pass; the authors' code interleaves them into
+    batches of B with a forward pass each (option ``interleaved``).
     """
 
     auto_rank: ClassVar[int] = 50
@@ -129,7 +129,7 @@ class SimPLE(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One weak labeled view, K weak and K_strong strong unlabeled ones."""
+        """Return one weak labeled view, K weak and K_strong strong unlabeled views."""
         return Views(
             unlabeled_weak=self.config.weak_views,
             unlabeled_strong=self.config.strong_views,
@@ -137,7 +137,7 @@ class SimPLE(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """L_X + r · (lambda_U · L_U + lambda_P · L_P), the paper's algorithm 1."""
+        """Return L_X + r · (lambda_U · L_U + lambda_P · L_P), the paper's algorithm 1."""
         c = self.config
         # q_b: mean over the K weak views, sharpened; every strong view of u_b gets the same one.
         weak = ctx.view_logits(batch.unlabeled_weak, c.pseudo_labels_from)
@@ -155,15 +155,16 @@ class SimPLE(Algorithm):
         if c.gather_pairs:
             pairs = ctx.all_gather(unlabeled), ctx.all_gather(targets)
         phi_c, phi_s = pair_weights(pairs[1], c.confidence_threshold, c.similarity_threshold)
-        masks = pair_masks(phi_c, phi_s)
-        mask = self._local(phi_c > 0, ctx)
-        anchor = phi_c if c.confidence_weighted else (phi_c > 0).to(phi_c)
+        confident = phi_c > 0
+        masks = pair_masks(confident, phi_s)
+        mask = self._local(confident, ctx)
+        anchor = phi_c if c.confidence_weighted else confident.to(phi_c)
 
         supervised = F.cross_entropy(labeled.float(), batch.labels)
         unsupervised = self._unsupervised(unlabeled, targets, mask)
         pair = pair_loss(*pairs, anchor, phi_s, c.pair_distance)
         ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction, c.rampup_steps)
-        count = len(probs)  # the first of the strong views
+        count = len(probs)  # rows of the first strong view
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
@@ -176,20 +177,20 @@ class SimPLE(Algorithm):
         )
 
     def _local(self, rows: Tensor, ctx: Context) -> Tensor:
-        """Return the part of this process, in each dimension, of what was computed for all."""
+        """Return the shard of this process, in each dimension, of rows computed for all."""
         for dim in range(rows.ndim if self.config.gather_pairs else 0):
             rows = ctx.local_shard(rows, dim)
         return rows
 
     def _unsupervised(self, logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """L_U: mean over all rows, those at or below the threshold counting 0."""
+        """Return L_U: the mean over all rows, where those at or below the threshold count 0."""
         if self.config.unsupervised_loss == "l2":
             return l2_consistency(logits, targets, mask)
         return (soft_cross_entropy(logits, targets) * mask).mean()
 
     def _pair_weight(self, classes: int) -> float:
-        # An image's own pseudo label weighs lambda_U / C; its pairs 2 lambda_P times the share of
-        # the images that are in its class. So they are equal where one class has everything.
+        # The pseudo label of an image weighs lambda_U / C; its pairs 2 lambda_P times the share of
+        # the images in its class. So both are equal if all images are in one class.
         if self.config.pair_weight is None:
             return self.config.unsupervised_weight / (2 * classes)
         return self.config.pair_weight

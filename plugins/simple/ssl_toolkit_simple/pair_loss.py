@@ -13,7 +13,7 @@ from ssl_toolkit.ops import at_least_float32
 Distance = Literal["bhattacharyya", "l2", "entropy"]
 
 _L2_ELEMENTS = 2**24
-"""Differences held at once by the l2 distance: 64 MiB in float32."""
+"""Number of differences held in memory by the l2 distance: 64 MiB in float32."""
 
 
 def pair_weights(
@@ -58,8 +58,8 @@ def pair_loss(
     Args:
         logits: (N, C), of the strongly augmented views; p = softmax(logits) carries the gradient.
         targets: (N, C) pseudo labels q, constants.
-        phi_c: (N,) from `pair_weights`; ones in place of the confidences that pass give the loss
-            of the authors' code.
+        phi_c: (N,) from `pair_weights`; ones in place of its nonzero values give the loss of the
+            authors' code.
         phi_s: (N, N) from `pair_weights`: symmetric, 0 on the diagonal.
         distance: ``bhattacharyya``, 1 - sum_c sqrt(q_c p_c); ``l2``, the Euclidean norm (not
             squared; gradient 0 where it is 0); ``entropy``, -sum_c q_c log p_c.
@@ -108,28 +108,28 @@ def pair_loss(
     return total / max(count * (count - 1) / 2, 1)
 
 
-def pair_masks(phi_c: Tensor, phi_s: Tensor) -> dict[str, Tensor]:
+def pair_masks(confident: Tensor, phi_s: Tensor) -> dict[str, Tensor]:
     """Mark the ordered pairs i != j that pass the thresholds of `pair_weights`.
 
     Args:
-        phi_c: (N,).
-        phi_s: (N, N).
+        confident: (N,) bool, True where phi_c is above 0.
+        phi_s: (N, N) from `pair_weights`.
 
     Returns:
         Three (N, N) bool tensors, False on the diagonal: ``confidence`` (image i is confident),
         ``similarity`` (the two are similar), ``both``.
     """
-    different = ~torch.eye(len(phi_c), dtype=torch.bool, device=phi_c.device)
-    confident = (phi_c > 0)[:, None] & different
+    different = ~torch.eye(len(confident), dtype=torch.bool, device=confident.device)
+    anchors = confident[:, None] & different
     similar = phi_s > 0
-    return {"confidence": confident, "similarity": similar, "both": confident & similar}
+    return {"confidence": anchors, "similarity": similar, "both": anchors & similar}
 
 
 def pair_statistics(masks: dict[str, Tensor]) -> dict[str, Tensor]:
     """Compute the share of the N (N - 1) ordered pairs in each mask; 0 for N < 2.
 
     Args:
-        masks: from `pair_masks`.
+        masks: masks of `pair_masks`.
 
     Returns:
         0-dim tensors in [0, 1] under the same names.

@@ -1,4 +1,4 @@
-"""Cross-entropy on weakly augmented images, with the given labels or with all of them."""
+"""Cross-entropy on the labeled images, or on all images with their true labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Vi
 
 
 class Supervised(Algorithm):
-    """Learn from the labeled images alone: what semi-supervised training has to beat."""
+    """Train on the labeled images alone: the baseline of semi-supervised training."""
 
     is_baseline: ClassVar[bool] = True
     auto_rank: ClassVar[int] = 70
@@ -29,22 +29,22 @@ class Supervised(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One labeled view, nothing unlabeled."""
+        """Return one labeled view and no unlabeled views."""
         strong = int(self.config.strong)
         return Views(labeled_weak=1 - strong, labeled_strong=strong)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Mean cross-entropy of the B labeled images."""
+        """Return the mean cross-entropy of the B labeled images."""
         views = batch.labeled_strong if self.config.strong else batch.labeled_weak
         logits = ctx.model(views[0]).float()
         return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
 
 
 class FullySupervised(Algorithm):
-    """Learn from all images with their true labels: a bound, not a competitor.
+    """Train on all images with their true labels: an upper bound, not a competitor.
 
-    The declared oracle: it alone is given the hidden labels of the unlabeled images, which is
-    why its row in a comparison says what labeling everything would have brought.
+    The only algorithm that receives the hidden labels of the unlabeled images. Its row in a
+    comparison estimates the accuracy after labeling all images.
     """
 
     uses_hidden_labels: ClassVar[bool] = True
@@ -59,17 +59,17 @@ class FullySupervised(Algorithm):
     config: Config
 
     def views(self) -> Views:
-        """One weak view of each image, labeled or not."""
+        """Return one weak view of each image, labeled or not."""
         return Views(unlabeled_weak=1, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Cross-entropy: an estimate of its mean over all images, labeled or in the pool.
+        """Return an estimate of the mean cross-entropy over all images, labeled or in the pool.
 
-        The labeled and the unlabeled half of the batch count by the size of the set that each was
-        drawn from: a few labeled images must not outweigh the pool.
+        The labeled and the unlabeled images of the batch are weighted by the size of the set from
+        which they were drawn: a few labeled images must not outweigh the pool.
 
         Raises:
-            ValueError: the batch holds no hidden labels.
+            ValueError: the batch has no hidden labels.
         """
         if batch.unlabeled_labels is None:
             raise ValueError("fully supervised training needs batch.unlabeled_labels")
