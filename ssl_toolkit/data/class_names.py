@@ -58,17 +58,11 @@ def name_fault(text: str) -> str:
     """Return why a text can't be a name, as the end of a sentence; empty if it can."""
     if "\0" in text:
         return "holds a NUL character, which no name may"
-    if not text.isascii() and not _is_text(text):
-        return "is no Unicode text (it holds half a character)"
-    return ""
-
-
-def _is_text(text: str) -> bool:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        return "is no Unicode text (it holds half a character)"
+    return ""
 
 
 def look_alike(classes: Sequence[str]) -> list[str]:

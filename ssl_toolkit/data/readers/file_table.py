@@ -20,20 +20,10 @@ from ssl_toolkit.text import display_path, display_text, summarize
 MAX_MESSAGES = 20
 
 # In lower case.
-_LEFT_BY_TOOLS = frozenset(
-    (
-        "$recycle.bin",
-        "@eadir",
-        "__macosx",
-        "__pycache__",
-        "desktop.ini",
-        "ehthumbs.db",
-        "icon\r",
-        "lost+found",
-        "system volume information",
-        "thumbs.db",
-    )
-)
+_LEFT_BY_TOOLS = {
+    "$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "ehthumbs.db", "icon\r",
+    "lost+found", "system volume information", "thumbs.db",
+}  # fmt: skip
 
 
 @dataclass

@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from ssl_toolkit.data.class_names import class_of, unguarded
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
@@ -76,40 +76,43 @@ def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterat
         DataError: The file is missing, not UTF-8, or has no such column.
     """
     suffix = path.suffix.lower()
-    try:
-        if kind := named_kind(head_of(path)):
-            raise DataError(f"can't read {bad.where}: {kind}")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = bounded_lines(file, bad.where)
-            if suffix == ".txt":
-                yield from _listed(lines, bad)
-            elif suffix in (".jsonl", ".ndjson"):
-                yield from _objects(lines, bad, column)
-            else:
-                yield from _table(lines, suffix, bad, column, notes)
-    except OSError as error:
-        raise DataError(f"can't read {bad.where}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{bad.where} is not UTF-8 text (byte {error.start} of a block); save it as UTF-8"
-        ) from None
+    lines = text_lines(path, bad.where)
+    if suffix == ".txt":
+        yield from _listed(lines, bad)
+    elif suffix in (".jsonl", ".ndjson"):
+        yield from _objects(lines, bad, column)
+    else:
+        yield from _table(lines, suffix, bad, column, notes)
 
 
-def bounded_lines(file: TextIO, where: str) -> Iterator[str]:
-    """Yield the lines of a file.
+def text_lines(path: Path, where: str, newline: str = "") -> Iterator[str]:
+    """Yield the lines of a UTF-8 file.
+
+    Args:
+        path: Path to the file.
+        where: The file, for messages.
+        newline: As for `open`.
 
     Raises:
-        DataError: One is longer than `LINE_LENGTH`.
+        DataError: The file is missing, not UTF-8, or has a line longer than `LINE_LENGTH`.
     """
-    number = 0
-    while line := file.readline(LINE_LENGTH):
-        number += 1
-        if len(line) == LINE_LENGTH:
-            raise DataError(
-                f"{where}, line {number}: has more than {LINE_LENGTH:,} characters; a line names "
-                "one image"
-            )
-        yield line
+    try:
+        if kind := named_kind(head_of(path)):
+            raise DataError(f"can't read {where}: {kind}")
+        with path.open(encoding="utf-8-sig", newline=newline) as file:
+            for number, line in enumerate(iter(partial(file.readline, LINE_LENGTH), ""), 1):
+                if len(line) == LINE_LENGTH:
+                    raise DataError(
+                        f"{where}, line {number}: has more than {LINE_LENGTH:,} characters; a "
+                        "line names one image"
+                    )
+                yield line
+    except OSError as error:
+        raise DataError(f"can't read {where}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} is not UTF-8 text (byte {error.start} of a block); save it as UTF-8"
+        ) from None
 
 
 _SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))
@@ -152,8 +155,7 @@ def _table(
         if column not in names:
             raise DataError(
                 f"{bad.where} has no column {column!r}: its first line is {summarize(header)!r}; "
-                "it "
-                f"names the columns, {column} and, where there are any, label and split"
+                f"it names the columns: {column}, and optionally label and split"
             )
         if others := [name for name in names if name not in columns]:
             notes.append(f"columns of {bad.where} that are not used: {summarize(others)}")

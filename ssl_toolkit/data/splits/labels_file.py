@@ -11,9 +11,8 @@ import numpy as np
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.packed_strings import index_of
 from ssl_toolkit.data.readers.file_table import inside
-from ssl_toolkit.data.readers.rows import Record, RowErrors, bounded_lines, records
+from ssl_toolkit.data.readers.rows import Record, RowErrors, records, text_lines
 from ssl_toolkit.data.splits.draw import Rows
-from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.text import display_path
@@ -98,17 +97,12 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
 def _lines(path: Path, bad: RowErrors) -> list[Record]:
     if path.suffix.lower() in _TABLES:
         return list(records(path, bad, "path", []))
-    try:
-        # Names may hold what splitlines() breaks at.
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            lines = [
-                line.removesuffix("\n") for line in bounded_lines(file, f"--labels {bad.where}")
-            ]
-    except OSError as error:
-        raise DataError(f"can't read --labels {bad.where}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"--labels {bad.where} is not UTF-8 text; save it as UTF-8") from None
-    return [(number, line, "", "") for number, line in enumerate(lines, 1) if line.strip()]
+    lines = text_lines(path, f"--labels {bad.where}", "\n")  # names may hold other line breaks
+    return [
+        (number, line.removesuffix("\n"), "", "")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
 
 
 def _key(text: str, base: Path | None) -> str:
