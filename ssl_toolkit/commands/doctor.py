@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ssl_toolkit.commands.options import toolkit_command
-from ssl_toolkit.commands.screen import echo
+from ssl_toolkit.commands.screen import echo_wrapped
 from ssl_toolkit.errors import one_line
 
 EXTRAS = {
@@ -26,7 +26,7 @@ EXTRAS = {
 def command() -> None:
     """Show versions, devices, caches, optional extras and broken plugins."""
     for topic, text in _findings():
-        echo(f"{topic + ':':15}{text}")
+        echo_wrapped(f"{topic + ':':15}{text}", 15)
 
 
 def _findings() -> Iterator[tuple[str, str]]:

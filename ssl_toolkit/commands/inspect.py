@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ssl_toolkit.commands.options import JSON, ROOT, toolkit_command
-from ssl_toolkit.commands.screen import echo, echo_json
+from ssl_toolkit.commands.options import JSON, ROOT, setting_option, toolkit_command
+from ssl_toolkit.commands.screen import echo_json, echo_wrapped
 
 if TYPE_CHECKING:
     from ssl_toolkit.reports.dataset import DatasetFacts
@@ -21,23 +21,21 @@ MOST = 20
 @toolkit_command
 @click.argument("data")
 @ROOT
-@click.option(
-    "--image-size", metavar="N", help="Side length to decode at, in pixels (default: 32)."
-)
-@click.option("--fit", metavar="crop|pad", help="How to make images square (default: crop).")
-@click.option("--workers", metavar="N", help="Number of threads that read images (default: 0).")
+@setting_option("image_size", default="32")
+@setting_option("fit")
+@setting_option("workers")
 @click.option(
     "--contact-sheet",
     metavar="FILE",
-    help="Path of a .png to write with some images of each class.",
+    help="Path to a .png file to write with some images of each class.",
 )
 @JSON
 def command(
     data: str,
     root: Path | None,
-    image_size: str | None,
-    fit: str | None,
-    workers: str | None,
+    image_size: int | None,
+    fit: str,
+    workers: int,
     contact_sheet: str | None,
     as_json: bool,
 ) -> None:
@@ -62,9 +60,10 @@ def command(
         echo_json(facts)
         return
     for line in _lines(facts):
-        echo(line)
+        indent = len(line) - len(line.lstrip())
+        echo_wrapped(line.lstrip(), indent + 2, first=indent)
     if contact_sheet is not None:
-        echo(f"contact sheet: {contact_sheet}")
+        echo_wrapped(f"contact sheet: {contact_sheet}", 2)
 
 
 def _lines(facts: DatasetFacts) -> Iterator[str]:

@@ -9,7 +9,7 @@ import click
 from ssl_toolkit import registry
 from ssl_toolkit.commands.options import JSON, toolkit_command
 from ssl_toolkit.commands.run import clash
-from ssl_toolkit.commands.screen import echo, echo_json
+from ssl_toolkit.commands.screen import echo, echo_json, echo_wrapped
 
 
 @toolkit_command
@@ -40,8 +40,8 @@ def command(group: str | None, verbose: bool, as_json: bool) -> None:
         for row in members:
             notes = [row["state"]] if row["state"] != "unloaded" else []
             notes += [row["reason"]] if row["reason"] else []
-            line = f"  {row['name']:{width}}  {row['distribution']} {row['version']}".rstrip()
-            echo("  ".join([line, *notes]))
+            line = f"{row['name']:{width}}  {row['distribution']} {row['version']}".rstrip()
+            echo_wrapped("  ".join([line, *notes]), width + 4, first=2)
 
 
 def describe(entry: registry.Entry, load: bool) -> dict[str, Any]:

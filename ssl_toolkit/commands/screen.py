@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from typing import Any
 
 import click
@@ -14,6 +16,27 @@ from ssl_toolkit.errors import visible, visible_lines
 def echo(text: object, *, err: bool = False) -> None:
     """Print one line, its controls escaped."""
     click.echo(visible(str(text)), err=err)
+
+
+def echo_wrapped(text: str, indent: int, *, first: int = 0) -> None:
+    """Print a paragraph, wrapped at the width of the terminal; unwrapped in a pipe or file.
+
+    Args:
+        text: The paragraph, without line breaks.
+        indent: Number of spaces before each line but the first.
+        first: Number of spaces before the first line.
+    """
+    # COLUMNS has precedence over the terminal; without both, lines stay whole for grep.
+    width = shutil.get_terminal_size((sys.maxsize, 24)).columns
+    wrapped = textwrap.wrap(
+        visible(text),
+        width,
+        initial_indent=" " * first,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    click.echo("\n".join(wrapped))
 
 
 def echo_json(value: Any) -> None:

@@ -9,7 +9,7 @@ import click
 
 from ssl_toolkit import registry
 from ssl_toolkit.commands.options import JSON, toolkit_command
-from ssl_toolkit.commands.screen import echo, echo_json
+from ssl_toolkit.commands.screen import echo, echo_json, echo_wrapped
 from ssl_toolkit.errors import PluginError
 
 
@@ -41,11 +41,12 @@ def command(name: str, as_json: bool) -> None:
     for one in shown:
         echo(f"{one['name']} ({one['group'].removesuffix('s')})")
         echo(f"  distribution: {one['distribution']} {one['version']}")
-        echo(f"  state: {one['state']}" + (f" ({one['reason']})" if one["reason"] else ""))
+        reason = f" ({one['reason']})" if one["reason"] else ""
+        echo_wrapped(f"state: {one['state']}{reason}", 4, first=2)
         if one.get("summary"):
-            echo(f"  {one['summary']}")
+            echo_wrapped(one["summary"], 2, first=2)
         for key, value in one.get("defaults", {}).items():
-            echo(f"  {key}: {value}")
+            echo_wrapped(f"{key}: {value}", 4, first=2)
         for option in one.get("options", []):
             facts = [option["type"], option["range"]]
             if "reference" in option:
@@ -53,9 +54,9 @@ def command(name: str, as_json: bool) -> None:
             if "for_pretrained" in option:
                 facts.append(f"pre-trained: {option['for_pretrained']}")
             message = ", ".join(filter(None, facts))
-            echo(f"  {option['name']} = {option['default']}  ({message})")
+            echo_wrapped(f"{option['name']} = {option['default']}  ({message})", 4, first=2)
             source = f" [{option['source']}]" if option["source"] else ""
-            echo(f"      {option['meaning']}{source}")
+            echo_wrapped(f"{option['meaning']}{source}", 6, first=6)
 
 
 def _details(plugin: type) -> dict[str, Any]:

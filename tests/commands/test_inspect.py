@@ -87,6 +87,20 @@ def test_lists_are_cut_on_the_screen(cases, tmp_path):
     assert len(facts(data)["unreadable"]) == 30
 
 
+def test_lines_fit_a_terminal_of_80_columns(tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    for part in ("labeled", "test"):
+        for label in range(30):
+            folder = tmp_path / part / f"a_long_name_of_a_class_{label}"
+            folder.mkdir(parents=True)
+            for index in range(2):
+                pixels = draw.integers(0, 256, (8, 8, 3), np.uint8)
+                Image.fromarray(pixels).save(folder / f"{index}.{'jpg' if index else 'png'}")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call("inspect", tmp_path).stdout.splitlines()
+    assert not [line for line in lines if len(line) > 80]
+
+
 def test_a_manifest_with_a_root(cases, tmp_path):
     lines = ["path,label,split"]
     for kind in "ab":
@@ -124,7 +138,7 @@ def test_names_of_any_script(cases, tmp_path):
 
 @pytest.mark.parametrize(
     ("sheet", "reason"),
-    [("sheet.jpg", "must be a .png file"), ("data/sheet.png", "nothing is written into the data")],
+    [("sheet.jpg", "must be a .png file"), ("data/sheet.png", "this is in the folder of the data")],
 )
 def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
     data = shutil.copytree(cases / "c00_base", tmp_path / "data")
@@ -136,7 +150,10 @@ def test_sheets_that_are_refused(cases, tmp_path, sheet, reason):
 def test_unreadable_data_is_refused(cases, tmp_path):
     assert "labeled/<class>/" in refusal("inspect", tmp_path)
     assert "doesn't exist" in refusal("inspect", tmp_path / "nowhere")
-    assert "--image-size: must be" in refusal("inspect", cases / "c00_base", "--image-size", "none")
+    message = refusal("inspect", cases / "c00_base", "--image-size", "none")
+    assert "value for '--image-size': 'none' is not an integer" in message
+        "inspect", cases / "c00_base", "--image-size", "none"
+    )
 
 
 def test_a_run_uses_what_inspect_decoded(cases, tmp_path, monkeypatch):
