@@ -137,9 +137,8 @@ def _usage(error: click.ClickException) -> str:
     """Return the message for wrong usage, with near names for options."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         message = error.format_message()
-        return _TYPES.sub(lambda found: _PLAIN[found[1]], message[:1].lower() + message[1:]).rstrip(
-            "."
-        )
+        message = _TYPES.sub(lambda found: _PLAIN[found[1]], message[:1].lower() + message[1:])
+        return message.rstrip(".") + _way_out(error)
     from ssl_toolkit.registry import did_you_mean
 
     options = [
@@ -147,8 +146,20 @@ def _usage(error: click.ClickException) -> str:
     ]
     known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
     return f"no such option {error.option_name}" + (
-        _our_flag(error.option_name, known) or did_you_mean(error.option_name, known)
+        _our_flag(error.option_name, known)
+        or did_you_mean(error.option_name, known)
+        or f"; see `{error.ctx.command_path} --help`"
     )
+
+
+def _way_out(error: click.ClickException) -> str:
+    """Return how to correct the arguments of a command; empty where the message says it."""
+    context = getattr(error, "ctx", None)
+    if context is None or type(error) not in (click.UsageError, click.MissingParameter):
+        return ""
+    if context.info_name in ("run", "compare"):
+        return "; give a setting as --set KEY=VALUE, a configuration file as --config FILE"
+    return f"; see `{context.command_path} --help`"
 
 
 def _our_flag(option: str, known: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     type=PATH,
     required=True,
     metavar="FILE",
-    help="Path of the .npz or .parquet file to write.",
+    help="Path to the .npz or .parquet file to write.",
 )
 @MODEL
 def command(
@@ -39,7 +39,7 @@ def command(
     batch_size: int,
     workers: int | None,
 ) -> None:
-    """Compute the features of all images in DATA: what --data takes, or a folder of images.
+    """Compute the features of all images in DATA: data as for --data, or a folder of images.
 
     The features are those of the penultimate layer, in eval mode and without augmentation. They are
     cached by the content of the images, the backbone, its weights and the image size.

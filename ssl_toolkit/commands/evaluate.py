@@ -24,7 +24,7 @@ from ssl_toolkit.commands.screen import echo, echo_json
     "--confusion",
     type=PATH,
     metavar="FILE.png",
-    help="Path of a .png to draw the confusion matrix to.",
+    help="Path to a .png file to draw the confusion matrix in.",
 )
 @JSON
 @setting_option("device", default="that of the run")

@@ -31,7 +31,7 @@ def command(run: Path, format: Any, output: Path | None, overwrite: bool) -> Non
     """Export the model of the finished run in the folder RUN.
 
     The files of torch-export and onnx take images (N, 3, S, S) in [0, 1], any N, and give
-    probabilities: normalization and softmax are inside, and so are the names of the classes. The
+    probabilities: they include normalization, softmax and the names of the classes. The
     folder for timm gives logits; its configuration has the normalization and the names.
     """
     from ssl_toolkit.inference.export import export

@@ -18,7 +18,7 @@ from ssl_toolkit.commands.screen import echo
     "--output",
     type=PATH,
     metavar="FILE",
-    help="Path of the .csv, .tsv or .jsonl file to write (default: print CSV).",
+    help="Path to the .csv, .tsv or .jsonl file to write (default: print CSV).",
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
 @MODEL

@@ -24,7 +24,7 @@ from ssl_toolkit.commands.screen import echo
     "--output",
     type=PATH,
     metavar="FILE",
-    help="Path of the manifest to write: .csv, .tsv or .jsonl (default: print CSV).",
+    help="Path to the manifest to write: .csv, .tsv or .jsonl (default: print CSV).",
 )
 @click.option(
     "--uncertain",

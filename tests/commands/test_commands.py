@@ -123,8 +123,10 @@ def test_version() -> None:
         (["resume", "x", "--epochs", "3"], "no such option --epochs, did you mean '--steps'?"),
         (["check_run", "x"], "did you mean 'check-run'?"),
         (["run", "--algo"], "--algo"),
-        (["run", "stray"], "stray"),
-        (["evaluate"], "RUN"),
+        (["run", "a.yaml"], "(a.yaml); give a setting as --set KEY=VALUE, a configuration file"),
+        (["run", "--bogus"], "no such option --bogus; see `ssl-toolkit run --help`"),
+        (["show", "a", "b"], "argument (b); see `ssl-toolkit show --help`"),
+        (["evaluate"], "missing argument 'RUN'; see `ssl-toolkit evaluate --help`"),
         (["list", "nothing"], "nothing"),
         (["show"], "NAME"),
         (
@@ -203,6 +205,19 @@ def test_show_of_one_option() -> None:
     assert (
         "  unlabeled_ratio = 7  (integer, >= 1, pre-trained: 1)" in call("show", "fixmatch").stdout
     )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["doctor"], ["list", "--verbose"], *[["show", name] for _, name in ALL]]
+)
+def test_text_fits_a_terminal_of_80_columns(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("SSL_TOOLKIT_CACHE", "/cache")
+    lines = call(*arguments).stdout.splitlines()
+    # A word is never broken, so that paths can be copied.
+    assert not [line for line in lines if len(line) > 80 and len(line.split()) > 1]
 
 
 def test_doctor() -> None:
