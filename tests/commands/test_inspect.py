@@ -152,8 +152,6 @@ def test_unreadable_data_is_refused(cases, tmp_path):
     assert "doesn't exist" in refusal("inspect", tmp_path / "nowhere")
     message = refusal("inspect", cases / "c00_base", "--image-size", "none")
     assert "value for '--image-size': 'none' is not an integer" in message
-        "inspect", cases / "c00_base", "--image-size", "none"
-    )
 
 
 def test_a_run_uses_what_inspect_decoded(cases, tmp_path, monkeypatch):
