@@ -56,14 +56,10 @@ def command(
     def rows() -> Iterator[Row]:
         nonlocal bad
         for found in classify(model, listing, batch_size, workers):
-            each: list[float | None] = []
-            confidence = None
-            if found.probabilities is None:
-                bad += 1
-                each = [None] * len(model.classes)
-            else:
-                confidence = plain(found.probabilities.max())
-                each = [plain(p) for p in found.probabilities]
+            values = found.probabilities
+            bad += values is None
+            confidence = None if values is None else plain(values.max())
+            each = [None] * len(model.classes) if values is None else [plain(p) for p in values]
             row = [found.path, found.label or "", confidence, found.error]
             yield [*row, *(each if probabilities else ())]
 
