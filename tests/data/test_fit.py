@@ -20,7 +20,7 @@ from ssl_toolkit.data.images.inputs import to_float01, to_pixels
 from ssl_toolkit.data.load import lay_out, read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.engine.streaming import StreamedImages
-from ssl_toolkit.inference.evaluate import predict_other_data
+from ssl_toolkit.inference.evaluate import _predict_table
 
 RUN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
        "2", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip
@@ -139,7 +139,8 @@ def test_a_padded_run_predicts_and_evaluates_as_it_was_tested(
         np.testing.assert_allclose(model.predict(paths), tested, atol=1e-6)
         arrays_ = [np.asarray(Image.open(path)) for path in paths]
         np.testing.assert_allclose(model.predict(arrays_), tested, atol=1e-6)
-    result, _ = predict_other_data(run, data, device="cpu")
+    table = read_data(data, size=model.image_size, fit=model.fit)
+    result = _predict_table(model, table, data, 64)
     np.testing.assert_allclose(result["test"][0], tested, atol=1e-6)
     model.fit = "crop"
     assert np.abs(model.predict(paths) - tested).max() > 1e-4
