@@ -1,8 +1,8 @@
-"""The mathematics that algorithms share: pure functions of tensors.
+"""Mathematical functions of tensors that algorithms share.
 
 N rows, C classes, K views. Lower precisions are raised to float32 and float64 stays float64, also
-under autocast. Rows of probabilities sum to 1 and may hold zeros. Targets are constants: no
-gradient flows into them. No value or gradient is NaN for logits up to 1e38 in size.
+under autocast. Rows of probabilities sum to 1 and may contain zeros. Targets are constants: no
+gradient flows into them. No value or gradient is NaN for logits with absolute values up to 1e38.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
 
     Args:
         probs: (..., C).
-        temperature: above 0; 1 changes nothing, toward 0 the rows become one-hot.
+        temperature: above 0; 1 changes nothing, values near 0 make the rows one-hot.
 
     Returns:
         (..., C).
@@ -105,14 +105,14 @@ def average_and_sharpen(logits: Tensor, temperature: float) -> Tensor:
 def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: float) -> Tensor:
     """Move predictions toward expected class shares; no gradient.
 
-    p_c · (shares_c / mean_c)^exponent, each row normalized: what is predicted more often than it
-    should be becomes less likely. Zeros stay 0.
+    p_c · (shares_c / mean_c)^exponent, each row normalized: classes that are predicted too often
+    become less likely. Zeros stay 0.
 
     Args:
         probs: (N, C) predictions.
-        shares: (C,) that the predictions should have on average.
-        mean: (C,) that they have.
-        exponent: 0 changes nothing, 1 is the paper's form.
+        shares: (C,) expected mean of the predictions.
+        mean: (C,) actual mean of the predictions.
+        exponent: strength; 0 changes nothing, 1 is the form of the paper.
 
     Returns:
         (N, C) probabilities.
@@ -132,40 +132,40 @@ def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: fl
 def follow_shares(
     probs: Tensor, exponent: float, rounds: int = 20, counts: Tensor | None = None
 ) -> Tensor:
-    """Distributions that follow the class shares which they imply themselves.
+    """Adjust predictions to the class shares that they imply themselves (damped EM).
 
     In turn, s_c = (sum_i q_ic + 5 r_c) / (N + 5 C) and q_ic = p_ic · (C · s_c / r_c)^exponent with
     rows normalized, where r_c is C times the share of class c of the labels: 1 if they are equal.
-    Five images more of each class than were found keep a rare one alive.
+    Five pseudo counts per class prevent a rare class from vanishing.
 
     Args:
-        probs: (N, C) rows that sum to 1, of a classifier that was fitted to the labels.
-        exponent: 0 leaves them alone, 1 is the plain EM, between them it is damped.
-        rounds: of EM.
-        counts: (C,) labels of each class, None for equal ones; a class without any gets nothing.
+        probs: (N, C) predictions of a classifier that was fitted to the labels.
+        exponent: strength; 0 changes nothing, 1 is plain EM, values between are damped.
+        rounds: number of EM iterations.
+        counts: (C,) number of labels per class, None if equal; a class without labels gets 0.
 
     Returns:
-        (N, C); their mean over the rows estimates the class shares.
+        (N, C) probabilities; their mean over the rows estimates the class shares.
 
     Source: Saerens et al., Adjusting the Outputs of a Classifier to New a Priori Probabilities
-    (Neural Computation 2002), section 2.2, exponent 1 and no images added.
+    (Neural Computation 2002), section 2.2, exponent 1 and no pseudo counts.
     """
     classes = probs.shape[1]
     prior = torch.ones(classes, dtype=probs.dtype, device=probs.device)
     if counts is not None:
         prior = counts.to(prior) * classes / counts.sum()
     weights = torch.ones_like(prior)
-    found = probs
+    adjusted = probs
     for _ in range(rounds if exponent and len(probs) else 0):
-        found = probs * weights
-        found = found / found.sum(dim=-1, keepdim=True)
-        shares = (found.sum(dim=0) + 5 * prior) / (len(probs) + 5 * classes)
+        adjusted = probs * weights
+        adjusted = adjusted / adjusted.sum(dim=-1, keepdim=True)
+        shares = (adjusted.sum(dim=0) + 5 * prior) / (len(probs) + 5 * classes)
         weights = torch.where(prior > 0, classes * shares / prior, 0).pow(exponent)
-    return found
+    return adjusted
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each row against soft targets: -sum_c target_c · log p_c.
+    """Return the cross-entropy of each row with soft targets: -sum_c target_c · log p_c.
 
     Args:
         logits: (N, C); carries the gradient.
@@ -182,7 +182,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def l2_consistency(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean squared difference between predicted and target probabilities (the Brier score).
+    """Return the mean squared difference of predicted and target probabilities (Brier score).
 
     The mean is over all N · C entries; masked-out rows count as 0 and stay in the divisor, so that
     an empty mask gives 0 with an exactly zero gradient.
@@ -190,7 +190,7 @@ def l2_consistency(logits: Tensor, targets: Tensor, mask: Tensor | None = None) 
     Args:
         logits: (N, C); carries the gradient.
         targets: (N, C) probabilities.
-        mask: (N,) bool, the rows that count; None for all.
+        mask: (N,) bool, True for rows that count; None for all.
 
     Returns:
         0-dim.
@@ -210,17 +210,17 @@ def mixup(
     """Mix each image, and its target, with another one of the batch.
 
     l = max(lam, 1 - lam); image_i becomes l · image_i + (1 - l) · image_permutation[i], so that
-    it stays closer to itself than to its partner. Draws nothing.
+    it stays closer to itself than to its partner. Draws no random numbers.
 
     Args:
         images: (N, ...); not changed.
         targets: (N, C) probabilities; not changed.
-        lam: in [0, 1]; a number, 0-dim or (1,) for the whole batch, or (N,), one for each image.
+        lam: in [0, 1]; a number, 0-dim or (1,) for all images, or (N,), one per image.
             The papers draw it from Beta(alpha, alpha).
         permutation: (N,) int64, on the device of the images.
 
     Returns:
-        Mixed images and mixed targets, shapes as given.
+        Mixed images (N, ...) and mixed targets (N, C).
 
     Source: MixMatch, eqs. 8-11.
 
@@ -265,8 +265,8 @@ def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
     """Swap slices between batches, so that each one becomes a mixture of all (MixMatch).
 
     All n batches are cut at the same places into n nearly equal groups, the longer ones last;
-    group i of the first batch changes places with group i of batch i. Doing it twice undoes it.
-    The purpose is that separate forward passes see similar BatchNorm statistics.
+    group i of the first batch changes places with group i of batch i. A second call restores the
+    batches. The purpose is that separate forward passes see similar BatchNorm statistics.
 
     Args:
         batches: n tensors (B, ...), or sequences of B numbers.
@@ -295,7 +295,7 @@ def interleave(batches: Sequence[Tensor]) -> list[Tensor]:
 
 
 def interleave_rows(x: Tensor, size: int) -> Tensor:
-    """Deal the rows out as FixMatch does: view n rows of `size`, transpose, flatten.
+    """Interleave rows as FixMatch does: view n rows of `size`, transpose, flatten.
 
     ``interleave_rows(y, len(y) // size)`` undoes it.
 
@@ -318,12 +318,12 @@ def interleave_rows(x: Tensor, size: int) -> Tensor:
 
 
 def interleaved_forward(model: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    """Forward batches of one size one after another, each a mixture of all (see `interleave`).
+    """Run one forward pass per batch of `size`, each a mixture of all batches (see `interleave`).
 
     Args:
-        model: images to logits, such as `Context.model`.
+        model: function of images that returns logits, such as `Context.model`.
         images: (n · size, ...).
-        size: images in one forward.
+        size: images in one forward pass.
 
     Returns:
         (n · size, C) logits, in the order of the images.
@@ -341,20 +341,20 @@ def interleaved_forward(model: Callable[[Tensor], Tensor], images: Tensor, size:
 
 
 def linear_rampup(step: float, length: float) -> float:
-    """Weight in [0, 1] that rises linearly: min(step / length, 1), and 1 for length 0.
+    """Return a weight in [0, 1] that rises linearly: min(step / length, 1), and 1 for length 0.
 
     Args:
-        step: updates already done, so that the first update has weight 0 unless length is 0.
+        step: number of updates already made; the first update has weight 0 unless `length` is 0.
         length: in the unit of `step`; 0 for no ramp.
     """
     return min(step / length, 1.0) if length > 0 else 1.0
 
 
 def rampup(step: int, max_steps: int, fraction: float, steps: int | None = None) -> float:
-    """Weight in [0, 1] that rises linearly over part of a run; see `linear_rampup`.
+    """Return a weight in [0, 1] that rises linearly over part of a run; see `linear_rampup`.
 
     Args:
-        step: updates already done.
+        step: number of updates already made.
         max_steps: length of the run.
         fraction: length of the ramp as a share of the run; 0 for no ramp.
         steps: the same in steps, which takes precedence; None to use the fraction.
@@ -368,13 +368,13 @@ def rampup(step: int, max_steps: int, fraction: float, steps: int | None = None)
 def cosine_factor(
     step: int, total_steps: int, warmup_steps: int = 0, cycles: float = 7 / 16
 ) -> float:
-    """Multiplier in [0, 1] of the learning rate: linear warm-up, then part of a cosine.
+    """Return a factor in [0, 1] of the learning rate: linear warm-up, then part of a cosine.
 
     step / warmup_steps before the warm-up ends, then max(0, cos(pi · cycles · t)) with t going
     from 0 to 1 over the remaining steps and staying there.
 
     Args:
-        step: updates already done; the first update of a warm-up has multiplier 0.
+        step: number of updates already made; the first update of a warm-up has factor 0.
         total_steps: length of the run, warm-up included.
         warmup_steps: 0 for none.
         cycles: half turns of the cosine; 7/16 as in FixMatch (NeurIPS 2020), section 2.4, ends at

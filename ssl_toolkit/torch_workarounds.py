@@ -1,6 +1,6 @@
-"""Everything that works around torch 2.14 or uses a name that torch keeps private.
+"""Workarounds for torch 2.14, and all uses of its private names.
 
-Each entry says which behavior needs it; remove it when a newer torch no longer does.
+Each entry names the behavior that requires it; remove it when a newer torch no longer does.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = [
 
 @cache
 def without_compiler(rule: type[Optimizer]) -> Callable[..., Optimizer]:
-    """Return the same optimizer class, but one that does not import torch's compiler.
+    """Return a subclass of the optimizer that does not import torch's compiler.
 
-    torch 2.14 wraps these methods for users who compile the optimizer itself, which is not done
-    here; the wrappers import the compiler, a third of the time that a short run takes to start.
+    torch 2.14 wraps these methods for users who compile the optimizer itself, which this
+    toolkit does not; the wrappers import the compiler, a third of the startup time of a short run.
     """
     wrapped = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: inspect.unwrap(getattr(rule, name)) for name in wrapped}

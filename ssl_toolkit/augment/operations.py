@@ -1,16 +1,16 @@
 """RandAugment's operations, batched: images (n, 3, H, W) in [0, 1] and n values, one per image.
 
-`values` is (n,), on the device and in the dtype of the images; each operation returns a tensor of
-the images' shape with values in [0, 1], leaves its input alone, draws nothing, and never waits for
-the device. Meanings are PIL's. Values are not rounded to 8 bits in between, which keeps colors
-within 2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the meaning is about 8-bit levels
+`values` is (n,), on the device and in the dtype of the images. Each operation returns a tensor of
+the images' shape with values in [0, 1], does not change its input, draws no random numbers, and
+never waits for the device. Definitions are PIL's. Intermediate values are not rounded to 8 bits,
+which keeps colors within 2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the definition uses 8-bit levels
 (equalize, posterize, solarize), levels are rounded as PIL would store them.
 
 A geometric operation maps a value, the height and the width to the matrix that `warp` applies,
 in the convention of `Image.transform`. The nearest pixel is taken (PIL's default, which FixMatch's
-code uses) and black fills what comes from outside. Translations take PIL's very pixels. Of a
-rotation or a shear, a pixel whose source falls onto the border between two pixels may be the other
-one's, as PIL counts in fractions of 16 bits: at 32, 84 and 224 pixels 0.01, 0.02 and 0.08 % of the
+code uses), and black outside the image. Translations give exactly PIL's pixels. In a rotation or a
+shear, a pixel whose source falls onto the border between two pixels may differ from PIL's, which
+uses 16-bit fractions: at 32, 84 and 224 pixels 0.01, 0.02 and 0.08 % of the
 pixels of rotations over all levels, at most 0.15 % at one, and 0.2 % of those of shears, nearly all
 at the one level (0.12) that puts every 25th pixel onto such a border.
 """
@@ -31,7 +31,7 @@ Geometry = Callable[[float, int, int], Matrix]
 
 
 def autocontrast(images: Tensor, values: Tensor) -> Tensor:
-    """Stretch each channel to [0, 1]; one whose levels are all equal stays as it is."""
+    """Stretch each channel to [0, 1]; a channel whose levels are all equal stays unchanged."""
     low = _levels(images.amin((2, 3), keepdim=True))
     span = _levels(images.amax((2, 3), keepdim=True)) - low
     stretched = ((images * 255 - low) / span.clamp(min=1)).clamp(0, 1)
@@ -41,11 +41,11 @@ def autocontrast(images: Tensor, values: Tensor) -> Tensor:
 def equalize(images: Tensor, values: Tensor) -> Tensor:
     """Flatten the histogram of each channel by PIL's integer table; levels are rounded to 8 bits.
 
-    A channel too plain for a table (a single level, or fewer than 255 pixels outside its highest
-    level) stays as it is.
+    A channel with a single level, or with fewer than 255 pixels outside its highest level, stays
+    unchanged.
     """
     levels = _levels(images).flatten(2).long()
-    # Whole numbers, exact as floats, which spare the integers' conversions.
+    # Integers are exact as floats, which avoids conversions.
     histogram = images.new_zeros(*levels.shape[:2], 256)
     histogram.scatter_add_(2, levels, histogram.new_ones(()).expand_as(levels))
     highest = histogram.gather(2, levels.amax(2, keepdim=True))
@@ -94,7 +94,7 @@ def solarize(images: Tensor, values: Tensor) -> Tensor:
     return torch.where(_levels(images) >= 256 * _each(values), 1 - images, images)
 
 
-# --- color, as the authors of SimPLE have it ---------------------------------------------------
+# --- color, as in the code of SimPLE's authors -------------------------------------------------
 
 
 def add_brightness(images: Tensor, values: Tensor) -> Tensor:
@@ -103,15 +103,15 @@ def add_brightness(images: Tensor, values: Tensor) -> Tensor:
 
 
 def scale_contrast(images: Tensor, values: Tensor) -> Tensor:
-    """Multiply each channel by the value, whatever the mean."""
+    """Multiply each channel by the value, independent of the mean."""
     return (images * _each(values)).clamp(0, 1)
 
 
 def scale_saturation(images: Tensor, values: Tensor) -> Tensor:
     """Multiply the saturation of HSV by the value, up to full saturation."""
     brightest = images.amax(1, keepdim=True)
-    # Hue and value fixed, each channel's distance to the brightest grows with the saturation,
-    # until the darkest channel is 0.
+    # With hue and value fixed, the distance of each channel to the brightest grows with the
+    # saturation until the darkest channel is 0.
     limit = brightest / (brightest - images.amin(1, keepdim=True)).clamp(min=1e-6)
     factor = torch.minimum(_each(values), limit.clamp(min=1))
     return (brightest + factor * (images - brightest)).clamp(0, 1)
@@ -154,10 +154,16 @@ def translation_y(value: float, height: int, width: int) -> Matrix:
 
 
 def warp(images: Tensor, matrices: Tensor) -> Tensor:
-    """Fill pixel (x, y) from the one that holds (ax + by + c, dx + ey + f); black outside.
+    """Fill pixel (x, y) from the pixel at (ax + by + c, dx + ey + f); black outside.
 
-    Coordinates are of pixel centers, the first at 0.5. On (n, C, H, W) images with one row
-    a, b, c, d, e, f of `matrices` (n, 6) each.
+    Coordinates are those of pixel centers, the first at 0.5.
+
+    Args:
+        images: (n, C, H, W).
+        matrices: (n, 6), a row a, b, c, d, e, f per image.
+
+    Returns:
+        (n, C, H, W).
     """
     count, channels, height, width = images.shape
     a, b, c, d, e, f = matrices[:, :, None, None].unbind(1)
@@ -175,18 +181,18 @@ def warp(images: Tensor, matrices: Tensor) -> Tensor:
 
 
 def cutout_(images: Tensor, boxes: Tensor) -> Tensor:
-    """Gray (0.5) out the box of each image, in place.
+    """Fill the box of each image with gray (0.5), in place.
 
     Args:
         images: (n, C, H, W).
-        boxes: (n, 4) int64 rows of top, left, bottom, right, the last two exclusive; what is
-            outside the image is ignored.
+        boxes: (n, 4) int64 rows of top, left, bottom, right, the last two exclusive; parts
+            outside the image are ignored.
     """
     top, left, bottom, right = boxes[:, :, None].unbind(1)
     y = torch.arange(images.shape[-2], device=images.device)
     x = torch.arange(images.shape[-1], device=images.device)
     rows, columns = (y >= top) & (y < bottom), (x >= left) & (x < right)
-    # Weights of 0 and 1 are exact, and a third of the time of masked_fill_ on a CPU.
+    # Weights of 0 and 1 are exact; on a CPU this takes a third of the time of masked_fill_.
     rows, columns = rows.to(images.dtype), columns.to(images.dtype)
     cut = rows[:, None, :, None] * columns[:, None, None, :]
     return images.lerp_(images.new_full((), 0.5), cut)
@@ -197,11 +203,11 @@ def _each(values: Tensor) -> Tensor:
 
 
 def _levels(images: Tensor) -> Tensor:
-    """The 8-bit levels 0 to 255, still as floats."""
+    """Return the 8-bit levels 0 to 255 as floats."""
     return (images * 255).round()
 
 
 def _gray(images: Tensor) -> Tensor:
-    """Luma (n, 1, H, W) with the weights of ITU-R 601, as PIL's mode L."""
+    """Return the luma (n, 1, H, W) with the weights of ITU-R 601, as PIL's mode L."""
     red, green, blue = images[:, :, None].unbind(1)
     return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -1,4 +1,4 @@
-"""RandAugment as strong augmentation: operations drawn for each image, then Cutout."""
+"""RandAugment, the strong augmentation: operations drawn per image, then Cutout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 
 
 class Entry(NamedTuple):
-    """One operation of a pool: a change of colors, or of geometry."""
+    """Operation of a pool: a change of colors or of geometry."""
 
     name: str
     value: Callable[[int], float]
-    """The operation's value at a level; level 10 is the upper end of the range."""
+    """Maps a level to the value of the operation; level 10 is the upper end of the range."""
     operation: ops.Operation | None = None
     geometry: ops.Geometry | None = None
     signed: bool = False
@@ -38,7 +38,7 @@ def _share(level: int) -> float:
     return 0.03 * level
 
 
-# In both pools geometry comes last, and is applied together.
+# In both pools the geometric operations come last; they are applied together.
 FIXMATCH = (
     Entry("identity", _none),
     Entry("autocontrast", _none, ops.autocontrast),
@@ -55,7 +55,7 @@ FIXMATCH = (
     Entry("translate_x", _share, geometry=ops.translation_x, signed=True),
     Entry("translate_y", _share, geometry=ops.translation_y, signed=True),
 )
-"""The 14 operations and ranges of FixMatch's table, with PIL's meaning of each."""
+"""The 14 operations and ranges of FixMatch's table, as PIL defines them."""
 
 
 def _between(low: float, high: float) -> Callable[[int], float]:
@@ -78,7 +78,7 @@ AUTHORS = (
     Entry("translate_x", _between(-0.3, 0.3), geometry=ops.translation_x),
     Entry("translate_y", _between(-0.3, 0.3), geometry=ops.translation_y),
 )
-"""The same as the authors of SimPLE released it: levels up to 11 overshoot the ranges."""
+"""The operations as SimPLE's authors released them; levels up to 11 overshoot the ranges."""
 
 _NOT_APPLIED = -1
 
@@ -94,17 +94,17 @@ class RandAugment(Augmenter):
     around a uniformly drawn pixel, clipped at the border (Cutout, DeVries & Taylor, 2017,
     https://arxiv.org/abs/1708.04552).
 
-    FixMatch's own code has other ranges than its table (enhancement 0.28 to 1.72, posterize 4 to 1
+    FixMatch's code has other ranges than its table (enhancement 0.28 to 1.72, posterize 4 to 1
     bits, translation by 1 to 9 pixels); the table is followed, in steps of a tenth of the range.
     Operations act on unrounded values in float32 or wider; colors are within 2/255 of PIL's.
-    Geometric ones take the nearest pixel and fill with black, as PIL does by default: the same
-    pixels as PIL but for those of a rotation or a shear that fall onto the border between two
-    pixels, where PIL may take the other one (`operations` says how many).
+    Geometric operations take the nearest pixel and fill with black, as PIL does by default. They
+    give PIL's pixels, except where the source falls onto the border between two pixels in a
+    rotation or a shear (`operations` gives the shares).
 
-    The variant ``authors`` has what SimPLE's authors released: brightness is added, contrast
-    scaled without a mean, saturation scaled in HSV, solarize inverts what is below its value,
+    The variant ``authors`` follows the code of SimPLE's authors: brightness is added, contrast is
+    scaled without a mean, saturation is scaled in HSV, solarize inverts values below its threshold,
     levels 1 to 11 overshoot the range by a tenth, signs come from the range, and the square is
-    inside the image. Its geometry stays nearest instead of bilinear.
+    inside the image. Its geometry takes the nearest pixel instead of bilinear interpolation.
     """
 
     class Config(Options):
@@ -114,31 +114,31 @@ class RandAugment(Augmenter):
 
         num_ops: int = option(
             2,
-            help="operations drawn for each image",
+            help="number of operations drawn per image",
             source="FixMatch, code; SimPLE, appendix",
             ge=0,
             le=14,
         )
         probability: float = option(
             0.5,
-            help="with what probability a drawn operation is applied",
+            help="probability that a drawn operation is applied",
             source="code of FixMatch and of SimPLE",
             ge=0,
             le=1,
         )
         choice: Literal["image", "batch"] = option(
             "image",
-            help="draw operation and magnitude for each image, or one for all images of a view",
+            help="draw operation and magnitude per image, or once for all images of a view",
             source="image: code of FixMatch; batch: SimPLE, section 3.2, and its code",
         )
         magnitude: Literal["random", "max"] = option(
             "random",
-            help="draw the level, or always take the upper end of each range",
+            help="draw the level, or always use the upper end of each range",
             source="random: FixMatch, and SimPLE's appendix; max: SimPLE, section 3.2",
         )
         variant: Literal["fixmatch", "authors"] = option(
             "fixmatch",
-            help="operations as in FixMatch's table with PIL's meaning, or as SimPLE's authors do",
+            help="operations of FixMatch's table as PIL defines them, or those of SimPLE's authors",
             source="FixMatch, appendix; SimPLE's released code",
         )
         cutout: float = option(
@@ -165,7 +165,7 @@ class RandAugment(Augmenter):
 
     @property
     def pool(self) -> tuple[Entry, ...]:
-        """The operations to draw from, in the order of the drawn indices."""
+        """Operations to draw from, in the order of the drawn indices."""
         return AUTHORS if self.config.variant == "authors" else FIXMATCH
 
     def draw(
@@ -179,9 +179,9 @@ class RandAugment(Augmenter):
             `operations.cutout_`, unless there is no cutout; and those of `weak.draw_shift` if
             `include_weak`.
         """
-        # A row of uniform numbers for each image, filled row after row, so that a longer draw
-        # starts with a shorter one. Those that `include_weak` or `cutout` leave out are drawn all
-        # the same: the other draws stay as they are.
+        # A row of uniform numbers per image, filled row by row, so that a longer draw starts with
+        # a shorter one. Numbers that `include_weak` or `cutout` leave unused are drawn too, so that
+        # these options do not change the other draws.
         columns = [SHIFT_COLUMNS, 2, 4 * self.config.num_ops]
         uniform = torch.rand(count, sum(columns), generator=generator)
         shifted, square, slots = torch.split(uniform, columns, dim=1)
@@ -214,16 +214,16 @@ class RandAugment(Augmenter):
         return torch.stack([*corner, *(k + side for k in corner)], dim=1)
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Change images (N, 3, H, W) by N rows of draws, in float32 or wider.
+        """Augment images (N, 3, H, W) by N rows of draws, in float32 or wider.
 
-        In each slot images are sorted by operation, as the draws on the CPU say, so that each
-        operation runs once, on a slice; nothing is read back from the device. Gradient is not
-        meant to flow.
+        In each slot, images are sorted by operation on the basis of the draws, which are on the
+        CPU, so that each operation runs once, on a slice, and nothing is read back from the
+        device. Not differentiable.
         """
         work = images.to(torch.promote_types(images.dtype, torch.float32))
         if "top" in draws:
             work = shift(work, draws)
-        places = torch.arange(len(work))  # where each image is
+        places = torch.arange(len(work))  # position of each image
         for operation, value in zip(
             draws["operation"].unbind(1), draws["value"].unbind(1), strict=True
         ):
@@ -231,17 +231,17 @@ class RandAugment(Augmenter):
             work = work.index_select(0, places[order].to(work.device, non_blocking=True))
             self._apply_slot(work, operation, value[order])
             places = order.argsort()
-        # Also without any slot: what follows writes in place.
+        # Also with zero operations, because the cutout writes in place.
         work = work.index_select(0, places.to(work.device, non_blocking=True))
         if "box" in draws:
             ops.cutout_(work, draws["box"].to(images.device, non_blocking=True))
         return work.to(images.dtype)
 
     def _apply_slot(self, work: Tensor, operation: Tensor, value: Tensor) -> None:
-        """Change images in place, which are sorted by operation as the values are."""
+        """Apply one operation per image in place; images and values are sorted by operation."""
         height, width = work.shape[-2:]
         values = value.to(work.device, work.dtype, non_blocking=True)
-        # tolist is free of waiting: draws are on the CPU.
+        # tolist does not wait for a device: draws are on the CPU.
         sizes = torch.bincount(operation + 1, minlength=len(self.pool) + 1).tolist()
         matrices: list[ops.Matrix] = []
         end = sizes[0]

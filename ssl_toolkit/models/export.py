@@ -1,4 +1,4 @@
-"""Export a trained classifier to a folder that timm, or this toolkit, opens."""
+"""Export a trained classifier to a folder that timm or this toolkit opens."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def export_model(
         }
     elif isinstance(backbone, TimmBackbone) and (model := _timm_model(classifier, image_size)):
         state = model.state_dict()
-        own: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
-        kept = ("first_conv", "classifier", "pool_size", "fixed_input_size")
+        published: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
+        keys = ("first_conv", "classifier", "pool_size", "fixed_input_size")
         timm_config = {
             "architecture": backbone.timm_name.partition(".")[0],
             "model_args": backbone.build_arguments,
-            "pretrained_cfg": {key: own[key] for key in kept if key in own},
+            "pretrained_cfg": {key: published[key] for key in keys if key in published},
         }
     if timm_config is not None:
         timm_config["pretrained_cfg"] |= {
@@ -105,7 +105,7 @@ def export_model(
         }
         config |= timm_config | {"label_names": list(classes)}
     content = safetensors.torch.save(
-        {key: _own_memory(tensor) for key, tensor in state.items()}, metadata={"format": "pt"}
+        {key: _contiguous_copy(tensor) for key, tensor in state.items()}, metadata={"format": "pt"}
     )
     write_atomically(folder / "model.safetensors", lambda file: file.write(content))
     write_json(folder / "config.json", config)
@@ -187,7 +187,7 @@ def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelSt
 
 
 def preparation(image_size: int, fit: Fit) -> str:
-    """Describe how image files are turned into the network's input."""
+    """Describe how image files are converted to the input of the network."""
     side, then = "shorter", "the middle square cut out"
     if fit == "pad":
         side, then = "longer", "centered on a white square"
@@ -241,6 +241,6 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _own_memory(tensor: Tensor) -> Tensor:
-    # Safetensors takes neither shared memory nor another order of dimensions.
+def _contiguous_copy(tensor: Tensor) -> Tensor:
+    # Safetensors accepts neither shared memory nor another memory format.
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Heads over the features of a backbone: a fixed transform, then linear or by neighbors."""
+"""Heads on the features of a backbone: a fixed transform, then a linear or neighbor predictor."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FeatureTransform(nn.Module):
         scale = torch.ones_like(mean) if scale is None else scale
         self.register_buffer("shift", shift.float().clone())
         self.register_buffer("scale", scale.float().clone())
-        # The buffers of these are for files: reading them would wait for the device.
+        # These buffers are only stored: reading them in `forward` would wait for the device.
         self.register_buffer("sizes", torch.tensor(self._sizes))
         self.register_buffer("powers", torch.tensor(self._powers, dtype=torch.float32))
         self.register_buffer("weights", torch.tensor(self._weights, dtype=torch.float32))
@@ -87,11 +87,11 @@ class FeatureTransform(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, D) to (N, D) vectors of Euclidean length 1."""
+        """Map features (N, D) to vectors (N, D) of Euclidean length 1."""
         return F.normalize(self.blocks(features) - self.mean, dim=-1)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Load the form of the transform too: `forward` reads it from plain numbers."""
+        """Also load the settings of the transform, which `forward` reads as plain numbers."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._sizes = self.sizes.tolist()
         self._powers, self._weights = self.powers.tolist(), self.weights.tolist()
@@ -112,7 +112,7 @@ class FeatureTransform(nn.Module):
 
 
 class FeatureHead(nn.Module):
-    """Features to logits: a fixed transform, then a fitted predictor.
+    """Map features to logits: a fixed transform, then a fitted predictor.
 
     Args:
         transform: Transform of the features.
@@ -136,7 +136,7 @@ class FeatureHead(nn.Module):
         return cls(transform, linear_layer(weight, bias))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, D) features to (N, C) logits."""
+        """Map features (N, D) to logits (N, C)."""
         logits: Tensor = self.predictor(self.transform(features))
         return logits
 
@@ -182,7 +182,7 @@ class Neighbors(nn.Module):
         self.k = int(self.neighbors)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, D) features to (N, C) logits."""
+        """Map features (N, D) to logits (N, C)."""
         # In float64: differences of squares lose the digits that decide between neighbors.
         points, queries = self.points.double(), features.double()
         distances = points.square().sum(-1) - 2 * queries @ points.T
@@ -208,5 +208,5 @@ def head_for(state: Mapping[str, Tensor]) -> FeatureHead | None:
         classes, size = state["predictor.weight"].shape
         predictor = nn.Linear(size, classes)
     prefix = "transform."
-    own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-    return FeatureHead(FeatureTransform.like(own), predictor)
+    transform = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    return FeatureHead(FeatureTransform.like(transform), predictor)

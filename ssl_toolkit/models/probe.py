@@ -1,4 +1,4 @@
-"""The linear probe: logistic regression on frozen features, its strength chosen on the labels."""
+"""Linear probe: logistic regression on frozen features, with cross-validated regularization."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ DEFAULT_STRENGTH = 10.0
 FOLDS = 5
 TEMPERATURES = (0.1, 10.0)
 TEMPERATURE_SPREAD = 0.25
-"""Standard deviation of log T that is believed before any label is seen: a few dozen labels say
-little of it, and none of a T near 0 where all are predicted without a fault."""
+"""Standard deviation of the prior on log T: a few dozen labels determine T poorly, and labels that
+are all predicted correctly would let it approach 0."""
 STAGE_WEIGHT = 0.4
-"""Length of the features of an earlier stage, that of the features proper being 1."""
+"""Length of the features of an earlier stage, relative to those of the last stage."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A fitted probe, and how its strength was chosen."""
+    """A fitted probe and its cross-validation."""
 
     head: FeatureHead
     strength: float
     """C of scikit-learn's ``LogisticRegression``."""
     accuracy: float | None
-    """Mean accuracy of cross-validation on the labels; None where a class has one label."""
+    """Mean accuracy of cross-validation on the labels; None if a class has one label."""
     folds: int
-    """Of that cross-validation; 0 for none."""
+    """Number of folds; 0 without cross-validation."""
     temperature: float = 1.0
-    """T by which the logits are to be divided for probabilities that are right as often as they
-    say; the same cross-validation decides."""
+    """T that calibrates the probabilities if logits are divided by it, by the same
+    cross-validation."""
 
     def calibrated_head(self) -> FeatureHead:
-        """The head with its logits divided by the temperature; it predicts the same classes."""
+        """Return the head with its logits divided by the temperature; its classes are the same."""
         linear = self.head.predictor
         assert isinstance(linear, nn.Linear)
         weight, bias = linear.weight / self.temperature, linear.bias / self.temperature
@@ -56,32 +56,32 @@ class CrossValidation(NamedTuple):
     strength: float
     """C with the smallest log loss."""
     accuracy: float | None
-    """With that C; None where nothing can be held out."""
+    """Accuracy with that C; None if a class has one label."""
     folds: int
-    """0 for none."""
+    """Number of folds; 0 without cross-validation."""
     temperature: float
     """T that minimizes the log loss of the held-out logits over T, with that C."""
 
 
 def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform:
-    """The transform under which few labels go farthest, from all training images.
+    """Return the transform that is most accurate with few labels, from all training images.
 
-    The features proper, the first block, are brought to the power 1/2 and to unit length; the means
-    of earlier stages are standardized and brought to length `STAGE_WEIGHT`; all are centered and
-    brought to unit length. docs/results.md has what each step brings.
+    The features of the last stage, the first block, are raised to the power 1/2 and scaled to unit
+    length; the means of earlier stages are standardized and scaled to length `STAGE_WEIGHT`; all
+    are centered and scaled to unit length. docs/results.md has the effect of each step.
 
     Args:
-        features: (N, D) of all training images.
-        sizes: features of each block, as `Backbone.use_stages` gives them.
+        features: (N, D) features of all training images.
+        sizes: number of features per block, as `Backbone.use_stages` returns them.
     """
     first, rest = sizes[0], len(sizes) - 1
     x = features.double()
     shift, std = x.mean(dim=0), x.std(dim=0, correction=0)
     shift[:first] = 0
-    # A feature that is constant here says nothing, and would drown the others where it isn't.
+    # A feature that is constant here has no information, and would dominate where it is not.
     scale = torch.where(std > 1e-6, 1 / (std + 1e-6), 0)
     scale[:first] = 1
-    made = FeatureTransform(
+    transform = FeatureTransform(
         torch.zeros_like(shift),
         sizes=sizes,
         powers=[0.5] + [1.0] * rest,
@@ -90,24 +90,24 @@ def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform
         scale=scale,
         unit_blocks=True,
     )
-    made.mean.copy_(made.blocks(features).double().mean(dim=0))
-    return made
+    transform.mean.copy_(transform.blocks(features).double().mean(dim=0))
+    return transform
 
 
 def unfitted_head(
     sizes: Sequence[int], num_classes: int, init: str, *, frozen: bool
 ) -> FeatureHead | nn.Linear:
-    """A linear head of zeros.
+    """Return a linear head with weights 0.
 
-    Over a frozen backbone its features are those that `pooled_transform` will transform. A backbone
-    that is trained moves away from such statistics, and the gradient of a power below 1 is infinite
-    at a feature of 0: its features are taken as they are, or at unit length for a probe.
+    On a frozen backbone it has the form of `pooled_transform`. A trained backbone moves away from
+    such statistics, and the gradient of a power below 1 is infinite at a feature of 0: there the
+    features are used unchanged, or scaled to unit length for a probe.
 
     Args:
-        sizes: features of each block.
-        num_classes: C.
+        sizes: number of features per block.
+        num_classes: number of classes C.
         init: ``zero`` or ``probe``.
-        frozen: whether the whole backbone is.
+        frozen: True if the whole backbone is frozen.
     """
     weight, bias = torch.zeros(num_classes, sum(sizes)), torch.zeros(num_classes)
     if frozen:
@@ -119,11 +119,11 @@ def unfitted_head(
 
 
 def unit_length(sizes: Sequence[int], center: Tensor | None = None) -> FeatureTransform:
-    """The features proper, divided by their length; the common input of a probe.
+    """Return the transform to features of the last stage at unit length, the usual probe input.
 
     Args:
-        sizes: features of each block, of which all but the first are left out.
-        center: (N, D) features whose mean is subtracted before; None for none.
+        sizes: number of features per block; all blocks but the first are dropped.
+        center: (N, D) features whose mean is subtracted first; None to subtract nothing.
     """
     scale = torch.zeros(sum(sizes))
     scale[: sizes[0]] = 1
@@ -137,26 +137,26 @@ def fit_probe(
     """Fit a logistic regression to transformed features.
 
     C is the one of `STRENGTHS` with the smallest cross-validated log loss, so that the
-    probabilities are calibrated as far as the labels allow; `DEFAULT_STRENGTH` where a class has a
+    probabilities are calibrated as far as the labels allow; `DEFAULT_STRENGTH` if a class has a
     single label.
 
     Args:
         labeled: (n, D) features.
         labels: (n,) int64.
-        num_classes: C.
-        transform: of the features, such as `unit_length`.
+        num_classes: number of classes C.
+        transform: transform of the features, such as `unit_length`.
     """
     x = transform(labeled).double().numpy()
-    found = choose_strength(x, labels.numpy())
-    weight, bias = fit_logistic_regression(x, labels.numpy(), found.strength, num_classes)
+    validation = choose_strength(x, labels.numpy())
+    weight, bias = fit_logistic_regression(x, labels.numpy(), validation.strength, num_classes)
     head = FeatureHead.linear(transform, torch.from_numpy(weight), torch.from_numpy(bias))
-    return Probe(head, *found)
+    return Probe(head, *validation)
 
 
 def fit_soft_labels(
     x: Tensor, targets: Tensor, weights: Tensor, strength: float
 ) -> tuple[Tensor, Tensor]:
-    """Multinomial logistic regression on distributions in place of labels.
+    """Fit a multinomial logistic regression to distributions in place of labels.
 
     Minimizes ``strength · sum_i w_i H(q_i, softmax(W x_i + b)) + |W|² / 2``, which for one-hot
     targets is the objective of scikit-learn's ``LogisticRegression(C=strength)``.
@@ -164,8 +164,8 @@ def fit_soft_labels(
     Args:
         x: (N, K) features.
         targets: (N, C) distributions q.
-        weights: (N,) w of each, not negative.
-        strength: above 0.
+        weights: (N,) nonnegative weights w.
+        strength: inverse regularization strength, above 0.
 
     Returns:
         W (C, K) and b (C,), float64.
@@ -194,7 +194,7 @@ def fit_soft_labels(
 
 
 def choose_strength(x: NDArray[np.float64], y: NDArray[np.int64]) -> CrossValidation:
-    """C and the temperature by stratified cross-validation."""
+    """Choose C and the temperature by stratified cross-validation."""
     from sklearn.metrics import log_loss
     from sklearn.model_selection import StratifiedKFold
 
@@ -203,9 +203,9 @@ def choose_strength(x: NDArray[np.float64], y: NDArray[np.int64]) -> CrossValida
         return CrossValidation(DEFAULT_STRENGTH, None, 0, 1.0)
     parts = list(StratifiedKFold(folds, shuffle=True, random_state=0).split(x, y))
     classes = int(y.max()) + 1
-    if len(x) < x.shape[1]:  # fewer numbers with the same inner products, which alone matter
+    if len(x) < x.shape[1]:  # fewer features with the same inner products, on which the fit depends
         x = np.ascontiguousarray(np.linalg.qr(x.T)[1].T)
-    least, found = np.inf, CrossValidation(DEFAULT_STRENGTH, None, 0, 1.0)
+    least, best = np.inf, CrossValidation(DEFAULT_STRENGTH, None, 0, 1.0)
     for strength in STRENGTHS:
         logits = np.empty((len(y), classes))
         for train, test in parts:
@@ -215,19 +215,19 @@ def choose_strength(x: NDArray[np.float64], y: NDArray[np.int64]) -> CrossValida
         if loss < least:
             accuracy = float((logits.argmax(axis=1) == y).mean())
             least = loss
-            found = CrossValidation(strength, accuracy, folds, fit_temperature(logits, y))
-    return found
+            best = CrossValidation(strength, accuracy, folds, fit_temperature(logits, y))
+    return best
 
 
 def fit_temperature(logits: NDArray[np.float64], y: NDArray[np.int64]) -> float:
-    """T in `TEMPERATURES` that minimizes n · log loss of softmax(logits / T) + (log T / s)² / 2.
+    """Return T within `TEMPERATURES` that minimizes n · log loss(logits / T) + (log T / s)² / 2.
 
     Temperature scaling (Guo, Pleiss, Sun and Weinberger, *On Calibration of Modern Neural
     Networks*, ICML 2017) with a normal prior on log T, s being `TEMPERATURE_SPREAD`.
 
     Args:
-        logits: (n, C), of labels that the model had not seen.
-        y: (n,) those labels.
+        logits: (n, C) logits of held-out images.
+        y: (n,) labels of these images.
     """
     from scipy.optimize import minimize_scalar
     from sklearn.metrics import log_loss
@@ -245,14 +245,14 @@ def fit_temperature(logits: NDArray[np.float64], y: NDArray[np.int64]) -> float:
 def fit_logistic_regression(
     x: NDArray[np.float64], y: NDArray[np.int64], strength: float, num_classes: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights (C, D) and biases (C,) of scikit-learn's multinomial logistic regression.
+    """Fit scikit-learn's multinomial logistic regression; return weights (C, D), biases (C,).
 
-    A class without a label gets zero weights and the smallest bias of all, less 30.
+    A class without labels gets weights 0 and the smallest of the other biases minus 30.
     """
     weight, bias = np.zeros((num_classes, x.shape[1])), np.full(num_classes, -30.0)
-    found = np.unique(y)
-    if len(found) == 1:  # nothing to distinguish
-        bias[found] = 0
+    present = np.unique(y)
+    if len(present) == 1:  # nothing to distinguish
+        bias[present] = 0
         return weight, bias
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -271,5 +271,5 @@ def fit_logistic_regression(
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
-    return found
+    probs: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return probs

@@ -1,4 +1,4 @@
-"""Load weights from files: ours, timm's, torchvision's, wrapped or not; never runs their code."""
+"""Load weights of this toolkit, timm and torchvision from files, without running their code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.heads import head_for
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
-# Averaged weights come first: they are what a run or a timm training reports.
+# Averaged weights come first: a run, and a training by timm, reports their accuracy.
 _NESTED = ("ema", "model_ema", "state_dict_ema", "state_dict", "weights", "model", "module")
 _HEADS = ("head", "fc", "classifier", "linear", "head.fc")
 
@@ -66,16 +66,16 @@ def read_weights(path: Path) -> WeightsFile:
         foreign = re.search(r"GLOBAL (\S+)", str(error))
         named = f" (it names {foreign[1]})" if foreign else ""
         raise ModelError(
-            f"{path} was not loaded: it is not plain tensors and would run code of its own{named} "
+            f"{path} was not loaded: it is not plain tensors and would run code{named} "
             "or is corrupt; save its state_dict, or convert it to safetensors"
         ) from error
     except Exception as error:  # a corrupt file can raise almost anything
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{path} is not a readable weights file: {reason}") from error
-    found = _tensors(content)
-    if not found:
+    tensors = _tensors(content)
+    if not tensors:
         raise ModelError(f"{path} contains no weights")
-    return WeightsFile(found, *_record(content))
+    return WeightsFile(tensors, *_record(content))
 
 
 def load_weights(
@@ -128,15 +128,15 @@ def load_weights(
         values = {
             key.removeprefix(prefix): rest.pop(key) for key in list(rest) if key.startswith(prefix)
         }
-        own = head_for(values)
+        new_head = head_for(values)
         if (
             isinstance(target, Classifier)
-            and own is not None
-            and own.predictor.out_features == target.num_classes
-            and own.transform.in_features == target.backbone.feature_dim
+            and new_head is not None
+            and new_head.predictor.out_features == target.num_classes
+            and new_head.transform.in_features == target.backbone.feature_dim
             and _same(file.classes, classes)
         ):
-            target.head = head = own
+            target.head = head = new_head
         if note := _load_head(head, values, file.classes, classes):
             notes.append(f"{path}: {note}")
     if rest:
@@ -156,17 +156,17 @@ def _check_fit(
     """Raise an error if the weights belong to another backbone."""
     mine = f"backbone {name!r}" if name else f"backbone {type(backbone).__name__}"
     theirs = f"{path}, weights of {file.backbone!r}," if file.backbone else str(path)
-    own = backbone.state_dict()
+    state = backbone.state_dict()
     if keys and not fitting:
         raise ModelError(
             f"nothing in {theirs} fits {mine}: the file contains {_some(file.tensors)}, "
             f"the backbone {_some(keys)}"
         )
-    wrong = [key for key, tensor in fitting.items() if tensor.shape != own[keys[key]].shape]
+    wrong = [key for key, tensor in fitting.items() if tensor.shape != state[keys[key]].shape]
     if wrong:
         raise ModelError(
             f"{theirs} does not fit {mine}: {wrong[0]} is {tuple(fitting[wrong[0]].shape)} in the "
-            f"file and {tuple(own[keys[wrong[0]]].shape)} in the backbone "
+            f"file and {tuple(state[keys[wrong[0]]].shape)} in the backbone "
             f"({len(wrong)} of {len(keys)} tensors differ)"
         )
     if missing and file.backbone and name and _family(file.backbone) != _family(name):
@@ -196,8 +196,8 @@ def _load_head(
     """Load a head if it fits; otherwise return why it was skipped."""
     if head is None:
         return "skipped its head"
-    own = head.state_dict()
-    if values.keys() != own.keys() or any(values[k].shape != own[k].shape for k in own):
+    state = head.state_dict()
+    if values.keys() != state.keys() or any(values[k].shape != state[k].shape for k in state):
         rows = next(iter(values.values())).shape[:1]
         of = f" of {rows[0]} classes" if rows else ""
         return f"skipped its head{of}; the new head is random"

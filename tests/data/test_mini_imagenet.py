@@ -109,7 +109,7 @@ def test_every_form_merges_to_100_classes_and_splits_alike(form):
     assert (np.bincount(table.labels[~test]) == A_CLASS - A_CLASS // 6).all()
     again = MiniImageNet().load(form)
     assert (again.parts == table.parts).all()
-    assert any("not whole: 100 of 100 classes, 1,200 of 60,000" in note for note in table.notes)
+    assert any("incomplete: 100 of 100 classes, 1,200 of 60,000" in note for note in table.notes)
     assert table.read(np.array([0, 700]), 84).shape == (2, 84, 84, 3)
 
 
@@ -288,13 +288,19 @@ def test_a_pickle_of_python_2_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is damaged"),
-        (b"garbage", "is damaged"),
+        (b"", "is corrupt"),
+        (b"garbage", "is corrupt"),
         (pickle.dumps([1]), "holds a list"),
         (pickle.dumps({"image_data": np.zeros((2, 4, 4))}), "has no images"),
         (pickle.dumps({"image_data": images(4, 0)}), "'class_dict'"),
-        (pickle.dumps({"image_data": images(4, 0), "class_dict": {"a": [7]}}), "aren't there"),
-        (pickle.dumps({"image_data": images(4, 0), "class_dict": {"a": [-1]}}), "aren't there"),
+        (
+            pickle.dumps({"image_data": images(4, 0), "class_dict": {"a": [7]}}),
+            "outside the images",
+        ),
+        (
+            pickle.dumps({"image_data": images(4, 0), "class_dict": {"a": [-1]}}),
+            "outside the images",
+        ),
     ],
 )
 def test_damaged_caches_are_named(tmp_path, content, words):

@@ -324,5 +324,5 @@ def test_cached_lite0_comes_before_the_package(empty_caches: Path) -> None:
 
 def test_other_files_are_not_taken_for_lite0(tmp_path: Path) -> None:
     torch.save({"layer1.weight": torch.ones(1)}, tmp_path / "other.pth")
-    with pytest.raises(ModelError, match=r"other.pth does not hold EfficientNet-Lite0"):
+    with pytest.raises(ModelError, match=r"other.pth does not contain EfficientNet-Lite0"):
         read_weights(tmp_path / "other.pth")

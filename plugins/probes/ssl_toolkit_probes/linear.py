@@ -10,7 +10,7 @@ from ssl_toolkit import FeatureAlgorithm, FeatureHead, TrainingFeatures, fit_pro
 
 
 class LinearProbe(FeatureAlgorithm):
-    """Learn a logistic regression on the labeled features: what every other method has to beat.
+    """Fit a logistic regression to the labeled features, the baseline of all other methods.
 
     scikit-learn's ``LogisticRegression`` on features of unit length. The strength of its L2 penalty
     is the one with the smallest cross-validated log loss on the labels.
@@ -19,7 +19,7 @@ class LinearProbe(FeatureAlgorithm):
     auto_rank: ClassVar[int] = 80
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:
-        """A linear head."""
+        """Return a linear head."""
         return fit_probe(
             features.labeled[0],
             features.labels,

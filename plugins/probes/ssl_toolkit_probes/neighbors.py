@@ -1,4 +1,4 @@
-"""The vote of the nearest labeled features."""
+"""Vote of the nearest labeled features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ssl_toolkit import (
 class KNearestNeighbors(FeatureAlgorithm):
     """Classify by the k nearest labeled images, by the cosine of centered features.
 
-    scikit-learn's ``KNeighborsClassifier`` on features of unit length; nothing is learned.
+    scikit-learn's ``KNeighborsClassifier`` on features of unit length; nothing is trained.
     """
 
     class Config(Options):
@@ -30,7 +30,7 @@ class KNearestNeighbors(FeatureAlgorithm):
     config: Config
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:
-        """A head that holds the labeled features."""
+        """Return a head that contains the labeled features."""
         labeled = features.labeled[0]
         transform = unit_length(features.blocks, center=torch.cat([labeled, features.unlabeled[0]]))
         points = transform(labeled)

@@ -20,7 +20,7 @@ from ssl_toolkit import (
 
 
 class LabelPropagation(FeatureAlgorithm):
-    """Propagate labels along the k-nearest-neighbor graph; given labels stay as they are.
+    """Propagate labels along the k-nearest-neighbor graph; labels of labeled images stay fixed.
 
     Zhu and Ghahramani, CMU-CALD-02-107, 2002, by scikit-learn's ``LabelPropagation``. Other images
     are classified by the mean label distribution of their neighbors among the training images.
@@ -30,16 +30,16 @@ class LabelPropagation(FeatureAlgorithm):
         """Options of label propagation."""
 
         k: int = option(15, ge=1, help="neighbors of each image in the graph")
-        max_iter: int = option(1000, ge=1, help="most iterations")
+        max_iter: int = option(1000, ge=1, help="maximum number of iterations")
 
     config: Config
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:
-        """A head that holds all training features and their label distributions."""
+        """Return a head that contains all training features and their label distributions."""
         from sklearn.semi_supervised import LabelPropagation as Propagation
 
-        made = Propagation("knn", n_neighbors=self.config.k, max_iter=self.config.max_iter)
-        return fit_graph(made, features, self.config.k, self.task.num_classes)
+        estimator = Propagation("knn", n_neighbors=self.config.k, max_iter=self.config.max_iter)
+        return fit_graph(estimator, features, self.config.k, self.task.num_classes)
 
 
 class LabelSpreading(FeatureAlgorithm):
@@ -58,27 +58,27 @@ class LabelSpreading(FeatureAlgorithm):
         alpha: float = option(
             0.2, gt=0, lt=1, help="share that an image takes from its neighbors at each iteration"
         )
-        max_iter: int = option(1000, ge=1, help="most iterations")
+        max_iter: int = option(1000, ge=1, help="maximum number of iterations")
 
     config: Config
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:
-        """A head that holds all training features and their label distributions."""
+        """Return a head that contains all training features and their label distributions."""
         from sklearn.semi_supervised import LabelSpreading as Spreading
 
         c = self.config
-        made = Spreading("knn", n_neighbors=c.k, alpha=c.alpha, max_iter=c.max_iter)
-        return fit_graph(made, features, c.k, self.task.num_classes)
+        estimator = Spreading("knn", n_neighbors=c.k, alpha=c.alpha, max_iter=c.max_iter)
+        return fit_graph(estimator, features, c.k, self.task.num_classes)
 
 
 def fit_graph(estimator: Any, features: TrainingFeatures, k: int, num_classes: int) -> FeatureHead:
-    """Fit a graph of scikit-learn's to centered features of unit length.
+    """Fit a graph estimator of scikit-learn to centered features of unit length.
 
     Args:
-        estimator: unfitted, with a kernel of neighbors.
-        features: of the training images; labeled ones that are in the pool too count twice.
+        estimator: unfitted estimator with the kernel ``knn``.
+        features: features of the training images; labeled ones in the pool count twice.
         k: neighbors that vote for an image outside the graph.
-        num_classes: C.
+        num_classes: number of classes C.
     """
     from sklearn.exceptions import ConvergenceWarning
 
@@ -95,7 +95,7 @@ def fit_graph(estimator: Any, features: TrainingFeatures, k: int, num_classes: i
         # A part of the graph without a label has a distribution of zeros: 0/0 in scikit-learn.
         warnings.simplefilter("ignore", RuntimeWarning)
         estimator.fit(points.numpy(), labels)
-    found = np.nan_to_num(estimator.label_distributions_)
+    distributions = np.nan_to_num(estimator.label_distributions_)
     scores = torch.zeros(len(pool), num_classes)
-    scores[:, torch.from_numpy(estimator.classes_)] = torch.from_numpy(found).float()
+    scores[:, torch.from_numpy(estimator.classes_)] = torch.from_numpy(distributions).float()
     return FeatureHead(transform, Neighbors(points, scores, k))

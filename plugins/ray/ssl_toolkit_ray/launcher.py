@@ -17,10 +17,10 @@ OBJECT_STORE = 80_000_000
 
 
 class Ray(Launcher):
-    """Runs each job as a task of Ray Core, which starts it again elsewhere when its node is lost.
+    """Runs each job as a task of Ray Core, which restarts it on another node if its node is lost.
 
-    A task reserves the run's CPU threads and its GPU; Ray decides how many fit at a time. A run
-    that is started again resumes from its last checkpoint. One that fails itself is not repeated.
+    A task reserves the run's CPU threads and its GPU; Ray decides how many fit at a time. A
+    restarted run resumes from its last checkpoint. A run that fails by itself is not restarted.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("ray",)
@@ -32,7 +32,7 @@ class Ray(Launcher):
             None, help="address of a cluster, or auto; none: start one on this machine"
         )
         retries: int = option(
-            3, ge=-1, help="times a run is started again after its node or worker died; -1: always"
+            3, ge=-1, help="times a run is restarted after its node or worker died; -1: always"
         )
         jobs: int | None = option(None, ge=1, help="runs at a time; none: as many as fit")
 
@@ -109,7 +109,7 @@ def _connected(address: str | None) -> Iterator[None]:
         where = f"launcher_options.address={address}" if address else "launcher ray"
         raise ConfigError(f"{where}: can't connect to Ray: {_first_line(error)}") from error
     finally:
-        # Ray replaces it; SIGTERM has to reach `stop`.
+        # Ray replaces the handler; SIGTERM must reach `stop`.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
     try:
@@ -119,11 +119,11 @@ def _connected(address: str | None) -> Iterator[None]:
 
 
 def _check_room(job: Job) -> None:
-    """Refuse a job that would wait forever."""
-    wanted = {"CPU": job.threads, "GPU": _gpus(job)}
-    if not any(all(node.get(key, 0) >= n for key, n in wanted.items()) for node in _nodes()):
-        gpus = f" and {wanted['GPU']} GPU(s)" if wanted["GPU"] else ""
-        instead = " or --device cpu" if wanted["GPU"] else ""
+    """Reject a job that would wait forever."""
+    required = {"CPU": job.threads, "GPU": _gpus(job)}
+    if not any(all(node.get(key, 0) >= n for key, n in required.items()) for node in _nodes()):
+        gpus = f" and {required['GPU']} GPU(s)" if required["GPU"] else ""
+        instead = " or --device cpu" if required["GPU"] else ""
         raise ConfigError(
             f"no node of Ray has {job.threads} CPUs{gpus}, which a run needs; "
             f"start one, or use fewer --threads{instead}"
@@ -161,7 +161,7 @@ def _ready(running: dict[Any, Job], timeout: float) -> Iterator[JobResult]:
 
 
 def _end(running: dict[Any, Job]) -> Iterator[JobResult]:
-    """Cancel: a waiting task never starts, a running one stops its command, which saves."""
+    """Cancel all tasks: waiting ones never start, running ones save and stop."""
     import ray
 
     for reference in running:

@@ -30,7 +30,7 @@ class Slurm(Launcher):
         """Options of the Slurm launcher."""
 
         cluster: Literal["slurm", "local"] = option(
-            "slurm", help="local: processes of this machine, all at once, for a trial"
+            "slurm", help="local: processes on this machine, all at once, for a trial"
         )
         partition: str | None = option(None, min_length=1, help="partition of the jobs")
         account: str | None = option(None, min_length=1, help="account that is charged")
@@ -42,7 +42,7 @@ class Slurm(Launcher):
         )
         cpus: int | None = option(None, ge=1, help="CPUs of a job; none: the threads of a run")
         memory_gb: float | None = option(None, gt=0, help="memory of a job in gigabytes")
-        jobs: int | None = option(None, ge=1, help="jobs at a time; none: as Slurm finds room")
+        jobs: int | None = option(None, ge=1, help="jobs at a time; none: no limit")
         setup: list[str] = option([], help="shell commands before a run: module load cuda")
         sbatch: dict[str, Any] = option(
             {}, help="further flags of sbatch, without dashes: {constraint: a100, qos: long}"
@@ -66,7 +66,7 @@ class Slurm(Launcher):
         running = dict(zip(self._submit(jobs), jobs, strict=True))
         try:
             while running and not self._stopping:
-                yield from _ended(running)
+                yield from _finished(running)
                 time.sleep(POLL)
         finally:
             for submitted in running:
@@ -98,7 +98,7 @@ class Slurm(Launcher):
         """Return the number of GPUs that each job requests; Slurm gives it no others.
 
         Raises:
-            ConfigError: The device is ``auto``: whether jobs need GPUs can't be known here.
+            ConfigError: The device is ``auto``, which does not determine whether jobs need GPUs.
         """
         if self.options.cluster == "local":
             return max(job.local_gpus for job in jobs)
@@ -141,8 +141,8 @@ class Slurm(Launcher):
             return [executor.submit(SlurmTask(JobProcess.of(job))) for job in jobs]
 
 
-def _ended(running: dict[Any, Job]) -> Iterator[JobResult]:
-    """Remove and yield the jobs that are done."""
+def _finished(running: dict[Any, Job]) -> Iterator[JobResult]:
+    """Remove the jobs that are done, and yield their results."""
     for submitted in [submitted for submitted in running if submitted.done()]:
         job = running.pop(submitted)
         if submitted.exception() is None:

@@ -17,9 +17,9 @@ OFFLINE = "not logged in to W&B, so the run is offline; upload it later: wandb s
 class WandB(Logger):
     """A run of Weights & Biases; a comparison is its group.
 
-    The run's files are in ``wandb/`` of the run's folder, and ``wandb/run.json`` there holds its
-    ID and the last step that was sent: a resumed run continues under the same ID after that step.
-    Project, entity and mode are those of ``WANDB_PROJECT`` (else ``ssl-toolkit``),
+    The run's files are in ``wandb/`` of the run's folder, and ``wandb/run.json`` there contains
+    its ID and the last step that was sent: a resumed run continues under the same ID after
+    that step. Project, entity and mode are those of ``WANDB_PROJECT`` (else ``ssl-toolkit``),
     ``WANDB_ENTITY`` and ``WANDB_MODE``. Without a mode it is online after ``wandb login``, and
     offline otherwise. It never prompts.
 
@@ -63,7 +63,7 @@ class WandB(Logger):
         self._remember(self._sent)
 
     def log(self, row: Mapping[str, float | int]) -> None:
-        """Send a row to W&B's own process, unless an earlier process did."""
+        """Send a row to the process of W&B, unless an earlier process did."""
         step = int(row["step"])
         if step > self._sent:
             self._run.log({**row}, step=step)
@@ -78,7 +78,7 @@ class WandB(Logger):
         self._sent = step
         new = self._state.with_suffix(".new")
         new.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")
-        new.replace(self._state)  # so that a killed run leaves a whole file
+        new.replace(self._state)  # atomic, so that a killed run leaves a complete file
 
 
 def _identity(path: Path) -> tuple[str, int]:

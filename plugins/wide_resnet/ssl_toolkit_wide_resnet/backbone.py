@@ -27,13 +27,13 @@ class WideResNet(Backbone):
     normal with bias 0; drawn from torch's global CPU generator.
 
     Args:
-        depth: 6 n + 4 for n blocks a stage, at least 10.
+        depth: number of layers, 6 n + 4 for n blocks per stage, at least 10.
         width: factor of the channels, at least 1.
-        batchnorm_momentum: share of a new batch in the running statistics, in (0, 1]; 0.001 as in
+        batchnorm_momentum: weight of a new batch in the running statistics, in (0, 1]; 0.001 as in
             the papers.
 
     Raises:
-        PluginError: there is no such depth or width.
+        PluginError: the depth or the width is invalid.
     """
 
     timm_module: ClassVar[str | None] = "ssl_toolkit_wide_resnet.timm_registration"
@@ -74,16 +74,16 @@ class WideResNet(Backbone):
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
-        """Read depth and width from a name such as ``wrn_28_2``.
+        """Return the network of a name such as ``wrn_28_2``.
 
         Args:
             name: ``wrn_<depth>_<width>``.
             image_size: side in pixels; any from 1 up works.
-            pretrained: must be False, there are no published weights.
+            pretrained: must be False, because no weights are published.
 
         Raises:
-            PluginError: the name says no wide ResNet.
-            ModelError: `pretrained`, or an image size below 1.
+            PluginError: the name is not that of a wide ResNet.
+            ModelError: `pretrained` is True, or the image size is below 1.
         """
         match = re.fullmatch(r"wrn_(\d+)_(\d+)", name)
         if match is None:
@@ -109,7 +109,7 @@ class WideResNet(Backbone):
         return min(0.1, max(0.001, 100 / steps))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalized images to (N, 64 · width) features."""
+        """Map normalized images (N, 3, H, W) to features (N, 64 · width)."""
         x = self.conv(images)
         for stage in self.stages:
             x = stage(x)
@@ -117,7 +117,7 @@ class WideResNet(Backbone):
         return features
 
     def classifier(self, num_classes: int) -> nn.Linear:
-        """A linear head with Xavier normal weights and bias 0."""
+        """Return a linear head with Xavier normal weights and bias 0."""
         head = nn.Linear(self.feature_dim, num_classes)
         nn.init.xavier_normal_(head.weight)
         nn.init.zeros_(head.bias)

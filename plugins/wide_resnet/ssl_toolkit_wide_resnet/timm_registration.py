@@ -1,4 +1,4 @@
-"""Importing this module makes timm know the wide ResNets.
+"""Register the wide ResNets with timm when this module is imported.
 
 >>> import timm
 >>> import ssl_toolkit_wide_resnet.timm_registration  # noqa: F401
@@ -23,15 +23,15 @@ NAMES = ("wrn_10_1", "wrn_16_2", "wrn_28_2", "wrn_28_8")
 
 
 class WideResNetForTimm(nn.Module):
-    """A wide ResNet with timm's methods; the keys of its weights are those of `Classifier`.
+    """Wide ResNet with timm's interface; its state dict has the keys of `Classifier`.
 
     Args:
         name: ``wrn_<depth>_<width>``.
-        num_classes: classes of the head, 0 for none.
-        in_chans: must be 3.
+        num_classes: number of classes of the head, 0 for none.
+        in_chans: number of input channels, must be 3.
 
     Raises:
-        ValueError: it is not.
+        ValueError: `in_chans` is not 3.
     """
 
     def __init__(self, name: str, num_classes: int = 10, in_chans: int = 3) -> None:
@@ -43,14 +43,14 @@ class WideResNetForTimm(nn.Module):
         self.reset_classifier(num_classes)
 
     def get_classifier(self) -> nn.Module:
-        """The head."""
+        """Return the head."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the head by a new one for `num_classes` classes, 0 for none.
 
         Raises:
-            ValueError: another pooling than the mean is asked for.
+            ValueError: the pooling is not the mean.
         """
         if global_pool not in (None, "avg"):
             raise ValueError(f"wide ResNets pool by the mean only, not by {global_pool!r}")
@@ -60,21 +60,21 @@ class WideResNetForTimm(nn.Module):
         )
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalized images to (N, num_features) pooled features."""
+        """Map normalized images (N, 3, H, W) to pooled features (N, num_features)."""
         features: Tensor = self.backbone(images)
         return features
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """(N, num_features) to (N, num_classes) logits, or the features with `pre_logits`."""
+        """Map features to logits (N, num_classes); return the features under `pre_logits`."""
         logits: Tensor = features if pre_logits else self.head(features)
         return logits
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalized images to (N, num_classes) logits."""
+        """Map normalized images (N, 3, H, W) to logits (N, num_classes)."""
         return self.forward_head(self.forward_features(images))
 
 
-# `register_model` looks for this name in the module that registers.
+# `register_model` reads this name from the registering module.
 default_cfgs = timm.models.generate_default_cfgs(
     {
         name: {
