@@ -3,8 +3,8 @@
 `values` is (n,), on the device and in the dtype of the images. Each operation returns a tensor of
 the images' shape with values in [0, 1], does not change its input, draws no random numbers, and
 never waits for the device. Definitions are PIL's. Intermediate values are not rounded to 8 bits,
-which keeps colors within 2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the definition uses 8-bit levels
-(equalize, posterize, solarize), levels are rounded as PIL would store them.
+which keeps colors within 2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the definition
+uses 8-bit levels (equalize, posterize, solarize), levels are rounded as PIL would store them.
 
 A geometric operation maps a value, the height and the width to the matrix that `warp` applies,
 in the convention of `Image.transform`. The nearest pixel is taken (PIL's default, which FixMatch's
