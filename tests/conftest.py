@@ -11,6 +11,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# pytest-xdist sets it; commands then wrap their output as in a terminal.
+os.environ.pop("COLUMNS", None)
 # Scripts that tests start import what tests share, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH")))

@@ -135,7 +135,8 @@ def test_the_table_of_a_run_that_failed_and_of_no_rows(tmp_path: Path) -> None:
 
 def test_the_table_ends_before_a_truncated_row(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text(
-        '{"step": 1}\n{"step": 2, "a, b": 0.5}\n{"step": 3, "a', "utf-8"
+        '{"format": 1, "step": 1}\n{"format": 1, "step": 2, "a, b": 0.5}\n{"format": 1, "st',
+        "utf-8",
     )
     write_table(tmp_path / "m.jsonl", tmp_path / "m.csv")
     assert (tmp_path / "m.csv").read_text("utf-8") == 'step,"a, b"\n1,\n2,0.5\n'

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +75,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = ("Abyssinian", "basset_hound", "a_class_of_one_very_long_name_without_any_space" * 2)
     compared = comparison(folder, names=names, seeds=2, classes=classes)
     first = compared.rows[0]
-    failed = replace(first.runs[1], status="failed", reason="x" * 300)
-    marked = replace(first, runs=(first.runs[0], failed), overrides={"lr": "y" * 100})
-    compared = replace(compared, rows=(marked, *compared.rows[1:]), notes=("z" * 200,))
+    failed = first.runs[1].model_copy(update={"status": "failed", "reason": "x" * 300})
+    marked = first.model_copy(
+        update={"runs": (first.runs[0], failed), "overrides": {"lr": "y" * 100}}
+    )
+    compared = compared.model_copy(
+        update={"rows": (marked, *compared.rows[1:]), "notes": ("z" * 200,)}
+    )
     write_report(compared, folder / "report.html")
     return folder / "report.html"
 

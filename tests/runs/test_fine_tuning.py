@@ -186,7 +186,7 @@ def test_a_bounded_graph_computes_only_the_features_it_uses(data: Path) -> None:
 
 
 def trial(name: str, hits: list[int], tested: list[int], overrides: dict[str, Any]) -> Trial:
-    result = Candidate(name, name, overrides)
+    result = Candidate(name=name, algorithm=name, overrides=overrides)
     return Trial(result, np.array(tested, dtype=bool), np.array(hits, dtype=bool), 1.0)
 
 
@@ -237,7 +237,7 @@ def test_fine_tuning_is_chosen_where_frozen_features_fail(
 def test_good_frozen_features_skip_fine_tuning(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = fixed(monkeypatch, right=5)
     config, choice = auto.choose(own(data, algo="auto"))
-    assert (choice.candidate.name, config.settings.algo) == ("graph_probe", "graph_probe")
+    assert (choice.name, config.settings.algo) == ("graph_probe", "graph_probe")
     assert not tried
 
 
@@ -268,10 +268,10 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
 
     monkeypatch.setattr(auto_trials, "_without_fold", watched)
     _, choice = auto.choose(own(data, algo="auto"))
-    tuned = [result for result in choice.trials if result.candidate.tuned]
+    tuned = [trial for trial in choice.trials if trial.tuned]
     assert seen[0] == "supervised"
-    assert [t.candidate.algorithm for t in tuned] == ["supervised", "fixmatch", "simple"]
-    assert all(t.tested.sum() >= 3 for t in tuned)  # a fold of two
+    assert [trial.algorithm for trial in tuned] == ["supervised", "fixmatch", "simple"]
+    assert all(trial.count >= 3 for trial in tuned)  # a fold of two
 
 
 @pytest.mark.usefixtures("weights")
@@ -282,16 +282,16 @@ def test_validation_images_decide_if_as_many_as_labels(
     config = own(data, algo="auto", val_fraction=0.34, steps=2)
     _, choice = auto.choose(config)
     assert choice.folds == 0
-    assert [trial.candidate.tuned for trial in choice.trials] == [False] * 3 + [True] * 3
+    assert [trial.tuned for trial in choice.trials] == [False] * 3 + [True] * 3
     assert {trial.images for trial in choice.trials} == {"validation images"}
     for trial in choice.trials:  # as the run itself would find
-        trainer = prepare(auto.with_candidate(config, trial.candidate)).trainer
+        trainer = prepare(auto.with_candidate(config, trial)).trainer
         trainer.fit()
         count = len(trainer.validation[0])
         assert count >= len(trainer.batches.images.labels)
-        assert trial.tested.tolist() == [True] * count
-        assert trainer.evaluations[-1][1] == trial.accuracy()
-    assert choice.lines()[0].startswith(f"auto: {count} validation images: graph_probe ")
+        assert trial.count == count
+        assert trainer.evaluations[-1][1] == trial.accuracy
+    assert auto.describe(choice)[0].startswith(f"auto: {count} validation images: graph_probe ")
 
 
 @pytest.mark.usefixtures("weights")
@@ -304,7 +304,7 @@ def test_candidates_that_do_not_fit_the_time_are_reported(
     assert choice.skipped == tuple(
         f"{name} (fine-tuned)" for name in ("supervised", "fixmatch", "simple")
     )
-    assert "(--minutes gives more)" in choice.lines()[1]
+    assert "(--minutes gives more)" in auto.describe(choice)[1]
 
 
 def test_the_first_step_prints_no_time_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
