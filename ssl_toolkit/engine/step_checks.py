@@ -123,6 +123,8 @@ def _check_pseudo_labels(output: StepOutput, count: int, num_classes: int) -> No
     _check_shape(
         "pseudo_labels.mask", getattr(output.pseudo_labels, "mask", None), (count,), torch.bool
     )
+    if (weights := getattr(output.pseudo_labels, "weights", None)) is not None:
+        _check_shape("pseudo_labels.weights", weights, (count,))
 
 
 def _check_shape(

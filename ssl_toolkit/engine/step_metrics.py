@@ -78,6 +78,8 @@ class StepRecorder:
         pseudo_labels = output.pseudo_labels
         if pseudo_labels is not None and len(pseudo_labels.mask):
             used = pseudo_labels.mask.float()
+            if pseudo_labels.weights is not None:
+                used = used * pseudo_labels.weights
             predicted = pseudo_labels.probs.argmax(dim=-1)
             known = used * (hidden >= 0)
             correct = known * (predicted == hidden)

@@ -238,6 +238,9 @@ class PseudoLabels:
     """(U, C) probabilities, without gradient."""
     mask: Tensor
     """(U,) bool: True for images whose pseudo label is used by the loss."""
+    weights: Tensor | None = None
+    """(U,) in [0, 1], without gradient: weight of each image in the loss; None for 1. Coverage,
+    accuracy and class shares of the pseudo labels are weighted by it."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def declares_views(subject: Subject) -> None:
 def declares_metrics(subject: Subject) -> None:
     """`metrics` is a tuple of `Metric`, each with a name of its own.
 
-    Why: reports take the format and the direction of a metric from its declaration.
+    Why: the report takes title, definition and reduction of a metric from its declaration.
     Cause: a list or a tuple of names, or a metric that is declared twice.
     """
     metrics = subject.plugin.metrics
@@ -103,7 +103,7 @@ def returns_finite_float32_losses(subject: Subject) -> None:
 
 @rule("algorithms")
 def returns_probabilities(subject: Subject) -> None:
-    """The rows of `pseudo_labels.probs` are nonnegative and sum to 1.
+    """Rows of `pseudo_labels.probs` are nonnegative and sum to 1; weights are in [0, 1].
 
     Why: the reports on pseudo labels treat them as probabilities.
     Cause: sharpening without normalization, or logits instead of probabilities.
@@ -116,6 +116,9 @@ def returns_probabilities(subject: Subject) -> None:
     sums = probs.sum(dim=-1)
     extreme = float(sums[(sums - 1).abs().argmax()])
     require(abs(extreme - 1) < 1e-3, f"a row sums to {extreme:g}")
+    if (weights := pseudo_labels.weights) is not None:
+        valid = ((weights >= 0) & (weights <= 1)).all()
+        require(valid, "pseudo_labels.weights has entries outside [0, 1]")
 
 
 @rule("algorithms")
@@ -129,6 +132,8 @@ def detaches_reported_tensors(subject: Subject) -> None:
     reported: dict[str, Tensor] = {**output.metrics}
     if output.pseudo_labels is not None:
         reported["pseudo_labels.probs"] = output.pseudo_labels.probs
+        if output.pseudo_labels.weights is not None:
+            reported["pseudo_labels.weights"] = output.pseudo_labels.weights
     attached = [name for name, tensor in reported.items() if tensor.requires_grad]
     require(not attached, f"{listed(attached)} carry a gradient")
 

@@ -1,19 +1,21 @@
-"""FlexMatch and FreeMatch against plain loops over the formulas of their papers."""
+"""FixMatch with adaptive thresholds against plain loops over the formulas of the papers."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from ssl_toolkit_adaptive import FlexMatch, FreeMatch
+from ssl_toolkit_adaptive import DebiasPL, FlexMatch, FreeMatch, SoftMatch
 from step_parity import assert_parity
 from torch import Tensor
 from toy_context import CLASSES, FakeContext, Net, build, make_batch, objective
 
-from ssl_toolkit import Batch
+from ssl_toolkit import Batch, Loss, PseudoLabels, StepOutput
+from ssl_toolkit.engine.step_metrics import StepRecorder
 
 POOL = 40  # images of the toy task
 MAPPINGS = {
@@ -33,21 +35,26 @@ def pseudo_labels(net: Net, batch: Batch) -> tuple[list[float], list[int]]:
     return [float(row.exp().max()) for row in rows], [int(row.argmax()) for row in rows]
 
 
-def fixmatch_losses(net: Net, batch: Batch, labels: list[int], mask: list[bool]) -> dict[str, Any]:
-    """The two losses of FixMatch, whatever the mask is."""
+def fixmatch_losses(
+    net: Net, batch: Batch, labels: list[int], weights: Sequence[float]
+) -> dict[str, Any]:
+    """The two losses of FixMatch, for any mask or weights."""
     labeled = log_probs(net, batch.labeled_weak[0])
     return {
         "supervised": mean_loss(labeled, batch.labels.tolist(), [True] * len(labeled)),
-        "unsupervised": mean_loss(log_probs(net, batch.unlabeled_strong[0]), labels, mask),
+        "unsupervised": mean_loss(log_probs(net, batch.unlabeled_strong[0]), labels, weights),
     }
 
 
-def mean_loss(rows: list[Tensor], labels: list[int], mask: list[bool]) -> Tensor:
+def mean_loss(rows: list[Tensor], labels: list[int], weights: Sequence[float]) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
-    for row, label, used in zip(rows, labels, mask, strict=True):
-        if used:
-            total = total - row[label]
+    for row, label, weight in zip(rows, labels, weights, strict=True):
+        total = total - weight * row[label]
     return total / len(rows)
+
+
+def moved(old: float, new: float, momentum: float) -> float:
+    return momentum * old + (1 - momentum) * new
 
 
 class FlexMatchLoop:
@@ -98,10 +105,10 @@ class FreeMatchLoop:
             probs = [row.exp().tolist() for row in log_probs(net, batch.unlabeled_weak[0])]
         confidences, labels = pseudo_labels(net, batch)
         count = len(labels)
-        self.threshold = self.moved(self.threshold, sum(confidences) / count)
+        self.threshold = moved(self.threshold, sum(confidences) / count, self.momentum)
         for c in range(CLASSES):
-            self.mean[c] = self.moved(self.mean[c], sum(row[c] for row in probs) / count)
-            self.histogram[c] = self.moved(self.histogram[c], labels.count(c) / count)
+            self.mean[c] = moved(self.mean[c], sum(row[c] for row in probs) / count, self.momentum)
+            self.histogram[c] = moved(self.histogram[c], labels.count(c) / count, self.momentum)
         mask = [
             confidence >= self.threshold * self.mean[label] / max(self.mean)
             for confidence, label in zip(confidences, labels, strict=True)
@@ -109,9 +116,6 @@ class FreeMatchLoop:
         losses = fixmatch_losses(net, batch, labels, mask)
         losses["fairness"] = self.weight * self.fairness(net, batch, mask)
         return losses, mask
-
-    def moved(self, old: float, new: float) -> float:
-        return self.momentum * old + (1 - self.momentum) * new
 
     def fairness(self, net: Net, batch: Batch, mask: list[bool]) -> Tensor:
         rows = [
@@ -159,3 +163,100 @@ def test_freematch_without_a_pseudo_label_has_no_fairness_loss() -> None:
     assert output.losses["fairness"].value == 0
     objective(output).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in ctx.live.parameters())
+
+
+class SoftMatchLoop:
+    def __init__(self, momentum: float, sigmas: float, aligned: bool) -> None:
+        self.momentum, self.sigmas, self.aligned = momentum, sigmas, aligned
+        self.mean, self.variance = 1 / CLASSES, 1.0
+        self.mean_probs: list[float] = []
+
+    def __call__(self, net: Net, batch: Batch, step: int) -> tuple[dict[str, Any], list[bool]]:
+        confidences, labels = pseudo_labels(net, batch)
+        if self.aligned:
+            confidences = self.confidences(net, batch)
+        count = len(labels)
+        mean = sum(confidences) / count
+        variance = sum((value - mean) ** 2 for value in confidences) / (count - 1)
+        self.mean = moved(self.mean, mean, self.momentum)
+        self.variance = moved(self.variance, variance, self.momentum)
+        weights = [
+            1.0
+            if value >= self.mean
+            else math.exp(-((value - self.mean) ** 2) / (2 * self.variance / self.sigmas**2))
+            for value in confidences
+        ]
+        self.smallest = min(weights)
+        return fixmatch_losses(net, batch, labels, weights), [True] * count
+
+    def confidences(self, net: Net, batch: Batch) -> list[float]:
+        with torch.no_grad():
+            rows = [row.exp().tolist() for row in log_probs(net, batch.unlabeled_weak[0])]
+        means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        old = self.mean_probs or means
+        self.mean_probs = [moved(a, b, self.momentum) for a, b in zip(old, means, strict=True)]
+        confidences = []
+        for row in rows:
+            aligned = [p / CLASSES / mean for p, mean in zip(row, self.mean_probs, strict=True)]
+            confidences.append(max(aligned) / sum(aligned))
+        return confidences
+
+    def state(self) -> dict[str, Any]:
+        probs = self.mean_probs or [0.0] * CLASSES
+        return {"mean": self.mean, "variance": self.variance, "mean_probs": probs}
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_softmatch_is_the_algorithm_of_its_paper(aligned: bool) -> None:
+    loop = SoftMatchLoop(0.9, 3.0, aligned)
+    options = {"momentum": 0.9, "num_sigmas": 3.0, "uniform_alignment": aligned}
+    assert_parity(SoftMatch, loop, loop.state, **options)
+    assert loop.smallest < 0.9
+
+
+def test_weights_of_pseudo_labels_weight_their_metrics() -> None:
+    recorder = StepRecorder((2,) * CLASSES)
+    probs = torch.eye(CLASSES)[[0, 0, 1]]
+    weights = torch.tensor([1.0, 0.5, 0.25])
+    output = StepOutput(
+        {"supervised": Loss(torch.zeros(()))},
+        PseudoLabels(probs, torch.tensor([True, True, False]), weights),
+    )
+    recorder.add(1, torch.zeros(()), output, torch.tensor([0, 1, 1]))
+    row = recorder.flush()
+    assert row["train.coverage"] == pytest.approx(0.5)
+    assert row["train.pseudo_label_accuracy"] == pytest.approx(1 / 1.5)
+
+
+class DebiasPLLoop:
+    def __init__(self, threshold: float, factor: float, momentum: float) -> None:
+        self.threshold, self.factor, self.momentum = threshold, factor, momentum
+        self.mean = [1 / CLASSES] * CLASSES
+
+    def __call__(self, net: Net, batch: Batch, step: int) -> tuple[dict[str, Any], list[bool]]:
+        with torch.no_grad():
+            rows = [row.exp().tolist() for row in log_probs(net, batch.unlabeled_weak[0])]
+        for c in range(CLASSES):
+            mean = sum(row[c] for row in rows) / len(rows)
+            self.mean[c] = moved(self.mean[c], mean, self.momentum)
+        labels, mask = [], []
+        for row in rows:
+            debiased = [p / mean**self.factor for p, mean in zip(row, self.mean, strict=True)]
+            labels.append(debiased.index(max(debiased)))
+            mask.append(max(debiased) / sum(debiased) >= self.threshold)
+        losses = fixmatch_losses(net, batch, labels, mask)
+        margins = torch.tensor(self.mean, dtype=torch.float64).log() * self.factor
+        strong = [
+            (net(view[None]).logits[0] + margins).log_softmax(dim=0)
+            for view in batch.unlabeled_strong[0]
+        ]
+        return losses | {"unsupervised": mean_loss(strong, labels, mask)}, mask
+
+    def state(self) -> dict[str, Any]:
+        return {"mean_probs": self.mean}
+
+
+def test_debiaspl_is_the_algorithm_of_its_paper() -> None:
+    loop = DebiasPLLoop(0.8, 0.7, 0.9)
+    options = {"confidence_threshold": 0.8, "debias_factor": 0.7, "momentum": 0.9}
+    assert len({*assert_parity(DebiasPL, loop, loop.state, **options)}) > 3

@@ -17,7 +17,7 @@ def joint_logits(batch: Batch, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
     """
     groups = [batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]]
     logits = at_least_float32(ctx.model(torch.cat(groups)))
-    labeled, weak, strong = logits.split([len(group) for group in groups])
+    labeled, weak, strong = torch.split(logits, [len(group) for group in groups])
     return labeled, weak, strong
 
 
