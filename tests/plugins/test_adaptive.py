@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from plain_losses import fixmatch_losses, log_probs, mean_loss, pseudo_labels
 from ssl_toolkit_adaptive import DebiasPL, FlexMatch, FreeMatch, SoftMatch
 from step_parity import assert_parity
 from torch import Tensor
@@ -23,34 +23,6 @@ MAPPINGS = {
     "linear": lambda x: x,
     "concave": lambda x: math.log(1 + x) / math.log(2),
 }
-
-
-def log_probs(net: Net, views: Tensor) -> list[Tensor]:
-    return [net(view[None]).logits[0].log_softmax(dim=0) for view in views]
-
-
-def pseudo_labels(net: Net, batch: Batch) -> tuple[list[float], list[int]]:
-    with torch.no_grad():
-        rows = log_probs(net, batch.unlabeled_weak[0])
-    return [float(row.exp().max()) for row in rows], [int(row.argmax()) for row in rows]
-
-
-def fixmatch_losses(
-    net: Net, batch: Batch, labels: list[int], weights: Sequence[float]
-) -> dict[str, Any]:
-    """The two losses of FixMatch, for any mask or weights."""
-    labeled = log_probs(net, batch.labeled_weak[0])
-    return {
-        "supervised": mean_loss(labeled, batch.labels.tolist(), [True] * len(labeled)),
-        "unsupervised": mean_loss(log_probs(net, batch.unlabeled_strong[0]), labels, weights),
-    }
-
-
-def mean_loss(rows: list[Tensor], labels: list[int], weights: Sequence[float]) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
-    for row, label, weight in zip(rows, labels, weights, strict=True):
-        total = total - weight * row[label]
-    return total / len(rows)
 
 
 def moved(old: float, new: float, momentum: float) -> float:

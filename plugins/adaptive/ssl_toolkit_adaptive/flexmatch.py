@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -23,7 +24,7 @@ from ssl_toolkit import (
 )
 from ssl_toolkit_adaptive.common import joint_logits
 
-_MAPPINGS = {
+_MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "convex": lambda status: status / (2 - status),
     "linear": lambda status: status,
     "concave": lambda status: (1 + status).log2(),

@@ -1,0 +1,76 @@
+"""Pseudo-Label (Lee, ICML workshop on challenges in representation learning, 2013)."""
+
+from __future__ import annotations
+
+from torch.nn import functional as F
+
+from ssl_toolkit import (
+    Algorithm,
+    Batch,
+    Context,
+    Loss,
+    Options,
+    PseudoLabels,
+    StepOutput,
+    Views,
+    option,
+)
+from ssl_toolkit.ops import at_least_float32, rampup
+
+
+class PseudoLabel(Algorithm):
+    """Train on the classes that the model itself predicts for the unlabeled images."""
+
+    class Config(Options):
+        """Options of Pseudo-Label."""
+
+        confidence_threshold: float = option(
+            0.95,
+            ge=0,
+            le=1,
+            help="minimum confidence of a pseudo label; 0 to use all",
+            source="USB's code: 0.95; paper: 0",
+        )
+        unsupervised_weight: float = option(
+            1.0,
+            ge=0,
+            help="weight of the unsupervised loss after its ramp (alpha_f); 0 for none",
+            source="USB's code: 1; paper: 3",
+        )
+        rampup_fraction: float = option(
+            0.4,
+            ge=0,
+            le=1,
+            help="share of the run over which the weight rises from 0; 0 for no ramp",
+            source="USB's code: 0.4",
+        )
+        unlabeled_ratio: int = option(
+            1, ge=1, help="unlabeled images for each labeled one", source="USB's code: 1"
+        )
+
+    config: Config
+
+    def views(self) -> Views:
+        """One weak view of every image."""
+        return Views(unlabeled_weak=1, unlabeled_ratio=self.config.unlabeled_ratio)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """L + alpha(t) · L', eq. 15."""
+        c = self.config
+        labeled = at_least_float32(ctx.model(batch.labeled_weak[0]))
+        # The labeled images alone set BatchNorm's running statistics, as in USB.
+        unlabeled = at_least_float32(
+            ctx.forward(batch.unlabeled_weak[0], update_statistics=False).logits
+        )
+        probs = unlabeled.detach().softmax(dim=-1)
+        confidence, pseudo_labels = probs.max(dim=-1)
+        mask = confidence >= c.confidence_threshold
+        losses = F.cross_entropy(unlabeled, pseudo_labels, reduction="none")
+        ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction)
+        return StepOutput(
+            losses={
+                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight * ramp),
+            },
+            pseudo_labels=PseudoLabels(probs, mask),
+        )
