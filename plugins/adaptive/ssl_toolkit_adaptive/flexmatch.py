@@ -22,7 +22,7 @@ from ssl_toolkit import (
     Views,
     option,
 )
-from ssl_toolkit_adaptive.common import joint_logits
+from ssl_toolkit_adaptive.joint_forward import joint_logits
 
 _MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "convex": lambda status: status / (2 - status),

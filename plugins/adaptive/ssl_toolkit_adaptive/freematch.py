@@ -21,7 +21,7 @@ from ssl_toolkit import (
     Views,
     option,
 )
-from ssl_toolkit_adaptive.common import batch_mean, joint_logits
+from ssl_toolkit_adaptive.joint_forward import batch_mean, joint_logits
 
 
 class FreeMatch(Algorithm):

@@ -22,7 +22,7 @@ from ssl_toolkit import (
     option,
 )
 from ssl_toolkit.ops import align_distribution
-from ssl_toolkit_adaptive.common import batch_mean, joint_logits
+from ssl_toolkit_adaptive.joint_forward import batch_mean, joint_logits
 
 
 class SoftMatch(Algorithm):
