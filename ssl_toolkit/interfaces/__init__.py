@@ -1,11 +1,11 @@
-"""What a plugin implements and what the engine promises it.
+"""The interfaces that plugins implement, and what the engine guarantees them.
 
-Symbols used in all docstrings: B labeled images a step, U = B · unlabeled_ratio unlabeled
-images a step, C classes, (H, W) height and width in pixels. Images are float tensors in [0, 1],
-in RGB order, *not* normalized: the classifier normalizes.
+Symbols in all docstrings: B labeled images per step, U = B · unlabeled_ratio unlabeled images per
+step, C classes, (H, W) height and width in pixels. Images are float tensors in [0, 1], in RGB
+order, *not* normalized: the classifier normalizes.
 
-A plugin's class says which version of this contract it was made for, ``api_version = (1, 0)``
-(`ssl_toolkit.API_VERSION`); one that was made for another is refused in one line.
+The class of a plugin states the version of this contract that it implements,
+``api_version = (1, 0)`` (`ssl_toolkit.API_VERSION`); another version is refused in one line.
 """
 
 from ssl_toolkit.interfaces.algorithms import (

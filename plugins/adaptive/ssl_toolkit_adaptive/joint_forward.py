@@ -1,4 +1,4 @@
-"""What the algorithms share: one forward of all views, and means over the whole batch."""
+"""One forward of all views, and means over the batch of all processes."""
 
 from __future__ import annotations
 
