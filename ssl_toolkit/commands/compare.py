@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.options import QUIET, configuration_options, toolkit_command
-from ssl_toolkit.commands.run import warn_of_clashes
-from ssl_toolkit.commands.screen import echo, echo_data
+from ssl_toolkit.commands.screen import echo, echo_data, warn_of_clashes
 from ssl_toolkit.config.comparison import ComparisonSettings, load_comparison
 
 

@@ -8,8 +8,7 @@ import click
 
 from ssl_toolkit import registry
 from ssl_toolkit.commands.options import JSON, toolkit_command
-from ssl_toolkit.commands.run import clash
-from ssl_toolkit.commands.screen import echo, echo_json, echo_wrapped
+from ssl_toolkit.commands.screen import clash, echo, echo_json, echo_wrapped
 
 
 @toolkit_command

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.options import QUIET, VERBOSE, configuration_options, toolkit_command
-from ssl_toolkit.commands.screen import echo, echo_data
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.commands.screen import echo, echo_data, warn_of_clashes
 
 
 @toolkit_command
@@ -59,25 +58,3 @@ def command(
     console = Console(quiet=quiet, verbose=verbose)
     outcome = train(config, overwrite=overwrite, resume=resume, console=console)
     return STATUS.get(outcome.signal, 0)
-
-
-def warn_of_clashes(*settings: Settings) -> None:
-    """Warn on stderr if a foreign distribution claims the name of a built-in plugin in use."""
-    from ssl_toolkit import registry
-
-    for group, name in dict.fromkeys(plugin for one in settings for plugin in one.plugins):
-        if entries := registry.clashes(group).get(name):
-            echo(f"warning: {clash(name, [e.distribution for e in entries])}", err=True)
-
-
-def clash(name: str, distributions: list[str]) -> str:
-    """A clash in words."""
-    from ssl_toolkit.registry import BUILT_IN
-
-    first, *others = distributions
-    if first == BUILT_IN:
-        return (
-            f"{name!r} of {BUILT_IN} is used; {', '.join(others)} claims the name too "
-            f"(write {others[0]}:{name} for that one)"
-        )
-    return f"{name!r} is claimed by {' and '.join(distributions)}; write {first}:{name} or so"

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import visible, visible_lines
 
 
@@ -48,6 +49,28 @@ def echo_json(value: Any) -> None:
 def echo_data(text: str) -> None:
     """Print lines for the next program as they are; on a terminal their controls are escaped."""
     click.echo(visible_lines(text) if sys.stdout.isatty() else text, nl=False)
+
+
+def warn_of_clashes(*settings: Settings) -> None:
+    """Warn on stderr if a foreign distribution claims the name of a built-in plugin in use."""
+    from ssl_toolkit import registry
+
+    for group, name in dict.fromkeys(plugin for one in settings for plugin in one.plugins):
+        if entries := registry.clashes(group).get(name):
+            echo(f"warning: {clash(name, [e.distribution for e in entries])}", err=True)
+
+
+def clash(name: str, distributions: list[str]) -> str:
+    """Return the line that reports a name with several owners."""
+    from ssl_toolkit.registry import BUILT_IN
+
+    first, *others = distributions
+    if first == BUILT_IN:
+        return (
+            f"{name!r} of {BUILT_IN} is used; {', '.join(others)} claims the name too "
+            f"(write {others[0]}:{name} for that one)"
+        )
+    return f"{name!r} is claimed by {' and '.join(distributions)}; write {first}:{name} or so"
 
 
 def _escaped(line: str) -> str:

@@ -15,7 +15,6 @@ from pydantic_core import PydanticCustomError
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparability import shared_keys
 from ssl_toolkit.config.declaration import setting
 from ssl_toolkit.config.default_plugins import PROBE
 from ssl_toolkit.config.faults import FLAGS, Faults
@@ -32,7 +31,7 @@ from ssl_toolkit.config.loading import (
     validate_model,
 )
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.config.roles import FOLLOW_STEPS
+from ssl_toolkit.config.roles import FOLLOW_STEPS, shared_keys
 from ssl_toolkit.config.settings import Names, Place, split_names
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from ssl_toolkit.config.declaration import Declaration, declaration_of, fields_of
@@ -48,3 +48,23 @@ RECORDED_ON_RESUME = frozenset(_keys(lambda d: d.resume == "recorded"))
 def keys_behind(consequence: Consequence) -> tuple[str, ...]:
     """Return the settings that something follows from, by their dotted keys."""
     return _keys(lambda d: not _CAUSES[consequence].isdisjoint(d.affects))
+
+
+def shared_keys(tree: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Return the settings that rows must share, by dotted key: all but `NOT_COMPARED` and options.
+
+    Args:
+        tree: a configuration in plain types.
+        section: the key of the algorithm's options.
+    """
+    left_out = {*NOT_COMPARED, section}
+    return dict(flatten({key: value for key, value in tree.items() if key not in left_out}))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the dotted keys and values of a tree."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ssl_toolkit.comparisons.comparability import unequal_draws
+from ssl_toolkit.comparisons.comparability import differences, unequal_draws
 from ssl_toolkit.comparisons.schema import (
     CONFIG,
     PLAN,
@@ -19,7 +19,6 @@ from ssl_toolkit.comparisons.schema import (
     read_plan,
 )
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import (
     ComparisonConfig,
     PlannedRow,
@@ -27,6 +26,7 @@ from ssl_toolkit.config.comparison import (
     parse_budget,
 )
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
+from ssl_toolkit.config.roles import shared_keys
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.compatibility import check_parts

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import ResolvedConfig
-from ssl_toolkit.config.roles import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME
+from ssl_toolkit.config.roles import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe

@@ -7,9 +7,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ssl_toolkit.config.comparability import flatten
 from ssl_toolkit.config.loading import AUTO, RunConfig
-from ssl_toolkit.config.roles import FREE_ON_RESUME, OPEN_VALUES
+from ssl_toolkit.config.roles import FREE_ON_RESUME, OPEN_VALUES, flatten
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from ssl_toolkit import ConfigError, PluginError, registry
+from ssl_toolkit.comparisons.comparability import differences
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.comparability import differences, shared_keys
 from ssl_toolkit.config.comparison import (
     ComparisonConfig,
     allowed_keys,
     load_comparison,
     parse_budget,
 )
+from ssl_toolkit.config.roles import shared_keys
 
 
 def load(*sweeps: str, sets: tuple[str, ...] = (), **flags: Any) -> ComparisonConfig:
