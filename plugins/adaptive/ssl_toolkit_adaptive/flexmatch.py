@@ -42,23 +42,23 @@ class FlexMatch(Algorithm):
         """Options of FlexMatch."""
 
         confidence_threshold: float = option(
-            0.95, ge=0, le=1, help="threshold of the best-learned class", source="paper, sec. 4"
+            0.95, ge=0, le=1, help="threshold of the best-learned class", source="USB's code"
         )
         threshold_warmup: bool = option(
             True,
             help="keep all thresholds low until most unlabeled images were predicted confidently",
-            source="paper, eq. 11; code: True",
+            source="paper; USB's code: True",
         )
         threshold_mapping: Literal["convex", "linear", "concave"] = option(
             "convex",
             help="function of the learning status that multiplies the threshold",
-            source="paper, sec. 3.4",
+            source="paper",
         )
         unsupervised_weight: float = option(
-            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, sec. 4"
+            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="USB's code"
         )
         unlabeled_ratio: int = option(
-            7, ge=1, help="unlabeled images for each labeled one (mu)", source="paper, sec. 4"
+            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
         )
 
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -80,14 +80,14 @@ class FlexMatch(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """L_s + lambda · L_u, eqs. 8-11."""
+        """L_s + lambda · L_u."""
         c = self.config
         labeled, weak, strong = joint_logits(batch, ctx)
         probs = weak.detach().softmax(dim=-1)
         confidence, pseudo_labels = probs.max(dim=-1)
 
         status = _MAPPINGS[c.threshold_mapping](self._learning_status())
-        thresholds = c.confidence_threshold * status  # eq. 7
+        thresholds = c.confidence_threshold * status
         mask = confidence >= thresholds[pseudo_labels]
         self._record(batch.unlabeled_indices, pseudo_labels, confidence, ctx)
 
@@ -95,14 +95,14 @@ class FlexMatch(Algorithm):
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),  # eq. 8
+                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels(probs, mask),
             metrics={"mean_threshold": thresholds.mean()},
         )
 
     def _learning_status(self) -> Tensor:
-        """Return the learning status beta of each class, (C,) in [0, 1]; eqs. 5, 6 and 11."""
+        """Return the learning status beta of each class, (C,) in [0, 1]."""
         learned = self.learned[:-1]
         counts = torch.zeros(self.task.num_classes + 1, device=learned.device)
         # A sum of ones is exact in any order; bincount would wait for the GPU.

@@ -39,19 +39,19 @@ class FreeMatch(Algorithm):
             ge=0,
             lt=1,
             help="decay of the running means (lambda)",
-            source="paper, sec. 5.1; code: 0.999",
+            source="paper; USB's code: 0.999",
         )
         unsupervised_weight: float = option(
-            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, sec. 5.1"
+            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="USB's code"
         )
         fairness_weight: float = option(
             0.01,
             ge=0,
             help="weight of the fairness loss; 0 for none",
-            source="code: 0.01; its settings of pre-trained backbones: 0.001",
+            source="USB's code: 0.01; its settings: 0.001",
         )
         unlabeled_ratio: int = option(
-            7, ge=1, help="unlabeled images for each labeled one (mu)", source="paper, sec. 5.1"
+            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
         )
 
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -79,7 +79,7 @@ class FreeMatch(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """L_s + w_u · L_u + w_f · L_f, eq. 12."""
+        """L_s + w_u · L_u + w_f · L_f."""
         c = self.config
         labeled, weak, strong = joint_logits(batch, ctx)
         probs = weak.detach().softmax(dim=-1)
@@ -87,12 +87,12 @@ class FreeMatch(Algorithm):
         self._update(probs, confidence, pseudo_labels, ctx)
 
         scale = self.mean_probs / self.mean_probs.max()
-        mask = confidence >= (self.global_threshold * scale)[pseudo_labels]  # eq. 7
+        mask = confidence >= (self.global_threshold * scale)[pseudo_labels]
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),  # eq. 8
+                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),
                 "fairness": Loss(
                     self._fairness(ctx.all_gather(strong), ctx.all_gather(mask)), c.fairness_weight
                 ),
@@ -104,7 +104,7 @@ class FreeMatch(Algorithm):
     def _update(
         self, probs: Tensor, confidence: Tensor, pseudo_labels: Tensor, ctx: Context
     ) -> None:
-        """Move the running means toward those of the batch, eqs. 5, 6 and 10."""
+        """Move the running means toward those of the batch."""
         rate = 1 - self.config.momentum
         one_hot = F.one_hot(pseudo_labels, self.task.num_classes).to(probs)
         self.global_threshold.lerp_(batch_mean(confidence, ctx).to(self.global_threshold), rate)
@@ -112,7 +112,7 @@ class FreeMatch(Algorithm):
         self.histogram.lerp_(batch_mean(one_hot, ctx).to(self.histogram), rate)
 
     def _fairness(self, strong: Tensor, mask: Tensor) -> Tensor:
-        """Negative cross-entropy of two distributions, eq. 11; 0 if the mask is empty.
+        """Negative cross-entropy of two distributions; 0 if the mask is empty.
 
         Both are mean predictions divided by the histogram of their classes, normalized: of the
         weak views over the run, and of the strong views that `mask` selects.

@@ -36,25 +36,25 @@ class SoftMatch(Algorithm):
         """Options of SoftMatch."""
 
         momentum: float = option(
-            0.999, ge=0, lt=1, help="decay of the running means (m)", source="paper, sec. 4.1"
+            0.999, ge=0, lt=1, help="decay of the running means (m)", source="USB's code"
         )
         num_sigmas: float = option(
             2.0,
             gt=0,
             help="divisor of the standard deviation: higher cuts off unlikely labels more sharply",
-            source="code: 2; paper, eq. 5: 1",
+            source="USB's code: 2",
         )
         uniform_alignment: bool = option(
             True,
             help="weigh predictions aligned to equal class shares; the pseudo labels are not "
             "aligned",
-            source="paper, sec. 3.3",
+            source="paper; USB's code",
         )
         unsupervised_weight: float = option(
-            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, sec. 4.1"
+            1.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="USB's code"
         )
         unlabeled_ratio: int = option(
-            7, ge=1, help="unlabeled images for each labeled one (mu)", source="paper, sec. 4.1"
+            7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
         )
 
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -81,7 +81,7 @@ class SoftMatch(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """L_s + w · L_u, eqs. 1-2."""
+        """L_s + w · L_u."""
         c = self.config
         labeled, weak, strong = joint_logits(batch, ctx)
         probs = weak.detach().softmax(dim=-1)
@@ -89,19 +89,19 @@ class SoftMatch(Algorithm):
         self._update(confidence, ctx)
 
         below = (confidence - self.mean).clamp_max(0)
-        weights = (-(below * c.num_sigmas).square() / (2 * self.variance)).exp()  # eq. 5
+        weights = (-(below * c.num_sigmas).square() / (2 * self.variance)).exp()
         losses = F.cross_entropy(strong, probs.argmax(dim=-1), reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),  # eq. 2
+                "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels(probs, torch.ones_like(weights, dtype=torch.bool), weights),
             metrics={"mean_confidence": self.mean.clone()},
         )
 
     def _confidence(self, probs: Tensor, ctx: Context) -> Tensor:
-        """Return the largest probability of each row (U,), after uniform alignment; eq. 9."""
+        """Return the largest probability of each row (U,), after uniform alignment."""
         if not self.config.uniform_alignment:
             return probs.amax(dim=-1)
         mean = batch_mean(probs, ctx).to(self.mean_probs)
@@ -111,7 +111,7 @@ class SoftMatch(Algorithm):
         return align_distribution(probs, uniform, self.mean_probs, exponent=1).amax(dim=-1)
 
     def _update(self, confidence: Tensor, ctx: Context) -> None:
-        """Move mean and variance toward those of the whole batch, eqs. 6-7."""
+        """Move mean and variance toward those of the whole batch."""
         confidence = ctx.all_gather(confidence).to(self.mean)
         rate = 1 - self.config.momentum
         self.mean.lerp_(confidence.mean(), rate)

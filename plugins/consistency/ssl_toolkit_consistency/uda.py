@@ -42,18 +42,18 @@ class UDA(Algorithm):
         """Options of UDA."""
 
         temperature: float = option(
-            0.4, gt=0, help="sharpening of the targets; 1 for none", source="paper, sec. 4.1"
+            0.4, gt=0, help="sharpening of the targets; 1 for none", source="USB's code"
         )
         confidence_threshold: float = option(
-            0.8, ge=0, le=1, help="minimum confidence of a target (beta)", source="paper, sec. 4.1"
+            0.8, ge=0, le=1, help="minimum confidence of a target (beta)", source="USB's code"
         )
         annealing: Literal["none", "linear", "log", "exp"] = option(
             "none",
             help="schedule of training signal annealing",
-            source="code, CIFAR-10 and SVHN: none, exp and log by data set",
+            source="USB's code: none",
         )
         unsupervised_weight: float = option(
-            1.0, ge=0, help="weight of the consistency loss; 0 for none", source="paper, sec. 2.2"
+            1.0, ge=0, help="weight of the consistency loss; 0 for none", source="USB's code"
         )
         unlabeled_ratio: int = option(
             7, ge=1, help="unlabeled images for each labeled one", source="FixMatch, table 2: 7"
@@ -71,7 +71,7 @@ class UDA(Algorithm):
         )
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Cross-entropy of the labels + w · KL(sharpened weak || strong), eq. 1 and sec. 2.3."""
+        """Cross-entropy of the labels + w · KL(sharpened weak || strong)."""
         c = self.config
         groups = [batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]]
         logits = at_least_float32(ctx.model(torch.cat(groups)))

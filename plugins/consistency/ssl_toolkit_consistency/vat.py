@@ -41,7 +41,7 @@ class VAT(Algorithm):
             source="MixMatch's baseline: 6, of images in [-1, 1]",
         )
         power_iterations: int = option(
-            1, ge=1, help="power iterations for its direction", source="paper, sec. 3.3"
+            1, ge=1, help="power iterations for its direction", source="paper"
         )
         step_length: float = option(
             0.1,
@@ -76,7 +76,7 @@ class VAT(Algorithm):
         return Views(unlabeled_weak=1, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Cross-entropy + w(t) · local distributional smoothness + w_e · entropy, eqs. 5-8."""
+        """Cross-entropy + w(t) · local distributional smoothness + w_e · entropy."""
         c = self.config
         images = batch.unlabeled_weak[0]
         logits = at_least_float32(ctx.model(torch.cat([batch.labeled_weak[0], images])))
