@@ -15,8 +15,17 @@ SUITE = {
     "fixmatch": (2, False),
     "supervised": (1, True),
     "fully_supervised": (1, False),
+    "flexmatch": (1, True),
+    "freematch": (1, False),
+    "softmatch": (1, False),
+    "debiaspl": (1, False),
+    "uda": (1, False),
+    "mean_teacher": (1, False),
+    "pseudo_label": (1, False),
+    "pi_model": (1, False),
+    "vat": (1, True),
 }
-"""Kills of each algorithm, 8 in all, and whether threads read its images."""
+"""Kills of each algorithm, 17 in all, and whether threads read its images."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +35,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_algorithm_is_killed() -> None:
     assert SUITE.keys() == set(kill_resume.algorithms())
-    assert sum(count for count, _ in SUITE.values()) == 8
+    assert sum(count for count, _ in SUITE.values()) == 17
 
 
 @pytest.mark.parametrize("algo", SUITE)
