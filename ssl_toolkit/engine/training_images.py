@@ -189,7 +189,8 @@ class TrainingImages:
     unlabeled: Tensor
     """(m,) int64 indices; of `streamed`, if there is one."""
     hidden: Tensor
-    """(m,) int64 true classes of the unlabeled images, -1 if unknown; for metrics and oracles."""
+    """(m,) int64 true classes of the unlabeled images, -1 if unknown: for metrics, and
+    for algorithms with ``uses_hidden_labels``."""
     rows: NDArray[np.int64]
     """Row of the table of each loaded image, ascending."""
     streamed: ImageSource | None = None

@@ -79,7 +79,7 @@ def test_soft_cross_entropy(vector: dict[str, Any]) -> None:
     check_gradient(losses.mean(), logits, expected["grad_logits"])
 
 
-def l2(vector: dict[str, Any], threshold: float | None) -> None:
+def check_l2(vector: dict[str, Any], threshold: float | None) -> None:
     inputs, expected = vector["inputs"], vector["expected"]["paper"]
     logits = tensor(inputs["logits"]).requires_grad_()
     loss = l2_consistency(logits, tensor(inputs["targets"]), threshold)
@@ -89,12 +89,12 @@ def l2(vector: dict[str, Any], threshold: float | None) -> None:
 
 @vectors("mixmatch_l2")
 def test_l2_consistency(vector: dict[str, Any]) -> None:
-    l2(vector, None)
+    check_l2(vector, None)
 
 
 @vectors("unsup_l2_thresholded")
 def test_l2_consistency_with_a_threshold(vector: dict[str, Any]) -> None:
-    l2(vector, vector["inputs"]["tau_c"])
+    check_l2(vector, vector["inputs"]["tau_c"])
 
 
 @vectors("bhattacharyya")

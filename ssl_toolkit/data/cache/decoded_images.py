@@ -298,9 +298,8 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
         return None
     if not all(isinstance(answer, str) for answer in decode_images(bad, size)):
         return None
-    with contextlib.suppress(
-        OSError
-    ):  # the time of its last use; of another user's, reading is enough
+    # The time of its last use, for `_remove_unused`; another user's cache may be read-only.
+    with contextlib.suppress(OSError):
         os.utime(folder)
     return DecodedImages(**arrays, faults=faults, maps=maps)
 
