@@ -274,16 +274,22 @@ def test_minutes_pay_for_scans_too(scans: str, tmp_path: Path) -> None:
 
 
 def test_minutes_are_measured_by_the_launcher_and_once(tmp_path: Path) -> None:
-    first = plan(tmp_path, algos="supervised,simple", budget="minutes=0.05", threads=1)
+    keys: dict[str, Any] = {
+        "algos": "supervised,simple",
+        "simple": {"strong_views": 8, "unlabeled_ratio": 8},
+        "budget": "minutes=0.05",
+    }
+    first = plan(tmp_path, threads=1, **keys)
     assert [row.name for row in first.unmeasured] == ["supervised", "simple"]
     made = measured(first, local(), Console(quiet=True))
     steps = {row: config.settings.steps for (row, _), config in made.configs.items()}
-    assert steps["supervised"] > steps["simple"] >= 1  # eight forwards of SimPLE's are dearer
+    # SimPLE's 73 forwards to one are slower even where other processes disturb the measurement.
+    assert steps["supervised"] > steps["simple"] >= 1
     for config in made.configs.values():
         assert config.settings.eval_every == max(1, config.settings.steps // 20)
     assert [*tmp_path.iterdir()] == []
     made.write()
-    again = plan(tmp_path, algos="supervised,simple", budget="minutes=0.05")
+    again = plan(tmp_path, **keys)
     assert (again.configs, again.unmeasured) == (made.configs, ())
 
 
