@@ -6,6 +6,7 @@ Each entry names the behavior that requires it; remove it when a newer torch no 
 from __future__ import annotations
 
 import ctypes
+import gc
 import inspect
 import os
 import time
@@ -16,6 +17,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed.nn.functional  # before a process group exists: `leave_process_group`
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
@@ -31,6 +33,7 @@ __all__ = [
     "data_parallel",
     "fresh_store",
     "keep_freed_memory",
+    "leave_process_group",
     "lerp_all_",
     "norms",
     "sample_dirichlet",
@@ -93,6 +96,19 @@ def fresh_store(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
                 waiting.remove(other)
         time.sleep(0.01)
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+
+
+def leave_process_group() -> None:
+    """Destroy the process group with its threads.
+
+    In torch 2.14 gloo's threads live as long as anything refers to the group. If that is the end
+    of the interpreter, a thread that still frees a tensor aborts the process ("terminate called
+    without an active exception"). Two things refer to it: modules that `data_parallel` has
+    returned, which are parts of cycles, and default arguments of ``torch.distributed.nn``, which
+    `DistributedDataParallel` imports; imported earlier, their defaults are None.
+    """
+    dist.destroy_process_group()
+    gc.collect()
 
 
 def data_parallel(module: nn.Module) -> DistributedDataParallel:

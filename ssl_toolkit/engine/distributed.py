@@ -22,7 +22,13 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError, UserError
-from ssl_toolkit.torch_workarounds import BatchNorm, copy_all_, data_parallel, fresh_store
+from ssl_toolkit.torch_workarounds import (
+    BatchNorm,
+    copy_all_,
+    data_parallel,
+    fresh_store,
+    leave_process_group,
+)
 
 _CPU = torch.device("cpu")
 
@@ -276,7 +282,7 @@ def init_process_group() -> Iterator[ProcessGroup]:
     try:
         yield _from_environment()
     finally:
-        dist.destroy_process_group()
+        leave_process_group()
 
 
 def _from_environment() -> ProcessGroup:
