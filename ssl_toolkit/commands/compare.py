@@ -41,17 +41,18 @@ def command(
     flags["launcher_options"] = None if jobs is None else {"jobs": jobs}
     comparison = load_comparison([find_config(name) for name in files], flags, sets, sweep)
     warn_of_clashes(*(row.config.settings for row in comparison.rows))
-    if dry_run:
-        from ssl_toolkit.config import yaml
-
-        echo_data(yaml.dump(comparison.tree))
-        for row in comparison.rows:
-            echo(f"# row: {row.name}")
-
     from ssl_toolkit.console import Console
     from ssl_toolkit.multirun.compare import check, compare
 
-    if dry_run:
-        check(comparison, overwrite=overwrite, console=Console(quiet=True))
-        return 0
-    return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet)).status
+    if not dry_run:
+        return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet)).status
+    from ssl_toolkit.comparisons.schema import describe_left_out
+    from ssl_toolkit.config import yaml
+
+    plan, _ = check(comparison, overwrite=overwrite, console=Console(quiet=True))
+    echo_data(yaml.dump(comparison.tree))
+    for row in plan.comparison.rows:
+        echo(f"# row: {row.name}")
+    if left_out := plan.comparison.left_out:
+        echo(f"# {describe_left_out(left_out)}")
+    return 0

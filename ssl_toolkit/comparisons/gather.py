@@ -18,6 +18,7 @@ from ssl_toolkit.comparisons.schema import (
     PlanFile,
     RunLocation,
     Variant,
+    describe_left_out,
     upper_bound,
 )
 from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
@@ -39,14 +40,18 @@ def gather_plan(plan: PlanFile, folder: Path, failures: Failures) -> Comparison:
     Raises:
         UserError: As `gather`.
     """
-    budget = f"equal for all rows is the budget {plan.budget}, not the number of steps"
+    notes = []
+    if plan.budget != "steps":
+        notes.append(f"equal for all rows is the budget {plan.budget}, not the number of steps")
+    if plan.left_out:
+        notes.append(describe_left_out(plan.left_out))
     return gather(
         plan.runs(folder),
         name=plan.name,
         baseline=plan.baseline,
         allow=plan.allow,
         failures=failures,
-        notes=() if plan.budget == "steps" else (budget,),
+        notes=notes,
     )
 
 

@@ -92,6 +92,8 @@ class PlanFile(Document):
     """CPU threads of each run."""
     seeds: tuple[int, ...]
     rows: tuple[PlannedRuns, ...]
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Reasons, by the name of an algorithm or a row that ``all`` leaves out."""
 
     def runs(self, folder: Path) -> list[RunLocation]:
         """Return all runs.
@@ -104,6 +106,19 @@ class PlanFile(Document):
             for row in self.rows
             for seed in self.seeds
         ]
+
+
+def describe_left_out(reasons: Mapping[str, str]) -> str:
+    """Return the names that ``all`` leaves out with their reasons, in one line.
+
+    Args:
+        reasons: By name.
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    listed = "; ".join(f"{', '.join(of)} ({reason})" for reason, of in names.items())
+    return f"all leaves out {listed}"
 
 
 class FailuresFile(Document):

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +35,9 @@ from ssl_toolkit.config.roles import FOLLOW_STEPS, shared_keys
 from ssl_toolkit.config.settings import Names, Place, split_names
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
+
+ALL = "all"
+"""In ``algos``: every registered algorithm that can train on these settings."""
 
 MOST_SEEDS = 10_000
 """In one range: more is a typing error, and would take all memory."""
@@ -77,7 +80,10 @@ class ComparisonSettings(Options):
     """The settings of a comparison, in addition to those that its rows share."""
 
     # fmt: off
-    algos: Names = setting([], help="algorithms, one row each", metavar="A,B,C")
+    algos: Names = setting(
+        [], help="algorithms, one row each; all: every one that can train on these settings",
+        metavar="A,B,C",
+    )
     rows: dict[str, dict[str, Any]] = option(
         {}, help="more rows: a name, its algorithm under `algo`, and its options"
     )
@@ -130,6 +136,8 @@ class PlannedRow:
     name: str
     config: RunConfig
     """Of the first seed, not resolved."""
+    optional: bool = False
+    """True if it comes from ``all``: left out if it can't train, instead of refused."""
 
     @property
     def slug(self) -> str:
@@ -145,6 +153,17 @@ class ComparisonConfig:
     rows: tuple[PlannedRow, ...]
     tree: Tree
     """Plain types; read as a ``--config`` file they give this comparison back."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Reasons, by the name of an algorithm or a row that ``all`` leaves out."""
+
+    def without(self, reasons: Mapping[str, str]) -> ComparisonConfig:
+        """Return the comparison without some rows.
+
+        Args:
+            reasons: By the name of each row to leave out.
+        """
+        rows = tuple(row for row in self.rows if row.name not in reasons)
+        return replace(self, rows=rows, left_out={**self.left_out, **reasons})
 
     @property
     def baseline(self) -> str:
@@ -192,8 +211,9 @@ def load_comparison(
     faults.stop()
     assert settings is not None
     shared = [_only(layer, own=False) for layer in layers]
-    rows = _with_probe(settings, tuple(_rows(settings, shared)))
-    comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree)
+    every, left_out = _all_algorithms(settings)
+    rows = _with_probe(settings, tuple(_rows(settings, shared, every)))
+    comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree, left_out)
     names = [row.name for row in rows]
     if comparison.baseline not in names:
         raise ConfigError(
@@ -233,17 +253,40 @@ def _parse_sweep(text: str) -> Layer:
         raise ConfigError([f"--sweep {text}: {message}" for message in error.messages]) from error
 
 
-def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[PlannedRow]:
+def _all_algorithms(settings: ComparisonSettings) -> tuple[list[str], dict[str, str]]:
+    """Return the algorithms that ``all`` adds, and the reasons of those that it leaves out."""
+    if ALL not in settings.algos:
+        return [], {}
+    every, left_out = [], {}
+    for name in {entry.name: None for entry in registry.entries("algorithms")}:
+        if name in settings.algos:
+            continue
+        try:
+            hidden = registry.load("algorithms", name).uses_hidden_labels
+        except PluginError as error:
+            left_out[name] = error.messages[0]
+            continue
+        if hidden:
+            left_out[name] = "uses the hidden labels of unlabeled images"
+        else:
+            every.append(name)
+    return every, left_out
+
+
+def _rows(
+    settings: ComparisonSettings, layers: Sequence[Layer], every: Sequence[str]
+) -> Iterator[PlannedRow]:
     """The rows of ``algos`` and ``rows``, multiplied by the sweeps."""
     for name, taken in (("algo", "algos"), ("seed", "seeds")):
         for layer in layers:
             if name in layer.tree:
                 raise ConfigError(f"{layer.origin}: {name}: a comparison takes {taken}: a,b,c")
     wanted: dict[str, Tree] = {}
-    for algo in settings.algos:
-        if algo in wanted:
-            raise ConfigError(f"algos: {algo} is given twice; give each once")
-        wanted[algo] = {"algo": algo}
+    for listed in settings.algos:
+        for algo in every if listed == ALL else [listed]:
+            if algo in wanted:
+                raise ConfigError(f"algos: {listed} is given twice; give each once")
+            wanted[algo] = {"algo": algo}
     for name, tree in settings.rows.items():
         if name in wanted or "algo" not in tree:
             fault = "an algorithm has this name" if name in wanted else "give its algorithm as algo"
@@ -267,7 +310,8 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
             own += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
             own.append(Layer("comparison", {"seed": settings.seeds[0]}))
             try:
-                row = PlannedRow(row_name, validate(own))
+                optional = name in every and row_name != settings.baseline
+                row = PlannedRow(row_name, validate(own), optional)
             except UserError as error:
                 kind = plugins if isinstance(error, PluginError) else messages
                 kind += [m for m in error.messages if m not in kind]

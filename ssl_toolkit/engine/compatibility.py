@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from ssl_toolkit.config.settings import ResolvedSettings
+from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
+from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm, ImageTable, Views
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.feature_input import feature_length
@@ -68,7 +69,7 @@ def check_needs(
             f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 images "
             "in a batch; use --batch-size 2 or more"
         )
-    if fitted and not settings.pretrained and settings.weights is None:
+    if fits_random_features(algorithm_class, settings):
         return [
             f"--algo {settings.algo} fits a head to the features of random weights here; use "
             "--pretrained, or --weights FILE"
@@ -76,6 +77,12 @@ def check_needs(
     if not (views.needs_unlabeled or fitted) and len(split.unlabeled):
         return [f"--algo {settings.algo} does not use the {len(split.unlabeled)} unlabeled images"]
     return []
+
+
+def fits_random_features(algorithm: type[Algorithm], settings: Settings) -> bool:
+    """Return True if an algorithm would fit a head to features of random weights."""
+    fitted = issubclass(algorithm, FeatureAlgorithm)
+    return fitted and not (settings.pretrained or settings.weights or holds_features(settings.data))
 
 
 def check_input(features: NDArray[np.float32] | None, backbone: str | None) -> None:

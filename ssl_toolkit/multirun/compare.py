@@ -21,6 +21,7 @@ from ssl_toolkit.comparisons.schema import (
     Failures,
     FailuresFile,
     Variant,
+    describe_left_out,
     read_failures,
 )
 from ssl_toolkit.config import default_plugins
@@ -110,6 +111,8 @@ def compare(
             plan = _measured(plan, launchers[-1], interrupts, console)
         if replaced:
             _empty(folder)
+        if left_out := plan.comparison.left_out:
+            console.say(describe_left_out(left_out), important=True)
         plan_file, failures = plan.write(), read_failures(folder)
         console.say(f"comparison folder: {folder}", important=True)
         with interrupts.patient(GRACE):

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ssl_toolkit.comparisons.schema import MEASURING
@@ -48,17 +48,30 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
         for (name, _), config in plan.configs.items()
         if name not in unmeasured
     }
+    left_out: dict[str, str] = {}
     for name, costs in _costs(plan, launcher):
+        if isinstance(costs, str):
+            if not unmeasured[name].optional or len(left_out) + 1 == len(plan.comparison.rows):
+                raise ConfigError(f"measuring {name} for the budget: {costs}")
+            left_out[name] = costs
+            continue
         steps[name] = steps_within(seconds, costs, unmeasured[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")
-    return plan.with_steps(steps)
+    return replace(plan, comparison=plan.comparison.without(left_out)).with_steps(steps)
 
 
-def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
-    """Measure the rows as the runs are trained: with as many jobs, threads and GPUs."""
+def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs | str]]:
+    """Measure the rows as the runs are trained: with as many jobs, threads and GPUs.
+
+    Yields:
+        The name of each row with its costs, or with the reason why it can't be measured.
+    """
     if isinstance(launcher, InProcess):
         for row in plan.unmeasured:
-            yield row.name, measure(plan.first(row))
+            try:
+                yield row.name, measure(plan.first(row))
+            except TrainingError as error:
+                yield row.name, str(error)
         return
     folder = plan.folder / MEASURING
     shutil.rmtree(folder, ignore_errors=True)
@@ -68,7 +81,8 @@ def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs]]:
             job = result.job
             if result.status:
                 reason = result.reason or last_error(job.log) or f"status {result.status}"
-                raise ConfigError(f"{job.name} for the budget: {reason}")
+                yield jobs[job.name].name, reason
+                continue
             answer = (job.folder / "costs.json").read_text(encoding="utf-8")
             yield jobs[job.name].name, Costs(**json.loads(answer))
     finally:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from ssl_toolkit import registry
 from ssl_toolkit.comparisons.comparability import differences, unequal_draws
 from ssl_toolkit.comparisons.schema import (
     CONFIG,
@@ -27,9 +28,10 @@ from ssl_toolkit.config.comparison import (
 )
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.config.roles import shared_keys
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Split
-from ssl_toolkit.engine.compatibility import check_parts
+from ssl_toolkit.engine.compatibility import check_parts, fits_random_features
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import own_device
@@ -44,6 +46,9 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.time_budget import check_same_config
 from ssl_toolkit.text import display_path
+
+RANDOM_FEATURES = "fits a head to frozen features, which needs --pretrained or --weights"
+"""The reason to leave out an algorithm."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ class Plan:
             threads=self.threads,
             seeds=tuple(comparison.settings.seeds),
             rows=tuple(rows),
+            left_out=dict(comparison.left_out),
         )
         file.write(self.folder / PLAN)
         return file
@@ -188,18 +194,7 @@ def make_plan(
         for row in rows
         for seed in settings.seeds
     }
-    rehearsals: dict[tuple[str, int], _Rehearsal] = {}
-    messages: list[str] = []
-    for row in rows:
-        for seed in settings.seeds if row is rows[0] else settings.seeds[:1]:
-            try:
-                config = configs[row.name, seed]
-                rehearsals[row.name, seed] = _rehearse(config, launcher, console, row.name, folder)
-            except UserError as error:
-                messages += [m for m in error.messages if m not in messages]
-    messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
-    if messages:
-        raise ConfigError(messages)
+    comparison, rehearsals = _rehearse_all(comparison, configs, launcher, console, folder)
     plan = Plan(folder, comparison, configs, threads)
     kind, amount = parse_budget(settings.budget)
     if kind != "steps":
@@ -223,6 +218,58 @@ class _Rehearsal(NamedTuple):
     split: Split
     draws: ComparedRun
     """The run with the hashes of its draws."""
+
+
+def _rehearse_all(
+    comparison: ComparisonConfig,
+    configs: Mapping[tuple[str, int], ResolvedConfig],
+    launcher: Launcher,
+    console: Console,
+    folder: Path,
+) -> tuple[ComparisonConfig, dict[tuple[str, int], _Rehearsal]]:
+    """Prepare the runs that `make_plan` checks; leave out optional rows that can't train.
+
+    Raises:
+        ConfigError: All faults of the other rows, or of all rows: then they share the cause.
+    """
+    rehearsals: dict[tuple[str, int], _Rehearsal] = {}
+    faults: dict[str, Sequence[str]] = {}
+
+    def rehearse(row: PlannedRow, seed: int) -> None:
+        try:
+            config = configs[row.name, seed]
+            rehearsals[row.name, seed] = _rehearse(config, launcher, console, row.name, folder)
+        except UserError as error:
+            faults[row.name] = error.messages
+
+    left_out = {
+        row.name: RANDOM_FEATURES
+        for row in comparison.rows
+        if row.optional and _on_random_features(row.config.settings)
+    }
+    if len(left_out) < len(comparison.rows):
+        comparison = comparison.without(left_out)
+    for row in comparison.rows:
+        rehearse(row, comparison.settings.seeds[0])
+    left_out = {
+        row.name: faults[row.name][0]
+        for row in comparison.rows
+        if row.optional and row.name in faults
+    }
+    if len(left_out) < len(comparison.rows):
+        comparison = comparison.without(left_out)
+        faults = {name: messages for name, messages in faults.items() if name not in left_out}
+    for seed in comparison.settings.seeds[1:]:
+        rehearse(comparison.rows[0], seed)
+    messages = list(dict.fromkeys(message for found in faults.values() for message in found))
+    messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
+    if messages:
+        raise ConfigError(messages)
+    return comparison, rehearsals
+
+
+def _on_random_features(settings: Settings) -> bool:
+    return fits_random_features(registry.load("algorithms", settings.algo), settings)
 
 
 def _rehearse(
