@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BeforeValidator
-from pydantic_core import PydanticCustomError
+from typing import Any, Literal
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
@@ -32,48 +28,13 @@ from ssl_toolkit.config.loading import (
 )
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.config.roles import FOLLOW_STEPS, shared_keys
-from ssl_toolkit.config.settings import Names, Place, split_names
+from ssl_toolkit.config.seeds import Seeds
+from ssl_toolkit.config.settings import Names, Place
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 
 ALL = "all"
 """In ``algos``: every registered algorithm that can train on these settings."""
-
-MOST_SEEDS = 10_000
-"""In one range: more is a typing error, and would take all memory."""
-
-
-def _ranges(value: Any) -> Any:
-    """Seeds with ``0-2`` written out; whatever is neither list nor text is left to pydantic."""
-    listed = split_names(value)
-    if not isinstance(listed, list):
-        return listed
-    seeds: list[Any] = []
-    for part in listed:
-        if not isinstance(part, str):
-            seeds.append(part)
-            continue
-        found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
-        if found is None:
-            raise PydanticCustomError(
-                "seeds", f"{part!r} is no seed; write whole numbers from 0 and ranges, as in 0,5-9"
-            )
-        first, last = int(found[1]), int(found[2] or found[1])
-        if not 0 <= last - first < MOST_SEEDS:
-            raise PydanticCustomError(
-                "seeds", f"{part} is no range of seeds; write the smaller one first, as in 0-2"
-            )
-        seeds += range(first, last + 1)
-    return seeds
-
-
-def _once(seeds: list[int]) -> list[int]:
-    if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
-        raise PydanticCustomError("seeds", f"{twice[0]} is given twice; give each once")
-    return seeds
-
-
-Seeds = Annotated[list[int], BeforeValidator(_ranges), AfterValidator(_once)]
 
 
 class ComparisonSettings(Options):
