@@ -46,7 +46,7 @@ def test_a_distribution_is_complete(folder: Path) -> None:
 
 
 def test_the_algorithm_is_below_150_lines() -> None:
-    (source,) = sources(THIRD_PARTY / "ssl-toolkit-adamatch")
+    (source,) = sources(THIRD_PARTY / "ssl-toolkit-minentropy")
     assert len(source.read_text("utf-8").splitlines()) < 150
 
 
@@ -98,4 +98,4 @@ def test_without_installation_an_example_is_unknown() -> None:
     names = {folder.name for folder in FOLDERS}
     assert not names & {row["distribution"] for row in rows}, "left behind by another test"
     assert registry.has("algorithms", "fixmatch")
-    assert not registry.has("algorithms", "adamatch")
+    assert not registry.has("algorithms", "minentropy")
