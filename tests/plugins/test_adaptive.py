@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from plain_losses import fixmatch_losses, log_probs, mean_loss, pseudo_labels
-from ssl_toolkit_adaptive import DebiasPL, FlexMatch, FreeMatch, SoftMatch
+from ssl_toolkit_adaptive import (
+    AdaMatch,
+    Dash,
+    DebiasPL,
+    DeFixMatch,
+    FlexMatch,
+    FreeMatch,
+    SoftMatch,
+)
 from step_parity import assert_parity
 from torch import Tensor
-from toy_context import CLASSES, FakeContext, Net, build, make_batch, objective
+from toy_context import (
+    CLASSES,
+    POOL,
+    FakeContext,
+    Net,
+    build,
+    make_batch,
+    objective,
+    toy_images,
+)
 
 from ssl_toolkit import Batch, Loss, PseudoLabels, StepOutput
 from ssl_toolkit.engine.step_metrics import StepRecorder
 
-POOL = 40  # images of the toy task
 MAPPINGS = {
     "convex": lambda x: x / (2 - x),
     "linear": lambda x: x,
@@ -232,3 +250,168 @@ def test_debiaspl_is_the_algorithm_of_its_paper() -> None:
     loop = DebiasPLLoop(0.8, 0.7, 0.9)
     options = {"confidence_threshold": 0.8, "debias_factor": 0.7, "momentum": 0.9}
     assert len({*assert_parity(DebiasPL, loop, loop.state, **options)}) > 3
+
+
+class AdaMatchLoop:
+    def __init__(self, threshold: float, momentum: float, hard: bool) -> None:
+        self.threshold, self.momentum, self.hard = threshold, momentum, hard
+        self.labeled = [1 / CLASSES] * CLASSES
+        self.unlabeled = [1 / CLASSES] * CLASSES
+
+    def __call__(self, net: Net, batch: Batch, step: int) -> tuple[dict[str, Any], list[bool]]:
+        # Without BatchNorm, labeled images have the same logits alone as with the unlabeled ones.
+        labels, ones = batch.labels.tolist(), [1.0] * len(batch.labels)
+        views = [batch.labeled_weak[0], batch.labeled_strong[0]]
+        source = [mean_loss(log_probs(net, view), labels, ones) for view in views]
+        with torch.no_grad():
+            weak = [row.exp().tolist() for row in log_probs(net, views[0])]
+            rows = [row.exp().tolist() for row in log_probs(net, batch.unlabeled_weak[0])]
+        for c in range(CLASSES):
+            mean = sum(row[c] for row in weak) / len(weak)
+            self.labeled[c] = moved(self.labeled[c], mean, self.momentum)
+            mean = sum(row[c] for row in rows) / len(rows)
+            self.unlabeled[c] = moved(self.unlabeled[c], mean, self.momentum)
+        threshold = self.threshold * sum(max(row) for row in weak) / len(weak)
+
+        total, mask = torch.zeros((), dtype=torch.float64), []
+        for row, strong in zip(rows, log_probs(net, batch.unlabeled_strong[0]), strict=True):
+            scaled = [p * a / b for p, a, b in zip(row, self.labeled, self.unlabeled, strict=True)]
+            target = [p / sum(scaled) for p in scaled]
+            mask.append(max(target) >= threshold)
+            if self.hard:
+                target = [float(p == max(target)) for p in target]
+            if mask[-1]:
+                total = total - sum(p * strong[c] for c, p in enumerate(target))
+        warmup = 0.5 - math.cos(min(math.pi, 2 * math.pi * step / 100)) / 2
+        return {
+            "supervised": (source[0] + source[1]) / 2,
+            "unsupervised": warmup * total / len(rows),
+        }, mask
+
+    def state(self) -> dict[str, Any]:
+        return {"labeled_probs": self.labeled, "unlabeled_probs": self.unlabeled}
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_adamatch_is_the_algorithm_of_its_paper(hard: bool) -> None:
+    loop = AdaMatchLoop(0.95, 0.9, hard)
+    options = {"relative_threshold": 0.95, "momentum": 0.9, "hard_labels": hard}
+    assert len({*assert_parity(AdaMatch, loop, loop.state, scale=40, **options)}) > 3
+
+
+def test_adamatch_interpolates_logits_of_two_forwards() -> None:
+    """With BatchNorm, the labeled images have other logits alone than with the unlabeled ones."""
+    algorithm, ctx = build(AdaMatch), FakeContext()
+    batch = make_batch(algorithm)
+    labeled = torch.cat([batch.labeled_weak[0], batch.labeled_strong[0]])
+    lam = torch.rand(2, 4, CLASSES, generator=torch.Generator().manual_seed(3)).flatten(0, 1)
+    everything = torch.cat([labeled, batch.unlabeled_weak[0], batch.unlabeled_strong[0]])
+    alone, joint = ctx.live(labeled).logits, ctx.live(everything).logits[: len(labeled)]
+    assert (alone - joint).abs().max() > 0.01
+    output = algorithm.step(batch, ctx)
+    expected = torch.nn.functional.cross_entropy(
+        lam * joint + (1 - lam) * alone, batch.labels.repeat(2)
+    )
+    torch.testing.assert_close(output.losses["supervised"].value, expected)
+    count = len(everything)
+    assert ctx.calls == [("forward", count, True), ("forward", len(labeled), False)]
+
+
+class DashLoop:
+    """Warm-up of 4 of 100 steps, and a reduction every 2."""
+
+    def __init__(self, smallest: float, selected: bool) -> None:
+        self.smallest, self.selected = smallest, selected
+        self.teacher = copy.deepcopy(FakeContext(normalized=False).averaged).double()
+        self.first, self.kinds = 0.0, set[bool]()
+
+    def __call__(
+        self, net: Net, batch: Batch, step: int
+    ) -> tuple[dict[str, Any], list[bool] | None]:
+        labeled = log_probs(net, batch.labeled_weak[0])
+        supervised = mean_loss(labeled, batch.labels.tolist(), [1.0] * len(labeled))
+        if step < 4:
+            return {"supervised": supervised}, None
+        if step == 4:
+            images, labels, _ = toy_images()
+            rows = log_probs(self.teacher, images)
+            self.first = float(mean_loss(rows, labels.tolist(), [1.0] * len(rows)))
+        threshold = 0.05 * self.first
+        for _ in range((step - 4) // 2):
+            threshold = threshold / 1.27
+        hard = threshold <= self.smallest
+        threshold = max(threshold, self.smallest)
+        self.kinds.add(hard)
+
+        total, mask = torch.zeros((), dtype=torch.float64), []
+        with torch.no_grad():
+            weak = [row.exp().tolist() for row in log_probs(net, batch.unlabeled_weak[0])]
+        for row, strong in zip(weak, log_probs(net, batch.unlabeled_strong[0]), strict=True):
+            mask.append(-math.log(max(row)) <= threshold)
+            powers = [float(p == max(row)) if hard else p**2 for p in row]
+            if mask[-1]:
+                total = total - sum(p * strong[c] for c, p in enumerate(powers)) / sum(powers)
+        count = max(sum(mask), 1) if self.selected else len(mask)
+        return {"supervised": supervised, "unsupervised": 2 * total / count}, mask
+
+    def state(self) -> dict[str, Any]:
+        return {"first_threshold": self.first}
+
+
+@pytest.mark.parametrize("selected", [True, False])
+def test_dash_is_the_algorithm_of_its_paper(selected: bool) -> None:
+    loop = DashLoop(0.1, selected)
+    options = {
+        "threshold_factor": 0.05,
+        "minimum_threshold": 0.1,
+        "mean_over_selected": selected,
+        "warmup_fraction": 0.04,
+        "decay_fraction": 0.02,
+        "unsupervised_weight": 2.0,
+    }
+    used = assert_parity(Dash, loop, loop.state, scale=60, **options)
+    assert len({*used}) > 3
+    assert loop.kinds == {True, False}
+
+
+def test_dash_without_a_warmup_measures_its_first_threshold_at_the_start() -> None:
+    algorithm = build(Dash, warmup_fraction=0)
+    assert algorithm.scan_every == algorithm.task.max_steps
+    ctx, (images, labels, _) = FakeContext(step=0), toy_images()
+    algorithm.scan(iter([(torch.arange(8), images.float(), labels)]), iter([]), ctx)
+    assert algorithm.first_threshold > 0.1
+    assert "unsupervised" in algorithm.step(make_batch(algorithm), ctx).losses
+
+
+def test_defixmatch_is_the_algorithm_of_its_paper() -> None:
+    def reference(net: Net, batch: Batch, step: int) -> tuple[dict[str, Any], list[bool]]:
+        def consistency(weak: Tensor, strong: Tensor) -> tuple[Tensor, list[bool]]:
+            with torch.no_grad():
+                rows = [row.exp().tolist() for row in log_probs(net, weak)]
+            mask = [max(row) >= 0.9 for row in rows]
+            labels = [row.index(max(row)) for row in rows]
+            return mean_loss(log_probs(net, strong), labels, mask), mask
+
+        labels, ones = batch.labels.tolist(), [1.0] * len(batch.labels)
+        weak, strong = batch.labeled_weak[0], batch.labeled_strong[0]
+        unlabeled, mask = consistency(batch.unlabeled_weak[0], batch.unlabeled_strong[0])
+        labeled, labeled_mask = consistency(weak, strong)
+        used_labeled.append(sum(labeled_mask))
+        supervised = [mean_loss(log_probs(net, view), labels, ones) for view in (weak, strong)]
+        return {
+            "supervised": (supervised[0] + supervised[1]) / 2,
+            "unsupervised": 0.5 * (unlabeled - labeled),
+        }, mask
+
+    used_labeled: list[int] = []
+    used = assert_parity(DeFixMatch, reference, dict, confidence_threshold=0.9)
+    assert len({*used}) > 3
+    assert len({*used_labeled}) > 1
+
+
+def test_the_loss_of_defixmatch_vanishes_if_labeled_and_unlabeled_images_are_the_same() -> None:
+    algorithm = build(DeFixMatch, unlabeled_ratio=1, confidence_threshold=0.3)
+    batch = make_batch(algorithm)
+    batch = replace(batch, unlabeled_weak=batch.labeled_weak, unlabeled_strong=batch.labeled_strong)
+    losses = algorithm.step(batch, FakeContext(normalized=False)).losses
+    assert losses["unsupervised"].value.detach().abs() < 1e-6

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from toy_context import FakeContext, Net, build, make_batch
+from torch import Tensor, nn
+from toy_context import FakeContext, Net, build, make_batch, toy_images
 
 from ssl_toolkit import Algorithm, Batch
 
@@ -25,6 +25,7 @@ def assert_parity(
     reference: Reference,
     state: Callable[[], Mapping[str, Any]],
     scale: float = 150,
+    head: nn.Module | None = None,
     **options: Any,
 ) -> list[int]:
     """Check losses, gradients, masks and buffers at each of 20 steps, in float64 to 1e-9.
@@ -34,6 +35,8 @@ def assert_parity(
         reference: Its formula.
         state: Returns what buffers must hold after each step, by name; their first entries.
         scale: Factor of the head's weights; makes it confident of some images, unsure of others.
+        head: Module of the reference that takes the weights of the algorithm's only module, and is
+            trained like it.
         options: Options of the algorithm.
 
     Returns:
@@ -45,10 +48,20 @@ def assert_parity(
     with torch.no_grad():
         ctx.live.classifier.weight.mul_(scale)
     net = copy.deepcopy(ctx.live)
-    algorithm = build(kind, **options).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        algorithm = build(kind, **options).double()
+    heads = list(algorithm.children())
+    assert len(heads) == (head is not None)
+    if head is not None:
+        head.double().load_state_dict(heads[0].state_dict())
+    ours_trained = [*ctx.live.parameters(), *algorithm.parameters()]
+    theirs_trained = [*net.parameters(), *(head.parameters() if head else ())]
     used = []
     for step in range(STEPS):
         ctx.step = step
+        if algorithm.scan_every and step % algorithm.scan_every == 0:
+            _scan(algorithm, ctx)
         batch = _double(make_batch(algorithm, seed=step))
         output = algorithm.step(batch, ctx)
         expected, mask = reference(net, batch, step)
@@ -64,9 +77,9 @@ def assert_parity(
             wanted = torch.as_tensor(value, dtype=torch.float64)
             buffer = buffers[name] if wanted.ndim == 0 else buffers[name][: len(wanted)]
             _close(buffer.double(), wanted, f"{name}, {step}")
-        _descend(ctx.live, sum(losses.values()))
-        _descend(net, sum(expected.values()))
-        for one, other in zip(ctx.live.parameters(), net.parameters(), strict=True):
+        _descend(ours_trained, sum(losses.values()))
+        _descend(theirs_trained, sum(expected.values()))
+        for one, other in zip(ours_trained, theirs_trained, strict=True):
             _close(one, other, f"parameters, {step}")
     return used
 
@@ -93,8 +106,21 @@ def _close(ours: Tensor, theirs: Tensor, what: str) -> None:
     )
 
 
-def _descend(net: Net, loss: Any) -> None:
-    gradients = torch.autograd.grad(loss, [*net.parameters()])
+def _descend(parameters: list[nn.Parameter], loss: Any) -> None:
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     with torch.no_grad():
-        for parameter, gradient in zip(net.parameters(), gradients, strict=True):
-            parameter -= RATE * gradient
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter -= RATE * gradient
+
+
+@torch.no_grad()
+def _scan(algorithm: Algorithm, ctx: FakeContext) -> None:
+    images, labels, pool = toy_images()
+    cut = len(pool) // 3  # several batches, of which the last is larger
+    places = torch.arange(len(pool))
+    algorithm.scan(
+        iter([(torch.arange(len(images)), images, labels)]),
+        iter([(places[:cut], pool[:cut]), (places[cut:], pool[cut:])]),
+        ctx,
+    )

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ssl_toolkit import Algorithm, Batch, Context, ForwardOutput, StepOutput, TaskInfo
 
 CLASSES, SIDE = 4, 6
+LABELED, POOL = 8, 40
 Call = tuple[str, int, bool]
 
 
@@ -65,7 +66,7 @@ class FakeContext(Context):
 
 
 def build(kind: type[Algorithm], **options: Any) -> Algorithm:
-    task = TaskInfo(CLASSES, 8, (2,) * CLASSES, 40, 100)
+    task = TaskInfo(CLASSES, 8, (2,) * CLASSES, POOL, 100)
     return kind(kind.Config(**options), task)
 
 
@@ -83,14 +84,22 @@ def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
     unlabeled = size * views.unlabeled_ratio if views.needs_unlabeled else 0
     return Batch(
         labels=integers(CLASSES, size),
-        labeled_indices=integers(8, size),
+        labeled_indices=integers(LABELED, size),
         labeled_weak=stack(views.labeled_weak, size),
         labeled_strong=stack(views.labeled_strong, size),
-        unlabeled_indices=integers(40, unlabeled),
+        unlabeled_indices=integers(POOL, unlabeled),
         unlabeled_weak=stack(views.unlabeled_weak, unlabeled),
         unlabeled_strong=stack(views.unlabeled_strong, unlabeled),
         unlabeled_labels=integers(CLASSES, unlabeled) if algorithm.uses_hidden_labels else None,
     )
+
+
+def toy_images() -> tuple[Tensor, Tensor, Tensor]:
+    """Labeled images, their labels, and the pool, in float64."""
+    generator = torch.Generator().manual_seed(5)
+    images = torch.rand(LABELED + POOL, 3, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    images = images * torch.rand(len(images), 3, 1, 1, generator=generator, dtype=torch.float64)
+    return images[:LABELED], torch.arange(LABELED) % CLASSES, images[LABELED:]
 
 
 def objective(output: StepOutput) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,9 +18,14 @@ def joint_logits(batch: Batch, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         Logits (B, C), (U, C) and (U, C), float32 or wider.
     """
     groups = [batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]]
-    logits = at_least_float32(ctx.model(torch.cat(groups)))
-    labeled, weak, strong = torch.split(logits, [len(group) for group in groups])
+    labeled, weak, strong = split_logits(groups, ctx)
     return labeled, weak, strong
+
+
+def split_logits(groups: Sequence[Tensor], ctx: Context) -> tuple[Tensor, ...]:
+    """Return the logits (n, C) of each group of n images, from one forward, float32 or wider."""
+    logits = at_least_float32(ctx.model(torch.cat(list(groups))))
+    return torch.split(logits, [len(group) for group in groups])
 
 
 def batch_mean(values: Tensor, ctx: Context) -> Tensor:

@@ -1,0 +1,91 @@
+"""DeFixMatch (Schmutz et al., ICLR 2023, arXiv:2203.07512)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from ssl_toolkit import (
+    Algorithm,
+    Batch,
+    Context,
+    Loss,
+    Options,
+    PseudoLabels,
+    StepOutput,
+    Views,
+    option,
+)
+from ssl_toolkit_adaptive.joint_forward import split_logits
+
+
+class DeFixMatch(Algorithm):
+    """FixMatch minus the same unsupervised loss on the labeled images.
+
+    Labeled and unlabeled images have one distribution, so the expected value of the difference is
+    0, and the objective is an unbiased estimate of the supervised risk whatever the pseudo labels.
+    """
+
+    class Config(Options):
+        """Options of DeFixMatch."""
+
+        confidence_threshold: float = option(
+            0.95,
+            ge=0,
+            le=1,
+            help="minimum confidence of a pseudo label (tau)",
+            source="authors' code: 0.95",
+        )
+        unsupervised_weight: float = option(
+            0.5,
+            ge=0,
+            help="weight of the debiased unsupervised loss (lambda); 0 for none; above 0.5, the "
+            "loss of confident labeled images can fall without limit",
+            source="USB's settings: 0.5; authors' code: 1",
+        )
+        unlabeled_ratio: int = option(
+            7, ge=1, help="unlabeled images for each labeled one", source="authors' code: 7"
+        )
+
+    config: Config
+
+    def views(self) -> Views:
+        """One weak and one strong view of every image."""
+        return Views(
+            labeled_strong=1,
+            unlabeled_weak=1,
+            unlabeled_strong=1,
+            unlabeled_ratio=self.config.unlabeled_ratio,
+        )
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        """L_s + lambda · (L_u of the unlabeled images - L_u of the labeled ones)."""
+        c = self.config
+        groups = [
+            batch.labeled_weak[0],
+            batch.labeled_strong[0],
+            batch.unlabeled_weak[0],
+            batch.unlabeled_strong[0],
+        ]
+        weak, strong, unlabeled_weak, unlabeled_strong = split_logits(groups, ctx)
+        unlabeled, pseudo_labels = self._consistency(unlabeled_weak, unlabeled_strong)
+        labeled, _ = self._consistency(weak, strong)
+        # As in the authors' code: at lambda = 0.5, the subtracted loss of a confident labeled image
+        # is at most that of its strong view here.
+        supervised = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
+        return StepOutput(
+            losses={
+                "supervised": Loss(supervised / 2),
+                "unsupervised": Loss(unlabeled - labeled, c.unsupervised_weight),
+            },
+            pseudo_labels=pseudo_labels,
+            metrics={"labeled_consistency": labeled.detach()},
+        )
+
+    def _consistency(self, weak: Tensor, strong: Tensor) -> tuple[Tensor, PseudoLabels]:
+        """Return FixMatch's unsupervised loss () of logits (n, C), and its pseudo labels."""
+        probs = weak.detach().softmax(dim=-1)
+        confidence, hard = probs.max(dim=-1)
+        mask = confidence >= self.config.confidence_threshold
+        losses = F.cross_entropy(strong, hard, reduction="none")
+        return (losses * mask).mean(), PseudoLabels(probs, mask)
