@@ -40,6 +40,24 @@ JOBS: dict[str, dict[str, Any]] = {
     "mixmatch": {"algo": "mixmatch", "mixmatch": {"rampup_fraction": 0.0}},
     "mixmatch_batch": {"algo": "mixmatch", "mixmatch": {"mixup_per": "batch"}},
     "mixmatch_enhanced": {"algo": "mixmatch_enhanced", "mixmatch_enhanced": {"strong_views": 2}},
+    "flexmatch": {"algo": "flexmatch", "flexmatch": {"confidence_threshold": 0.11}},
+    "freematch": {"algo": "freematch", "freematch": {"momentum": 0.9, "fairness_weight": 1.0}},
+    "softmatch": {"algo": "softmatch", "softmatch": {"momentum": 0.9}},
+    "debiaspl": {"algo": "debiaspl", "debiaspl": {"confidence_threshold": 0.11, "momentum": 0.9}},
+    "adamatch": {"algo": "adamatch", "adamatch": {"momentum": 0.9}},
+    "dash": {
+        "algo": "dash",
+        "dash": {"warmup_fraction": 0.34, "decay_fraction": 0.2, "mean_over_selected": True},
+    },
+    "defixmatch": {"algo": "defixmatch", "defixmatch": {"confidence_threshold": 0.11}},
+    "uda": {"algo": "uda", "uda": {"confidence_threshold": 0.11, "annealing": "linear"}},
+    "mean_teacher": {"algo": "mean_teacher", "mean_teacher": {"rampup_fraction": 0.0}},
+    "pseudo_label": {
+        "algo": "pseudo_label",
+        "pseudo_label": {"confidence_threshold": 0.11, "rampup_fraction": 0.0},
+    },
+    "pi_model": {"algo": "pi_model", "pi_model": {"rampup_fraction": 0.0}},
+    "vat": {"algo": "vat", "vat": {"rampup_fraction": 0.0}},
 }
 
 
