@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +37,7 @@ from ssl_toolkit.engine.devices import (
 )
 from ssl_toolkit.engine.distributed import ProcessGroup, convert_sync_batchnorm
 from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.engine.networks import ModelFactory, build_network, share_statistics
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.step_metrics import StepRecorder
@@ -55,7 +55,6 @@ from ssl_toolkit.interfaces import (
     TaskInfo,
 )
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.heads import FeatureHead
 from ssl_toolkit.models.probe import unfitted_head
@@ -158,9 +157,11 @@ def _prepare(
     notes = [*table.notes, *split.notes]
     warnings += [*split.warnings, *look_alike(table.classes)]
     algorithm_class: type[Algorithm] = registry.load("algorithms", settings.algo)
-    classifier, model_notes = _classifier(settings, table)
+    classifier, model_notes = build_network(
+        settings, table.classes, derive_seed(settings.seed, "model"), initial=True
+    )
     notes += model_notes
-    task = _task(classifier, table, split, settings)
+    task = _task(classifier, table, split, settings, processes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
         algorithm = construct("algorithm", settings.algo, algorithm_class, config.algorithm, task)
@@ -182,6 +183,7 @@ def _prepare(
         if mean is None or std is None:
             mean, std = training_statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
+    share_statistics(classifier, algorithm)
     head_init = settings.model.head_init
     if not isinstance(classifier.head, nn.Linear | FeatureHead):
         head_init = "random"  # the backbone defines its head, which no probe can initialize
@@ -306,29 +308,12 @@ def _without_leaks(
     return drop_leaks(table, split, leaks) if settings.drop_leaks else (split, leaks)
 
 
-_UNKNOWN = (math.nan,) * 3
-
-
-def _classifier(settings: ResolvedSettings, table: ImageTable) -> tuple[Classifier, list[str]]:
-    momentum = settings.model.batchnorm_momentum
-    return build_classifier(
-        settings.backbone,
-        len(table.classes),
-        image_size=settings.image_size,
-        dataset_mean=_UNKNOWN,
-        dataset_std=(1.0, 1.0, 1.0),
-        seed=derive_seed(settings.seed, "model"),
-        pretrained=settings.pretrained,
-        weights=None if settings.weights is None else Path(settings.weights),
-        batchnorm_momentum=momentum if isinstance(momentum, float) else None,
-        channels_last=settings.model.channels_last is True,
-        classes=table.classes,
-        stages=settings.model.stages if isinstance(settings.model.stages, int) else 0,
-    )
-
-
 def _task(
-    classifier: Classifier, table: ImageTable, split: Split, settings: ResolvedSettings
+    classifier: Classifier,
+    table: ImageTable,
+    split: Split,
+    settings: ResolvedSettings,
+    processes: ProcessGroup,
 ) -> TaskInfo:
     counts = _class_counts(table, split.labeled)
     return TaskInfo(
@@ -337,6 +322,11 @@ def _task(
         label_counts=tuple(int(count) for count in counts),
         unlabeled_count=len(split.unlabeled),
         max_steps=settings.steps,
+        image_size=settings.image_size,
+        batch_size=settings.batch_size,
+        processes=processes.size,
+        flip=settings.augment.flip is True,
+        model_factory=ModelFactory(settings, table.classes),
     )
 
 

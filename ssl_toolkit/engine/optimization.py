@@ -30,7 +30,7 @@ def build_optimizer(
     groups = parameter_groups(
         classifier, lr, backbone_lr, settings.weight_decay, settings.weight_decay_on
     )
-    if own := list(extra):
+    if own := [parameter for parameter in extra if parameter.requires_grad]:
         groups.append(
             {"params": own, "lr": lr, "weight_decay": settings.weight_decay, "name": "algorithm"}
         )

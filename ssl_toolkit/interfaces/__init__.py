@@ -10,16 +10,13 @@ The class of a plugin states the version of this contract that it implements,
 
 from ssl_toolkit.interfaces.algorithms import (
     Algorithm,
-    Batch,
     Context,
     FeatureAlgorithm,
     ForwardOutput,
     Loss,
     PseudoLabels,
     StepOutput,
-    TaskInfo,
     TrainingFeatures,
-    Views,
 )
 from ssl_toolkit.interfaces.augmenters import AugmentationParams, Augmenter
 from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
@@ -27,6 +24,8 @@ from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
 from ssl_toolkit.interfaces.loggers import Logger, RunInfo
 from ssl_toolkit.interfaces.metrics import Metric
+from ssl_toolkit.interfaces.tasks import TaskInfo
+from ssl_toolkit.interfaces.views import Batch, Views
 
 __all__ = [
     "Algorithm",

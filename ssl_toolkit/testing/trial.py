@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,10 @@ class Trial:
             label_counts=tuple(torch.bincount(images.labels, minlength=classes).tolist()),
             unlabeled_count=len(images.unlabeled),
             max_steps=STEPS,
+            image_size=min(size),
+            batch_size=batch_size,
+            processes=processes.size if processes else 1,
+            model_factory=partial(_second_network, classes),
         )
         seed_everything(derive_seed(SEED, "algorithm"))
         options = subject.options() if config is None else config
@@ -231,6 +235,10 @@ class Trial:
         source, indices, labels = self.images.pool, self.images.unlabeled, self.images.hidden
         predictions = [predict(m, source, indices, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
         return max(float((classes == labels.cpu()).float().mean()) for classes in predictions)
+
+
+def _second_network(classes: int, pretrained: bool) -> Classifier:
+    return Classifier(TinyNetwork(), classes)
 
 
 def _settings(batch_size: int) -> ResolvedSettings:

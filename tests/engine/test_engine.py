@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from short_runs import configure, rows, stop_after
 from sklearn import metrics as sklearn_metrics
 from torch import nn
 
@@ -38,7 +39,6 @@ from ssl_toolkit import (
     register_augmenter,
     register_backbone,
 )
-from ssl_toolkit.config.loading import Layer, validate
 from ssl_toolkit.engine.devices import choose_device, choose_precision
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.optimization import all_finite
@@ -47,21 +47,6 @@ from ssl_toolkit.runs import train as runs
 from ssl_toolkit.runs.predictions import predict_parts, score_parts
 from ssl_toolkit.runs.resume import resume
 from ssl_toolkit.runs.scoring import scores
-
-SHORT = {"steps": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
-
-
-def configure(**keys: Any) -> Any:
-    return validate([Layer("test", SHORT | {"algo": "supervised"} | keys)])
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Rows of metrics without their timings."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [
-        {k: v for k, v in json.loads(line).items() if k not in ("seconds", "images_per_second")}
-        for line in lines
-    ]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -390,11 +375,6 @@ def test_a_stopped_run_resumes_to_the_same_result(
     assert through.summary.model_dump(exclude={*timings}) == resumed.summary.model_dump(
         exclude={*timings}
     )
-
-
-def stop_after(steps: int) -> Any:
-    calls = iter(range(1, 1000))
-    return lambda *_: "SIGTERM" if next(calls) == steps else ""
 
 
 def test_everything_of_the_context_works(tmp_path: Path) -> None:

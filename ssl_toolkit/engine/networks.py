@@ -1,0 +1,79 @@
+"""The networks of a run: the one that it trains, and others of the same kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ssl_toolkit.config.settings import ResolvedSettings
+from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.freezing import freeze
+from ssl_toolkit.models.weights import load_weights
+
+_UNKNOWN = (math.nan,) * 3
+
+
+def build_network(
+    settings: ResolvedSettings, classes: tuple[str, ...], seed: int, *, initial: bool
+) -> tuple[Classifier, list[str]]:
+    """Build a network by the settings of a run; without channel statistics, its mean is nan.
+
+    Args:
+        settings: settings of the run.
+        classes: names of the classes.
+        seed: seed of the random weights.
+        initial: True to load the weights that the run starts from, those of the head included.
+
+    Returns:
+        The network on the CPU, and messages for the user.
+    """
+    momentum = settings.model.batchnorm_momentum
+    return build_classifier(
+        settings.backbone,
+        len(classes),
+        image_size=settings.image_size,
+        dataset_mean=_UNKNOWN,
+        dataset_std=(1.0, 1.0, 1.0),
+        seed=seed,
+        pretrained=settings.pretrained and initial,
+        weights=Path(settings.weights) if settings.weights is not None and initial else None,
+        batchnorm_momentum=momentum if isinstance(momentum, float) else None,
+        channels_last=settings.model.channels_last is True,
+        classes=classes,
+        stages=settings.model.stages if isinstance(settings.model.stages, int) else 0,
+    )
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """Builds further networks of a run, as `TaskInfo.new_model`; can be pickled."""
+
+    settings: ResolvedSettings
+    classes: tuple[str, ...]
+
+    def __call__(self, pretrained: bool) -> Classifier:
+        """Return a network whose weights depend on torch's global generator."""
+        settings = self.settings
+        seed = int(torch.randint(2**62, ()).item())
+        initial = pretrained or settings.model.freeze != "none"
+        from_file = initial and settings.weights is not None
+        network, _ = build_network(settings, self.classes, seed, initial=initial and not from_file)
+        if from_file:  # the backbone's only
+            load_weights(network.backbone, Path(settings.weights or ""))
+        if settings.model.sync_batchnorm:
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+        freeze(network, settings.model.freeze)
+        return network
+
+
+def share_statistics(network: Classifier, module: nn.Module) -> None:
+    """Let all networks inside a module normalize images as a network does."""
+    for other in module.modules():
+        if isinstance(other, Classifier):
+            other.mean.copy_(network.mean)
+            other.std.copy_(network.std)

@@ -1,0 +1,54 @@
+"""The task of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Properties of the task, for the constructor of an algorithm."""
+
+    num_classes: int
+    feature_dim: int
+    """Dimension of the backbone's features, for additional heads."""
+    label_counts: tuple[int, ...]
+    """Number of labeled images per class, of length C."""
+    unlabeled_count: int
+    """Number of images in the unlabeled pool."""
+    max_steps: int
+    image_size: int = 32
+    """Side of the square images in pixels."""
+    batch_size: int = 64
+    """B, the number of labeled images in a batch of all processes."""
+    processes: int = 1
+    """Number of processes that share each batch."""
+    flip: bool = True
+    """True if mirrored images keep their class, for augmenters that the algorithm creates."""
+    model_factory: Callable[[bool], nn.Module] | None = field(default=None, repr=False)
+    """Implements `new_model`; only tests set it."""
+
+    def new_model(self, pretrained: bool = False) -> nn.Module:
+        """Return another network of the run's kind, for methods with a second network.
+
+        It has the run's backbone, a new head and the normalization inside, and maps images to a
+        `ForwardOutput`. Call it in ``__init__`` and assign it to an attribute: it is then saved,
+        and trained with the rate of the head. Its weights are drawn from torch's global generator,
+        which is seeded. What the run freezes is frozen here too, with the weights of the run.
+
+        Args:
+            pretrained: True to start the backbone from the weights that the run starts from
+                (``--pretrained`` or ``--weights``), if any.
+
+        Raises:
+            RuntimeError: This object was created without a `model_factory`.
+        """
+        if self.model_factory is None:
+            raise RuntimeError(
+                "this TaskInfo creates no models; pass TaskInfo(..., model_factory=f), where "
+                "f(pretrained) returns a network"
+            )
+        return self.model_factory(pretrained)
