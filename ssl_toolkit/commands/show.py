@@ -43,8 +43,8 @@ def command(name: str, as_json: bool) -> None:
         echo(f"  distribution: {one['distribution']} {one['version']}")
         reason = f" ({one['reason']})" if one["reason"] else ""
         echo_wrapped(f"state: {one['state']}{reason}", 4, first=2)
-        if one.get("summary"):
-            echo_wrapped(one["summary"], 2, first=2)
+        if line := one.get("facts") or one.get("summary"):
+            echo_wrapped(line, 2, first=2)
         for key, value in one.get("defaults", {}).items():
             echo_wrapped(f"{key}: {value}", 4, first=2)
         for option in one.get("options", []):
@@ -61,8 +61,9 @@ def command(name: str, as_json: bool) -> None:
 
 def _details(plugin: type) -> dict[str, Any]:
     """Return the summary, options and defaults of a plugin class."""
-    summary = (plugin.__doc__ or "").strip().splitlines()[:1]
-    details: dict[str, Any] = {"summary": summary[0] if summary else ""}
+    from ssl_toolkit.commands.list import summary_of
+
+    details: dict[str, Any] = {"summary": summary_of(plugin)}
     config = getattr(plugin, "Config", None)
     if config is not None:
         details["options"] = [_option(config, name) for name in config.model_fields]

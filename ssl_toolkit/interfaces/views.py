@@ -30,6 +30,12 @@ class Views:
         """True if any view of unlabeled images is requested."""
         return self.unlabeled_weak + self.unlabeled_strong > 0
 
+    @property
+    def per_labeled_image(self) -> int:
+        """Number of all views in a batch, divided by its number of labeled images."""
+        unlabeled = self.unlabeled_weak + self.unlabeled_strong
+        return self.labeled_weak + self.labeled_strong + self.unlabeled_ratio * unlabeled
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -27,6 +29,8 @@ class DebiasPL(Algorithm):
     The logarithm of the running mean prediction is subtracted from the logits that predict the
     pseudo labels, and added to the logits that are trained on them, as a margin of each class.
     """
+
+    family: ClassVar[str] = "thresholds"
 
     class Config(Options):
         """Options of DebiasPL."""

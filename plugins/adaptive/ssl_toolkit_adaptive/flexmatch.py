@@ -38,6 +38,8 @@ class FlexMatch(Algorithm):
     prediction was this class, relative to the largest such number.
     """
 
+    family: ClassVar[str] = "thresholds"
+
     class Config(Options):
         """Options of FlexMatch."""
 

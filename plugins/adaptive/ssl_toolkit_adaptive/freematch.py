@@ -31,6 +31,8 @@ class FreeMatch(Algorithm):
     predicted relative to the most frequent one.
     """
 
+    family: ClassVar[str] = "thresholds"
+
     class Config(Options):
         """Options of FreeMatch."""
 

@@ -32,6 +32,8 @@ class SoftMatch(Algorithm):
     of the running variance.
     """
 
+    family: ClassVar[str] = "thresholds"
+
     class Config(Options):
         """Options of SoftMatch."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch.nn import functional as F
 
@@ -21,6 +23,8 @@ from ssl_toolkit.ops import at_least_float32, l2_consistency, rampup
 
 class MeanTeacher(Algorithm):
     """Train a view of each unlabeled image to the averaged model's prediction on another view."""
+
+    family: ClassVar[str] = "consistency"
 
     class Config(Options):
         """Options of Mean Teacher."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch.nn import functional as F
 
@@ -11,6 +13,8 @@ from ssl_toolkit.ops import at_least_float32, rampup
 
 class PiModel(Algorithm):
     """Train two random views of each unlabeled image to the same prediction."""
+
+    family: ClassVar[str] = "consistency"
 
     class Config(Options):
         """Options of the Pi-Model."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch.nn import functional as F
 
 from ssl_toolkit import (
@@ -20,6 +22,8 @@ from ssl_toolkit.ops import at_least_float32, rampup
 
 class PseudoLabel(Algorithm):
     """Train on the classes that the model itself predicts for the unlabeled images."""
+
+    family: ClassVar[str] = "self-training"
 
     class Config(Options):
         """Options of Pseudo-Label."""

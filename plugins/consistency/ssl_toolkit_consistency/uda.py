@@ -38,6 +38,8 @@ class UDA(Algorithm):
     the run are left out of the supervised loss.
     """
 
+    family: ClassVar[str] = "thresholds"
+
     class Config(Options):
         """Options of UDA."""
 

@@ -29,6 +29,7 @@ class VAT(Algorithm):
     prediction most, estimated by power iteration; the entropy of the predictions is minimized too.
     """
 
+    family: ClassVar[str] = "consistency"
     mixes_images: ClassVar[bool] = True
 
     class Config(Options):

@@ -34,6 +34,7 @@ class FixMatch(Algorithm):
     images have a separate forward pass, in train mode and without gradient.
     """
 
+    family: ClassVar[str] = "thresholds"
     auto_rank: ClassVar[int] = 60
     auto_rank_from_scratch: ClassVar[int] = 50
 

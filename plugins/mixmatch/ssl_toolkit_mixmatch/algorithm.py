@@ -13,6 +13,8 @@ from ssl_toolkit_mixmatch.mixture import MixingOptions, mixmatch_step
 class MixMatch(Algorithm):
     """Pseudo-label images from weak views, mix all images and labels, fit the mixtures."""
 
+    family: ClassVar[str] = "mixing"
+
     class Config(MixingOptions):
         """Options of MixMatch."""
 
@@ -36,6 +38,8 @@ class MixMatchEnhanced(Algorithm):
     The baseline of the SimPLE paper, as in its authors' code. That code can also add the Pair Loss
     on mixed labels, with weight 0 in every published run; it is not implemented here.
     """
+
+    family: ClassVar[str] = "mixing"
 
     class Config(MixingOptions):
         """Options of MixMatch Enhanced."""

@@ -47,6 +47,7 @@ class GraphProbe(FeatureAlgorithm):
     (docs/results.md).
     """
 
+    family: ClassVar[str] = "graph"
     auto_rank: ClassVar[int] = 100
 
     class Config(Options):

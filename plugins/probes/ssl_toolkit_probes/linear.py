@@ -16,6 +16,7 @@ class LinearProbe(FeatureAlgorithm):
     is the one with the smallest cross-validated log loss on the labels.
     """
 
+    family: ClassVar[str] = "probe"
     auto_rank: ClassVar[int] = 80
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch.nn import functional as F
 
@@ -21,6 +23,8 @@ class KNearestNeighbors(FeatureAlgorithm):
 
     scikit-learn's ``KNeighborsClassifier`` on features of unit length; nothing is trained.
     """
+
+    family: ClassVar[str] = "probe"
 
     class Config(Options):
         """Options of the neighbors' vote."""

@@ -26,6 +26,8 @@ class LabelPropagation(FeatureAlgorithm):
     are classified by the mean label distribution of their neighbors among the training images.
     """
 
+    family: ClassVar[str] = "graph"
+
     class Config(Options):
         """Options of label propagation."""
 
@@ -49,6 +51,7 @@ class LabelSpreading(FeatureAlgorithm):
     ``LabelSpreading``. Other images are classified as by `LabelPropagation`.
     """
 
+    family: ClassVar[str] = "graph"
     auto_rank: ClassVar[int] = 90
 
     class Config(Options):

@@ -44,6 +44,7 @@ class SimPLE(Algorithm):
     batches of B with a forward pass each (option ``interleaved``).
     """
 
+    family: ClassVar[str] = "pairs"
     auto_rank: ClassVar[int] = 50
     auto_rank_from_scratch: ClassVar[int] = 100
     metrics = PAIR_METRICS

@@ -14,6 +14,7 @@ from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Vi
 class Supervised(Algorithm):
     """Train on the labeled images alone: the baseline of semi-supervised training."""
 
+    family: ClassVar[str] = "supervised"
     is_baseline: ClassVar[bool] = True
     auto_rank: ClassVar[int] = 70
     auto_rank_from_scratch: ClassVar[int] = 10
@@ -47,6 +48,7 @@ class FullySupervised(Algorithm):
     comparison estimates the accuracy after labeling all images.
     """
 
+    family: ClassVar[str] = "supervised"
     uses_hidden_labels: ClassVar[bool] = True
 
     class Config(Options):
