@@ -223,7 +223,7 @@ class Algorithm(nn.Module, ABC):
     plugin_kind: ClassVar[str] = "algorithms"
     Config: ClassVar[type[Options]] = Options
     family: ClassVar[str] = ""
-    """What it is based on, in a word: ``thresholds``, ``consistency``, ``mixing``, ``pairs``,
+    """The basis of the method in a word: ``thresholds``, ``consistency``, ``mixing``, ``pairs``,
     ``self-training``, ``graph``, ``probe`` or ``supervised``. ``list --verbose`` shows it."""
     uses_hidden_labels: ClassVar[bool] = False
     """True if batches contain the hidden labels of unlabeled images, for an upper bound."""
