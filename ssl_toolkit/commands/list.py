@@ -82,13 +82,20 @@ def algorithm_facts(plugin: Any) -> dict[str, Any]:
     Args:
         plugin: Its class. What its code does not answer is None.
     """
+    from torch import nn
+
     from ssl_toolkit.interfaces import FeatureAlgorithm, TaskInfo
 
     needs, views, memory = "labels", None, None
     try:
         tasks = (
             TaskInfo(
-                num_classes=2, feature_dim=8, label_counts=(4, 4), unlabeled_count=n, max_steps=100
+                num_classes=2,
+                feature_dim=8,
+                label_counts=(4, 4),
+                unlabeled_count=n,
+                max_steps=100,
+                model_factory=lambda pretrained: nn.Identity(),
             )
             for n in (100, 200)
         )

@@ -33,6 +33,8 @@ class AdaMatch(Algorithm):
     fraction of the mean confidence of the labeled images.
     """
 
+    family: ClassVar[str] = "thresholds"
+
     class Config(Options):
         """Options of AdaMatch."""
 

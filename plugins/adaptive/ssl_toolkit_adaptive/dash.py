@@ -32,6 +32,8 @@ class Dash(Algorithm):
     A warm-up on the labeled images alone gives the first threshold: their mean loss at its end.
     """
 
+    family: ClassVar[str] = "thresholds"
+
     class Config(Options):
         """Options of Dash."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,6 +27,8 @@ class DeFixMatch(Algorithm):
     Labeled and unlabeled images have one distribution, so the expected value of the difference is
     0, and the objective is an unbiased estimate of the supervised risk whatever the pseudo labels.
     """
+
+    family: ClassVar[str] = "thresholds"
 
     class Config(Options):
         """Options of DeFixMatch."""
