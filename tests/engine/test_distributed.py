@@ -50,6 +50,15 @@ JOBS: dict[str, dict[str, Any]] = {
         "dash": {"warmup_fraction": 0.34, "decay_fraction": 0.2, "mean_over_selected": True},
     },
     "defixmatch": {"algo": "defixmatch", "defixmatch": {"confidence_threshold": 0.11}},
+    "deep_label_propagation": {
+        "algo": "deep_label_propagation",
+        "deep_label_propagation": {"warmup_fraction": 0.34, "scan_interval": 2},
+    },
+    "simmatch": {"algo": "simmatch", "simmatch": {"confidence_threshold": 0.11}},
+    "comatch": {
+        "algo": "comatch",
+        "comatch": {"confidence_threshold": 0.11, "graph_threshold": 0.1, "memory_size": 50},
+    },
     "uda": {"algo": "uda", "uda": {"confidence_threshold": 0.11, "annealing": "linear"}},
     "mean_teacher": {"algo": "mean_teacher", "mean_teacher": {"rampup_fraction": 0.0}},
     "pseudo_label": {

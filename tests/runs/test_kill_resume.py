@@ -22,13 +22,16 @@ SUITE = {
     "adamatch": (1, False),
     "dash": (1, True),
     "defixmatch": (1, False),
+    "deep_label_propagation": (1, False),
+    "simmatch": (1, True),
+    "comatch": (1, False),
     "uda": (1, False),
     "mean_teacher": (1, False),
     "pseudo_label": (1, False),
     "pi_model": (1, False),
     "vat": (1, True),
 }
-"""Kills of each algorithm, 20 in all, and whether threads read its images."""
+"""Kills of each algorithm, 23 in all, and whether threads read its images."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_algorithm_is_killed() -> None:
     assert SUITE.keys() == set(kill_resume.algorithms())
-    assert sum(count for count, _ in SUITE.values()) == 20
+    assert sum(count for count, _ in SUITE.values()) == 23
 
 
 @pytest.mark.parametrize("algo", SUITE)

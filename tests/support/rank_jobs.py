@@ -54,7 +54,7 @@ def carry_out_shared(jobs: Sequence[dict[str, Any]], ranks: int, scratch: Path) 
     ]
     try:
         for process in processes:
-            message, _ = process.communicate(timeout=240)
+            message, _ = process.communicate(timeout=480)
             assert process.returncode == 0, message
     finally:
         for process in processes:
