@@ -59,6 +59,7 @@ from ssl_toolkit.interfaces import RunInfo as RunInfo
 from ssl_toolkit.interfaces import StepOutput as StepOutput
 from ssl_toolkit.interfaces import TaskInfo as TaskInfo
 from ssl_toolkit.interfaces import TrainingFeatures as TrainingFeatures
+from ssl_toolkit.interfaces import View as View
 from ssl_toolkit.interfaces import Views as Views
 from ssl_toolkit.launchers.job import JobProcess as JobProcess
 from ssl_toolkit.models.heads import FeatureHead as FeatureHead

@@ -15,138 +15,34 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from ssl_toolkit.augment.weak import NoAugmentation
 from ssl_toolkit.engine.distributed import ProcessGroup
-from ssl_toolkit.engine.streaming import Order
+from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, seeded_generator
 from ssl_toolkit.engine.training_images import (
     FeatureViews,
     ImageSource,
     TrainingImages,
     channel_statistics,
 )
-from ssl_toolkit.interfaces import AugmentationParams, Augmenter, Batch, ChannelStatistics, Views
+from ssl_toolkit.interfaces import (
+    AugmentationParams,
+    Augmenter,
+    Batch,
+    ChannelStatistics,
+    View,
+    Views,
+)
 
-_EPOCHS = 2  # permutations in memory: a batch may cover the end of one epoch and the next start
 _POSITIONS = 256  # of an order, and
 _BATCHES = 3  # of draws, that a digest covers
 _COUNTED = 2000
 """Streamed images from which channel statistics are computed."""
-
-
-def derive_seed(*parts: int | str) -> int:
-    """Return a seed in [0, 2**63) that depends on the numbers and texts alone.
-
-    The first 63 bits of a SHA-256, so it is the same in every process and on every machine;
-    ``1`` and ``"1"`` are different parts.
-
-    >>> derive_seed(0, "labeled") == derive_seed(0, "labeled")
-    True
-    """
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
-
-
-def seeded_generator(*parts: int | str) -> torch.Generator:
-    """Return a CPU generator whose seed is derived from the parts."""
-    return torch.Generator().manual_seed(derive_seed(*parts))
-
-
-class IndexStream:
-    """Endless shuffled order of 0 .. count-1: one permutation after another.
-
-    Args:
-        count: number of indices, at least 1.
-        seed: seed of the run.
-        name: unique among the streams of a run, such as ``"labeled"``.
-        order: draws the permutation of an epoch; None for a uniform one.
-
-    Raises:
-        ValueError: `count` is below 1.
-    """
-
-    def __init__(self, count: int, seed: int, name: str, order: Order | None = None) -> None:
-        if count < 1:
-            raise ValueError(f"stream {name!r} needs at least one index, got {count}")
-        self.count = count
-        self._seed = seed
-        self._name = name
-        self._order = order
-        self._epochs: dict[int, Tensor] = {}
-
-    def take(self, start: int, length: int) -> Tensor:
-        """Return the indices at positions start .. start+length-1 of the endless order.
-
-        Returns:
-            (length,) int64 on the CPU. Costs O(length) while positions advance.
-
-        Raises:
-            ValueError: `start` or `length` is negative.
-        """
-        if start < 0 or length < 0:
-            raise ValueError(f"start and length must be at least 0, got {start} and {length}")
-        pieces = [torch.empty(0, dtype=torch.int64)]
-        position, end = start, start + length
-        while position < end:
-            epoch, offset = divmod(position, self.count)
-            pieces.append(self._epoch(epoch)[offset : offset + end - position])
-            position += len(pieces[-1])
-        return torch.cat(pieces)
-
-    def at(self, position: int) -> int:
-        """Return the index at one position of the endless order."""
-        epoch, offset = divmod(position, self.count)
-        return int(self._epoch(epoch)[offset])
-
-    def _epoch(self, epoch: int) -> Tensor:
-        if epoch not in self._epochs:
-            generator = seeded_generator(self._seed, self._name, epoch)
-            while len(self._epochs) >= _EPOCHS:
-                del self._epochs[next(iter(self._epochs))]
-            self._epochs[epoch] = (
-                torch.randperm(self.count, generator=generator)
-                if self._order is None
-                else self._order(generator)
-            )
-        return self._epochs[epoch]
-
-
-class BalancedStream:
-    """Endless order of indices in which every class is equally frequent.
-
-    Each round contains one index of every class that occurs, the classes in a new random order;
-    within a class the indices come in its own `IndexStream`.
-
-    Args:
-        labels: (N,) class of each index, none negative; classes may be absent.
-        seed: seed of the run.
-        name: unique among the streams of a run.
-
-    Raises:
-        ValueError: `labels` is empty or contains a negative label.
-    """
-
-    def __init__(self, labels: Tensor | Sequence[int], seed: int, name: str) -> None:
-        labels = torch.as_tensor(labels, dtype=torch.int64)
-        if len(labels) == 0 or int(labels.min()) < 0:
-            raise ValueError(f"stream {name!r} needs at least one label and none below 0")
-        self._classes: list[tuple[list[int], IndexStream]] = []
-        for label in torch.unique(labels).tolist():
-            members = (labels == label).nonzero().flatten().tolist()
-            stream = IndexStream(len(members), seed, f"{name}/class-{label}")
-            self._classes.append((members, stream))
-        # An epoch of this stream is a round: each class once.
-        self._rounds = IndexStream(len(self._classes), seed, f"{name}/rounds")
-
-    def take(self, start: int, length: int) -> Tensor:
-        """Return the indices at positions start .. start+length-1; see `IndexStream.take`."""
-        indices = []
-        for position, which in enumerate(self._rounds.take(start, length).tolist(), start):
-            members, stream = self._classes[which]
-            indices.append(members[stream.at(position // len(self._classes))])
-        return torch.tensor(indices, dtype=torch.int64)
 
 
 def unlabeled_stream(images: TrainingImages, seed: int) -> IndexStream:
@@ -173,8 +69,8 @@ class BatchMaker:
     Args:
         images: images of the run.
         views: views that the algorithm needs.
-        weak: augmenter of the weak views.
-        strong: augmenter of the strong views.
+        augmenters: augmenters of the views by name: ``weak``, ``strong``, and those of the
+            algorithm.
         batch_size: B, labeled images in a batch.
         seed: seed of the run.
         balanced: True to draw labeled images with equal class frequencies.
@@ -186,8 +82,7 @@ class BatchMaker:
         self,
         images: TrainingImages,
         views: Views,
-        weak: Augmenter,
-        strong: Augmenter,
+        augmenters: Mapping[str, Augmenter],
         *,
         batch_size: int,
         seed: int,
@@ -197,9 +92,7 @@ class BatchMaker:
     ) -> None:
         self.images = images
         self.views = views
-        self.weak = weak
-        self.strong = strong
-        self._augmenters = {"weak": weak, "strong": strong}
+        self.augmenters = {"plain": NoAugmentation(), **augmenters}
         self._seed = seed
         self._labeled_size = batch_size
         self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0
@@ -227,12 +120,14 @@ class BatchMaker:
         else:
             x = self.images.loaded.gather(self.images.labeled[labeled])
             u = self.images.pool.gather(self.images.unlabeled[unlabeled])
-            views = self._views("weak", number, x, u) | self._views("strong", number, x, u)
+            views = self._views(number, {"labeled": x, "unlabeled": u})
+        extra = {name: views.pop(name) for name in self.views.extra}
         return Batch(
             labels=self.images.labels[labeled],
             labeled_indices=labeled,
             unlabeled_indices=unlabeled,
             unlabeled_labels=self.images.hidden[unlabeled] if self._uses_hidden_labels else None,
+            extra=extra,
             **views,
         )
 
@@ -240,10 +135,10 @@ class BatchMaker:
         """Return hashes of the first positions of each order and of the first draws, by name.
 
         ``labeled_order`` and ``unlabeled_order`` are of the first positions; ``labeled_weak``
-        and the like, for each kind of view there is, of the first view's draws in the first
-        batches, of as many rows as a batch has labeled images. So the names that two algorithms
-        have in common have equal hashes, also if their batches have different numbers of unlabeled
-        images. Changes nothing.
+        and the like, for each kind of view by an augmenter of the run, of the first view's draws in
+        the first batches, of as many rows as a batch has labeled images. So the names that two
+        algorithms have in common have equal hashes, also if their batches have different numbers of
+        unlabeled images. Changes nothing.
 
         Args:
             image_size: side of the images in pixels.
@@ -254,16 +149,15 @@ class BatchMaker:
         digests = {}
         for part, (stream, size) in streams.items():
             digests[f"{part}_order"] = _digest([stream.take(0, _POSITIONS)])
-            for strength, augmenter in self._augmenters.items():
-                kind = f"{part}_{strength}"
-                if getattr(self.views, kind):
-                    digests[kind] = _digest(self._first_rows(augmenter, kind, size, image_size))
+            for kind, view in self.views.kinds.items():
+                if view.count and view.source == part and view.augmenter in ("weak", "strong"):
+                    name = kind if kind in _SHORT else f"{part}_{view.augmenter}_{kind}"
+                    rows = self._first_rows(view.augmenter, kind, size, image_size)
+                    digests[name] = _digest(rows)
         return digests
 
-    def _first_rows(
-        self, augmenter: Augmenter, kind: str, size: int, image_size: int
-    ) -> Iterator[Tensor]:
-        augmenter = copy.deepcopy(augmenter)  # one may count its draws
+    def _first_rows(self, name: str, kind: str, size: int, image_size: int) -> Iterator[Tensor]:
+        augmenter = copy.deepcopy(self.augmenters[name])  # one may count its draws
         for number in range(_BATCHES):
             draws = augmenter.draw(size, image_size, image_size, self._generator(number, kind, 0))
             yield from (draws[name][: self._labeled_size] for name in sorted(draws))
@@ -300,7 +194,8 @@ class BatchMaker:
         yield from _in_order(source, images.unlabeled, size)
 
     def _generator(self, number: int, kind: str, view: int) -> torch.Generator:
-        return seeded_generator(self._seed, number, _stream(kind), view)
+        stream = f"view/{kind}" if kind in self.views.extra else _stream(kind)
+        return seeded_generator(self._seed, number, stream, view)
 
     def _feature_views(
         self, features: FeatureViews, number: int, labeled: Tensor, unlabeled: Tensor
@@ -311,40 +206,62 @@ class BatchMaker:
             "unlabeled": features.unlabeled[unlabeled],
         }
         views = {}
-        for strength, stack in (("weak", features.weak), ("strong", features.strong)):
-            for part, columns in positions.items():
-                kind = f"{part}_{strength}"
-                drawn = [stack.new_empty(0, len(columns), stack.shape[-1])]
-                for view in range(getattr(self.views, kind)):
-                    size = len(columns) * self._processes.size
-                    generator = self._generator(number, kind, view)
-                    which = torch.randint(len(stack), (size,), generator=generator)
-                    which = self._processes.local_shard(which).to(stack.device)
-                    drawn.append(stack[which, columns][None])
-                views[kind] = torch.cat(drawn)
+        for kind, view in self.views.kinds.items():
+            stack, columns = features.stacks[view.augmenter], positions[view.source]
+            drawn = [stack.new_empty(0, len(columns), stack.shape[-1])]
+            for index in range(view.count):
+                size = len(columns) * self._processes.size
+                generator = self._generator(number, kind, index)
+                which = torch.randint(len(stack), (size,), generator=generator)
+                which = self._processes.local_shard(which).to(stack.device)
+                drawn.append(stack[which, columns][None])
+            views[kind] = torch.cat(drawn)
         return views
 
-    def _views(self, strength: str, number: int, x: Tensor, u: Tensor) -> dict[str, Tensor]:
-        """Return all views of one augmenter, computed in one call; per kind (views, n, 3, H, W)."""
-        augmenter = self._augmenters[strength]
+    def _views(self, number: int, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the views of all kinds, (count, n, 3, H, W) each, from the images by source."""
+        views: dict[str, Tensor] = {}
+        for name, augmenter in self.augmenters.items():
+            kinds = {k: view for k, view in self.views.kinds.items() if view.augmenter == name}
+            views |= self._views_by(augmenter, kinds, number, images)
+        return views
+
+    def _views_by(
+        self,
+        augmenter: Augmenter,
+        kinds: Mapping[str, View],
+        number: int,
+        images: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Return all views of one augmenter, computed in one call."""
         sources, draws, shapes = [], [], {}
-        for kind, images in ((f"labeled_{strength}", x), (f"unlabeled_{strength}", u)):
-            size, _, height, width = images.shape
-            shapes[kind] = getattr(self.views, kind), *images.shape
-            for view in range(shapes[kind][0]):
-                generator = self._generator(number, kind, view)
+        for kind, view in kinds.items():
+            source = images[view.source]
+            size, _, height, width = source.shape
+            shapes[kind] = view.count, *source.shape
+            for index in range(view.count):
+                generator = self._generator(number, kind, index)
                 params = augmenter.draw(size * self._processes.size, height, width, generator)
                 draws.append({key: self._processes.local_shard(p) for key, p in params.items()})
-                sources.append(images)
+                sources.append(source)
         if not sources:
-            return {kind: x.new_empty(shape) for kind, shape in shapes.items()}
+            empty = images["labeled"].new_empty
+            return {kind: empty(shape) for kind, shape in shapes.items()}
         joined = {key: torch.cat([params[key] for params in draws]) for key in draws[0]}
         views = augmenter.transform(torch.cat(sources), joined)
         sizes = [count * size for count, size, *_ in shapes.values()]
         return {
-            kind: part.view(shape)
+            kind: _resized(part.view(shape), kinds[kind].size)
             for (kind, shape), part in zip(shapes.items(), torch.split(views, sizes), strict=True)
         }
+
+
+def _resized(views: Tensor, size: int | None) -> Tensor:
+    """Return views (K, n, 3, H, W) with another side; unchanged if it is None or theirs."""
+    if size is None or views.shape[-2:] == (size, size):
+        return views
+    resized = F.interpolate(views.flatten(0, 1), (size, size), mode="bilinear", antialias=True)
+    return resized.clamp_(0, 1).view(*views.shape[:3], size, size)
 
 
 def _in_order(source: ImageSource, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -359,6 +276,10 @@ def _stream(kind: str) -> str:
     The spelling is British on purpose: another one would change every draw.
     """
     return kind.replace("labeled", "labelled")
+
+
+_SHORT = frozenset(Views().kinds)
+"""Kinds of views that `Views` requests by a count."""
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

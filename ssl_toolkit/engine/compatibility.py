@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
@@ -10,9 +13,11 @@ from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.files import holds_features
-from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm, ImageTable, Views
+from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm, ImageTable, View, Views
 from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.torch_workarounds import BatchNorm
 
 
@@ -32,15 +37,9 @@ def check_needs(
     Raises:
         DataError: there are no labels, or no unlabeled images, or an oracle lacks labels.
         ConfigError: the batch is too small for the backbone.
-        PluginError: `views` doesn't say how many views of each kind.
     """
     check_input(table.features, settings.backbone)
     views = algorithm.views()
-    if not isinstance(views, Views) or not _are_counts(views):
-        raise PluginError(
-            f"views of algorithm {settings.algo!r} returned {views!r}; it must return Views(...) "
-            "of whole numbers from 0, with an unlabeled_ratio of at least 1"
-        )
     if not len(split.labeled):
         raise DataError("no image carries a label; label a few of each class")
     if views.needs_unlabeled and not len(split.unlabeled):
@@ -134,6 +133,82 @@ def has_batchnorm(module: nn.Module) -> bool:
     return any(isinstance(m, BatchNorm) for m in module.modules())
 
 
+def check_views(
+    views: Views, augmenters: Mapping[str, Augmenter], table: ImageTable, settings: ResolvedSettings
+) -> None:
+    """Refuse views that can't be created.
+
+    Args:
+        views: result of `Algorithm.views`.
+        augmenters: result of `Algorithm.augmenters`.
+        table: table of the images.
+        settings: settings of the run.
+
+    Raises:
+        PluginError: they are invalid.
+        ConfigError: the backbone or the data has a single size.
+    """
+    if fault := views_fault(views, augmenters):
+        raise PluginError(f"algorithm {settings.algo!r}: {fault}")
+    if not (other := ", ".join(map(str, other_sizes(views, settings.image_size)))):
+        return
+    if table.features is not None:
+        raise ConfigError(
+            f"--algo {settings.algo} requests views of size {other}, but the data holds features"
+        )
+    backbone, name = find_backbone(settings.backbone)
+    if backbone.own_image_size(name) is not None and not backbone.takes_other_sizes(name):
+        raise ConfigError(
+            f"--algo {settings.algo} requests views of size {other}, but backbone "
+            f"{settings.backbone} takes images of size {settings.image_size} only; use another one"
+        )
+
+
+def other_sizes(views: Views, size: int) -> list[int]:
+    """Return the sizes of declared views that are not the size of the run."""
+    return sorted({view.size or size for view in views.extra.values()} - {size})
+
+
+def views_fault(views: object, augmenters: object) -> str:
+    """Return what is wrong with the views and augmenters of an algorithm; empty if nothing is."""
+    if not isinstance(views, Views) or not _are_counts(views):
+        return (
+            f"views() returned {views!r}; it must return Views(...) of whole numbers from 0, with "
+            "an unlabeled_ratio of at least 1"
+        )
+    if not isinstance(augmenters, Mapping) or not all(
+        isinstance(augmenter, Augmenter) for augmenter in augmenters.values()
+    ):
+        return f"augmenters() returned {augmenters!r}; it must return a dict of Augmenter objects"
+    if taken := RUN_AUGMENTERS & augmenters.keys():
+        return f"augmenters() returned the name {min(taken)!r}, which the run uses; choose another"
+    known = sorted(RUN_AUGMENTERS | augmenters.keys())
+    for name, view in views.extra.items():
+        if not re.fullmatch("[a-z][a-z0-9_]*", str(name)) or name in Views().kinds:
+            return (
+                f"views() declares a view {name!r}; a name consists of lower-case letters, digits "
+                f"and underscores, and is none of {', '.join(Views().kinds)}"
+            )
+        if not isinstance(view, View) or view.source not in ("labeled", "unlabeled"):
+            return f"view {name!r} is {view!r}; it must be a View of labeled or unlabeled images"
+        if view.augmenter not in known:
+            return (
+                f"view {name!r} has the augmenter {view.augmenter!r}"
+                f"{did_you_mean(view.augmenter, known)}; known: {', '.join(known)}"
+            )
+        if not all(type(n) is int and n > 0 for n in (view.count, view.size or 1)):
+            return f"view {name!r} is {view!r}; count and size are whole numbers of at least 1"
+    return ""
+
+
+RUN_AUGMENTERS = frozenset({"weak", "strong", "plain"})
+"""Names of augmenters that every run has."""
+
+
 def _are_counts(views: Views) -> bool:
-    counts = vars(views).values()
-    return all(isinstance(c, int) and c >= 0 for c in counts) and views.unlabeled_ratio > 0
+    counts = [value for name, value in vars(views).items() if name != "extra"]
+    return (
+        isinstance(views.extra, Mapping)
+        and all(type(count) is int and count >= 0 for count in counts)
+        and views.unlabeled_ratio > 0
+    )

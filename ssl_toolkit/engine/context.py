@@ -8,8 +8,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from ssl_toolkit.engine.batches import seeded_generator
 from ssl_toolkit.engine.distributed import ProcessGroup
+from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.interfaces import Algorithm, Batch, Context, ForwardOutput, StepOutput
 from ssl_toolkit.models.classifier import Classifier, hold_statistics

@@ -25,9 +25,9 @@ from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_hash
-from ssl_toolkit.engine.batches import BatchMaker, derive_seed, training_statistics
+from ssl_toolkit.engine.batches import BatchMaker, training_statistics
 from ssl_toolkit.engine.checkpoints import seed_everything
-from ssl_toolkit.engine.compatibility import check_needs, check_parts
+from ssl_toolkit.engine.compatibility import check_needs, check_parts, check_views, other_sizes
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import (
     choose_precision,
@@ -40,6 +40,7 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.networks import ModelFactory, build_network, share_statistics
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
+from ssl_toolkit.engine.random_orders import derive_seed
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.streaming import cache_all_but_unlabeled
 from ssl_toolkit.engine.trainer import Trainer
@@ -165,6 +166,8 @@ def _prepare(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
         algorithm = construct("algorithm", settings.algo, algorithm_class, config.algorithm, task)
+    views, own_augmenters = algorithm.views(), algorithm.augmenters()
+    check_views(views, own_augmenters, table, settings)
     notes += check_needs(algorithm, algorithm_class, classifier, table, split, settings)
     if processes.size > 1:
         check_parts(settings, classifier, processes.size)
@@ -206,20 +209,30 @@ def _prepare(
     seed_everything(derive_seed(settings.seed, "global"))
     augment = settings.augment
     test = _part(images, table, split.test)
-    weak = _augmenter(augment.weak, config.weak, augment.flip is True, device)
-    strong = _augmenter(augment.strong, config.strong, augment.flip is True, device)
+    augmenters = {
+        "weak": _augmenter(augment.weak, config.weak, augment.flip is True, device),
+        "strong": _augmenter(augment.strong, config.strong, augment.flip is True, device),
+        **{name: augmenter.to(device) for name, augmenter in own_augmenters.items()},
+    }
     # Streamed images are seen once, and an augmenter that learns makes others at each step.
-    needs_images = images.streamed is not None or weak.wants_feedback or strong.wants_feedback
+    needs_images = images.streamed is not None or any(
+        augmenter.wants_feedback for augmenter in augmenters.values()
+    )
+    if settings.model.freeze == "backbone" and other_sizes(views, settings.image_size):
+        needs_images = True
+        notes.append(
+            f"--algo {settings.algo} requests views of other sizes, so the frozen backbone runs at "
+            "every step"
+        )
     trainer = Trainer(
         settings=settings,
         classifier=classifier,
         algorithm=algorithm,
-        augmenters=(weak, strong) if table.features is None else (),
+        augmenters=tuple(augmenters.values()) if table.features is None else (),
         batches=BatchMaker(
             images,
-            algorithm.views(),
-            weak,
-            strong,
+            views,
+            augmenters,
             batch_size=settings.batch_size,
             seed=settings.seed,
             balanced=settings.sampler == "balanced",
@@ -244,7 +257,7 @@ def _prepare(
         test=test[0],
         transfer=transfer_for(
             algorithm,
-            algorithm.views(),
+            views,
             probe=settings.model.probe is True,
             features=table.features is not None,
             freeze=settings.model.freeze,

@@ -136,8 +136,10 @@ def _hint(text: str, frame: FrameType) -> str:
     missing = "for dimension 0 with size" in text or "values to unpack" in text
     if not (missing and isinstance(algorithm, Algorithm) and frame.f_code.co_name != "views"):
         return ""
-    counts = ", ".join(f"{name}={count}" for name, count in vars(algorithm.views()).items())
-    return f" (views() asks for {counts})"
+    views = algorithm.views()
+    counts = {name: view.count for name, view in views.kinds.items()}
+    text = ", ".join(f"{name}={count}" for name, count in counts.items())
+    return f" (views() requests {text})"
 
 
 def _suspects(settings: Settings) -> list[Suspect]:

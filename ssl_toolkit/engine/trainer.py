@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.engine.batches import BatchMaker, derive_seed, seeded_generator
+from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.checkpoints import random_states, restore_random_states, seed_torch
 from ssl_toolkit.engine.context import EngineContext, StepModule
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
@@ -22,6 +22,7 @@ from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import all_finite, gradient_norm, not_finite, set_learning_rate
 from ssl_toolkit.engine.prediction import Best, predict
+from ssl_toolkit.engine.random_orders import derive_seed, seeded_generator
 from ssl_toolkit.engine.shares import class_shares
 from ssl_toolkit.engine.step_checks import check_gradients
 from ssl_toolkit.engine.step_metrics import StepRecorder

@@ -8,7 +8,7 @@ the one to the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,10 +167,8 @@ def load_images(
 class FeatureViews:
     """Features of augmented views of all training images, on the device of the run."""
 
-    weak: Tensor
-    """(V, N, D) float32; V is 0 if the algorithm uses no view of this kind."""
-    strong: Tensor
-    """(V, N, D), likewise."""
+    stacks: Mapping[str, Tensor]
+    """(V, N, D) float32 by the name of an augmenter; V is 0 if the algorithm uses no such view."""
     labeled: Tensor
     """(n,) int64 positions of the labeled images among the N."""
     unlabeled: Tensor

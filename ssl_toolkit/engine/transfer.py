@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ssl_toolkit.engine.batches import BatchMaker, seeded_generator
+from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.features import FeatureExtractor
+from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.shares import estimate_shares
 from ssl_toolkit.engine.training_images import FeatureViews, ImageSource, TrainingImages
 from ssl_toolkit.interfaces import Augmenter, FeatureAlgorithm, TrainingFeatures, Views
@@ -119,9 +120,9 @@ class Transfer:
             result = self._fit(classifier, features, images, validation, test)
         if self.cached:
             views = (
-                self._identity_views(features, images)
+                self._identity_views(features, images, batches.augmenters)
                 if extractor is None
-                else self._views(extractor, images, batches.weak, batches.strong)
+                else self._views(extractor, features, images, batches.augmenters)
             )
             batches.images = replace(images, features=features, feature_views=views)
         return result if self.probe else None
@@ -166,35 +167,34 @@ class Transfer:
         shares = estimate_shares(predicted, counts) if len(pool) else None
         return ProbeResult(probe.strength, probe.accuracy, validation_probs, test_probs, shares)
 
-    def _identity_views(self, features: ImageSource, images: TrainingImages) -> FeatureViews:
+    def _identity_views(
+        self, features: ImageSource, images: TrainingImages, augmenters: Iterable[str]
+    ) -> FeatureViews:
         """Return data that are features as their only views."""
         count = 1 if self.count else 0
         assert isinstance(features.images, Tensor)
         same = features.images.unsqueeze(0).expand(count, -1, -1)
-        return FeatureViews(same, same, images.labeled, images.unlabeled)
+        return FeatureViews(dict.fromkeys(augmenters, same), images.labeled, images.unlabeled)
 
     def _views(
         self,
         extractor: FeatureExtractor,
+        features: ImageSource,
         images: TrainingImages,
-        weak: Augmenter,
-        strong: Augmenter,
+        augmenters: Mapping[str, Augmenter],
     ) -> FeatureViews:
         """Return features of the kinds of views that a step uses; empty stacks for the others."""
-        v = self.views
         # All training images at once: the splits of a cross-validation then share what is cached.
         indices = torch.unique(torch.cat([images.labeled, images.unlabeled]))
-
-        def features_of(augmenter: Augmenter, *counts: int) -> Tensor:
-            count = self.count if any(counts) else 0
-            views = extractor.views(images.loaded, indices, augmenter, count, self.seed)
-            return views.to(images.labels.device)
-
-        weak_views = features_of(weak, v.labeled_weak, v.unlabeled_weak)
-        strong_views = features_of(strong, v.labeled_strong, v.unlabeled_strong)
+        stacks = {"plain": features.gather(indices)[None]}
+        for name, augmenter in augmenters.items():
+            if name not in stacks:
+                count = self.count if self.views.uses(name) else 0
+                views = extractor.views(images.loaded, indices, augmenter, count, self.seed)
+                stacks[name] = views.to(images.labels.device)
         labeled = torch.searchsorted(indices, images.labeled)
         unlabeled = torch.searchsorted(indices, images.unlabeled)
-        return FeatureViews(weak_views, strong_views, labeled, unlabeled)
+        return FeatureViews(stacks, labeled, unlabeled)
 
 
 def _spread(features: Tensor, indices: Tensor, count: int) -> Tensor:
@@ -212,7 +212,9 @@ def training_features(images: TrainingImages, blocks: tuple[int, ...]) -> Traini
     assert images.feature_views is not None
     views = images.feature_views
     labeled, unlabeled = (
-        torch.cat([images.features.gather(indices).unsqueeze(0), views.weak[:, places]]).cpu()
+        torch.cat(
+            [images.features.gather(indices).unsqueeze(0), views.stacks["weak"][:, places]]
+        ).cpu()
         for indices, places in (
             (images.labeled, views.labeled),
             (images.unlabeled, views.unlabeled),

@@ -25,7 +25,7 @@ from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
 from ssl_toolkit.interfaces.loggers import Logger, RunInfo
 from ssl_toolkit.interfaces.metrics import Metric
 from ssl_toolkit.interfaces.tasks import TaskInfo
-from ssl_toolkit.interfaces.views import Batch, Views
+from ssl_toolkit.interfaces.views import Batch, View, Views
 
 __all__ = [
     "Algorithm",
@@ -52,5 +52,6 @@ __all__ = [
     "StepOutput",
     "TaskInfo",
     "TrainingFeatures",
+    "View",
     "Views",
 ]

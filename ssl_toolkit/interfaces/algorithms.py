@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.interfaces.augmenters import Augmenter
 from ssl_toolkit.interfaces.metrics import Metric
 from ssl_toolkit.interfaces.tasks import TaskInfo
 from ssl_toolkit.interfaces.views import Batch, Views
@@ -252,6 +253,14 @@ class Algorithm(nn.Module, ABC):
     @abstractmethod
     def views(self) -> Views:
         """Return the views that every batch contains; constant over the run."""
+
+    def augmenters(self) -> Mapping[str, Augmenter]:
+        """Return the augmenters that `View.augmenter` names, other than those of the run.
+
+        Called once. The engine moves them to the device, saves their state, and passes feedback to
+        those that want it.
+        """
+        return {}
 
     @abstractmethod
     def step(self, batch: Batch, ctx: Context) -> StepOutput:

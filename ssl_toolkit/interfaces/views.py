@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
+
+Source = Literal["labeled", "unlabeled"]
+
+
+@dataclass(frozen=True)
+class View:
+    """A kind of view: of which images, by which augmenter, how many and how large."""
+
+    source: Source
+    augmenter: str
+    """``weak`` or ``strong`` for the augmenters of the run, ``plain`` for the unchanged images, or
+    a name in `Algorithm.augmenters`."""
+    count: int = 1
+    """Number of views per image, at least 1."""
+    size: int | None = None
+    """Side in pixels; None for that of the run. Views are augmented at the size of the run and then
+    resized, bilinear with antialiasing."""
 
 
 @dataclass(frozen=True)
 class Views:
     """Number of augmented views per image in a batch.
 
-    `Views()` requests one weak view of the labeled images.
+    `Views()` requests one weak view of the labeled images. The four counts request the usual kinds
+    of views; `extra` declares any others.
     """
 
     labeled_weak: int = 1
@@ -24,11 +44,30 @@ class Views:
     The ratio changes neither the labeled images of a batch, nor the order of the unlabeled ones,
     nor the augmentation parameters of the first rows of a view.
     """
+    extra: Mapping[str, View] = field(default_factory=dict)
+    """Further views, by their names in `Batch.extra` (lower-case letters, digits, underscores).
+    Their random parameters depend on the seed, the step and the name, so that algorithms that
+    declare the same view share them."""
+
+    @property
+    def kinds(self) -> dict[str, View]:
+        """All kinds of views by name, those of the four counts included."""
+        return {
+            "labeled_weak": View("labeled", "weak", self.labeled_weak),
+            "labeled_strong": View("labeled", "strong", self.labeled_strong),
+            "unlabeled_weak": View("unlabeled", "weak", self.unlabeled_weak),
+            "unlabeled_strong": View("unlabeled", "strong", self.unlabeled_strong),
+            **self.extra,
+        }
 
     @property
     def needs_unlabeled(self) -> bool:
         """True if any view of unlabeled images is requested."""
-        return self.unlabeled_weak + self.unlabeled_strong > 0
+        return any(view.source == "unlabeled" and view.count for view in self.kinds.values())
+
+    def uses(self, augmenter: str) -> bool:
+        """Return True if any view by the augmenter of this name is requested."""
+        return any(view.augmenter == augmenter and view.count for view in self.kinds.values())
 
     @property
     def per_labeled_image(self) -> int:
@@ -56,3 +95,5 @@ class Batch:
     unlabeled_strong: Tensor
     unlabeled_labels: Tensor | None = None
     """(U,) int64 hidden labels, only for algorithms with ``uses_hidden_labels = True``."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """(count, B or U, 3, size, size) views of `Views.extra`, by name."""

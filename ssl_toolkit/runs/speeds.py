@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -154,11 +155,10 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
     if probe or transfer is not None:
         plain = each(lambda rows: extractor.plain(store, rows))
     if transfer is not None and transfer.cached:
-        v = transfer.views
-        if v.labeled_weak or v.unlabeled_weak:
-            view += each(lambda rows: extractor.views(store, rows, batches.weak, 1, 0))
-        if v.labeled_strong or v.unlabeled_strong:
-            view += each(lambda rows: extractor.views(store, rows, batches.strong, 1, 0))
+        for name, augmenter in batches.augmenters.items():
+            if name != "plain" and transfer.views.uses(name):
+                views = partial(extractor.views, store, augmenter=augmenter, count=1, seed=0)
+                view += each(views)
     return plain, view
 
 
@@ -218,15 +218,14 @@ def _use_features(trainer: Trainer) -> None:
     size = trainer.classifier.backbone.feature_dim
     device = rows.device
 
-    def random(*counts: int) -> torch.Tensor:
-        return torch.randn(int(any(counts)), len(rows), size, device=device)
-
     trainer.batches.images = replace(
         images,
         features=ImageSource(torch.randn(len(images.loaded), size, device=device)),
         feature_views=FeatureViews(
-            random(views.labeled_weak, views.unlabeled_weak),
-            random(views.labeled_strong, views.unlabeled_strong),
+            {
+                name: torch.randn(int(views.uses(name)), len(rows), size, device=device)
+                for name in trainer.batches.augmenters
+            },
             torch.searchsorted(rows, images.labeled),
             torch.searchsorted(rows, images.unlabeled),
         ),

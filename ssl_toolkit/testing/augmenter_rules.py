@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_toolkit.engine.batches import seeded_generator
+from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.assertions import (

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ssl_toolkit.augment.weak import Weak
+from ssl_toolkit.augment.weak import NoAugmentation, Weak
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.sections import EMASettings, OptimizerSettings
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.engine.batches import BatchMaker, derive_seed
+from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.context import EngineContext, total_loss
 from ssl_toolkit.engine.devices import make_autocast, make_scaler
@@ -23,6 +23,7 @@ from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.optimization import build_optimizer
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.engine.random_orders import derive_seed
 from ssl_toolkit.engine.shares import shares_of
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.engine.step_metrics import StepRecorder
@@ -66,17 +67,25 @@ class TinyNetwork(Backbone):
 
 
 class Black(Augmenter):
-    """Return black images."""
+    """Return black images where another augmenter returns a view.
+
+    Args:
+        augmenter: augmenter that draws, and keeps its state.
+    """
+
+    def __init__(self, augmenter: Augmenter) -> None:
+        super().__init__()
+        self.augmenter = augmenter
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
     ) -> AugmentationParams:
-        """Draw nothing."""
-        return {}
+        """Draw as the other augmenter."""
+        return self.augmenter.draw(count, height, width, generator)
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         """Return black images (N, 3, H, W)."""
-        return torch.zeros_like(images)
+        return torch.zeros_like(self.augmenter.transform(images, draws))
 
 
 class Trial:
@@ -131,14 +140,16 @@ class Trial:
         seed_everything(derive_seed(SEED, "algorithm"))
         options = subject.options() if config is None else config
         self.algorithm: Algorithm = subject.plugin(options, self.task).to(device)
-        weak, strong = (
-            (Black(), Black()) if blank else (Weak(), Weak(Weak.Config(padding_fraction=0.25)))
-        )
+        augmenters: dict[str, Augmenter] = {
+            "weak": Weak(),
+            "strong": Weak(Weak.Config(padding_fraction=0.25)),
+            **{name: own.to(device) for name, own in self.algorithm.augmenters().items()},
+        }
+        shown = {"plain": NoAugmentation(), **augmenters}
         self.batches = BatchMaker(
             images,
             self.algorithm.views(),
-            weak,
-            strong,
+            {name: Black(one) for name, one in shown.items()} if blank else augmenters,
             batch_size=batch_size,
             seed=SEED,
             uses_hidden_labels=subject.plugin.uses_hidden_labels,
@@ -150,7 +161,7 @@ class Trial:
             settings=_settings(batch_size),
             classifier=self.classifier,
             algorithm=self.algorithm,
-            augmenters=(weak, strong),
+            augmenters=tuple(augmenters.values()),
             batches=self.batches,
             optimizer=build_optimizer(
                 self.classifier, self.algorithm.parameters(), OptimizerSettings(), 0.05
@@ -285,4 +296,5 @@ def _measure_statistics(classifier: Classifier, images: Tensor) -> None:
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
     """Return the tensors of a batch by name."""
-    return {name: value for name, value in vars(batch).items() if value is not None}
+    values = {**vars(batch), **{f"extra[{name!r}]": view for name, view in batch.extra.items()}}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}

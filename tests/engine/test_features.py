@@ -165,7 +165,7 @@ def test_batches_hold_features_of_the_computed_views(folder: Path) -> None:
     rows = views.unlabeled[batch.unlabeled_indices]
     for column, row in enumerate(rows.tolist()):
         drawn = batch.unlabeled_strong[0, column]
-        assert (views.strong[:, row] == drawn).all(dim=1).any()
+        assert (views.stacks["strong"][:, row] == drawn).all(dim=1).any()
     assert torch.equal(batch.labels, images.labels[batch.labeled_indices])
     again = batches.draw(3)
     assert torch.equal(again.unlabeled_weak, batch.unlabeled_weak)

@@ -9,8 +9,8 @@ from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.images.archives import tar_member
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine import streaming
-from ssl_toolkit.engine.batches import IndexStream
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.random_orders import IndexStream
 from ssl_toolkit.engine.streaming import Blocks, StreamedImages, buffered_order, reading_order
 from ssl_toolkit.errors import ConfigError, DataError
 

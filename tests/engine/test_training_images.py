@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssl_toolkit.engine.batches import BalancedStream, IndexStream, derive_seed
+from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, derive_seed
 from ssl_toolkit.engine.training_images import (
     LEAST_STD,
     ImageSource,

@@ -28,9 +28,11 @@ from ssl_toolkit import (
     StepOutput,
     TaskInfo,
     TrainingError,
+    View,
     Views,
     registry,
 )
+from ssl_toolkit.augment.weak import Weak
 
 HERE = re.escape(Path(__file__).name)
 KEYS = {"batch_size": 8, "steps": 6, "eval_every": 6, "log_every": 6}
@@ -256,8 +258,8 @@ def by_a_dict(self: Any, batch: Batch, ctx: Context) -> StepOutput:
 
 RAISED = {
     no_index: ("ValueError", 1, r"images must be \(N, 3, H, W\), got \(1, 8, 3, 8, 8\); a view is"),
-    other_view: ("IndexError", 1, r"index 0 is out .* \(views\(\) asks for .*labeled_strong=0, "),
-    two_views: ("ValueError", 1, r"not enough values .* \(views\(\) asks for .*unlabeled_weak=1"),
+    other_view: ("IndexError", 1, r"index 0 is out .* \(views\(\) requests .*labeled_strong=0, "),
+    two_views: ("ValueError", 1, r"not enough values .* \(views\(\) requests .*unlabeled_weak=1"),
     all_views: ("ValueError", 1, r"there are no images; a view that views\(\) doesn't ask for"),
     by_a_helper: ("AttributeError", -3, "'Tensor' object has no attribute 'no_such_thing'"),
     by_a_dict: ("KeyError", 1, r"'two\\nlines'"),
@@ -334,12 +336,42 @@ BEFORE: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "views of None": (
         {"views": lambda self: None},
         PluginError,
-        r"views of algorithm 'mistaken' returned None; it must return Views\(\.\.\.\)",
+        r"algorithm 'mistaken': views\(\) returned None; it must return Views\(\.\.\.\)",
     ),
     "views below 0": (
         {"views": lambda self: Views(unlabeled_weak=-1)},
         PluginError,
-        r"views of algorithm 'mistaken' returned Views\(labeled_weak=1, .*=-1, ",
+        r"algorithm 'mistaken': views\(\) returned Views\(labeled_weak=1, .*=-1, ",
+    ),
+    "an unknown augmenter": (
+        {"views": lambda self: Views(extra={"medium": View("unlabeled", "strongg")})},
+        PluginError,
+        r"view 'medium' has the augmenter 'strongg'; did you mean 'strong'\?; known: plain, ",
+    ),
+    "a view with the name of a count": (
+        {"views": lambda self: Views(extra={"labeled_weak": View("labeled", "weak")})},
+        PluginError,
+        r"views\(\) declares a view 'labeled_weak'; ",
+    ),
+    "a view of neither source": (
+        {"views": lambda self: Views(extra={"test": View("test", "weak")})},  # type: ignore[arg-type]
+        PluginError,
+        r"view 'test' is View\(source='test', .*; it must be a View of labeled or unlabeled ",
+    ),
+    "a view without a count": (
+        {"views": lambda self: Views(extra={"none": View("labeled", "weak", count=0)})},
+        PluginError,
+        r"view 'none' is .*; count and size are whole numbers of at least 1",
+    ),
+    "an augmenter class": (
+        {"augmenters": lambda self: {"medium": Augmenter}},
+        PluginError,
+        r"augmenters\(\) returned .*; it must return a dict of Augmenter objects",
+    ),
+    "an augmenter with the name of another": (
+        {"augmenters": lambda self: {"weak": Weak()}},
+        PluginError,
+        r"augmenters\(\) returned the name 'weak', which the run uses; choose another",
     ),
     "views of another name": (
         {"views": lambda self: Views(unlabeled_medium=1)},  # type: ignore[call-arg]

@@ -91,6 +91,10 @@ def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
         unlabeled_weak=stack(views.unlabeled_weak, unlabeled),
         unlabeled_strong=stack(views.unlabeled_strong, unlabeled),
         unlabeled_labels=integers(CLASSES, unlabeled) if algorithm.uses_hidden_labels else None,
+        extra={
+            name: stack(view.count, size if view.source == "labeled" else unlabeled)
+            for name, view in views.extra.items()
+        },
     )
 
 
