@@ -62,9 +62,9 @@ def shared_keys(tree: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over the dotted keys and values of a tree."""
+    """Iterate over the dotted keys and values of a tree; an empty mapping has none."""
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
