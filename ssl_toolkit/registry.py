@@ -76,7 +76,7 @@ def unknown_groups() -> list[str]:
         for group in sorted(groups.difference(known)):
             near = difflib.get_close_matches(group.rpartition(".")[2], GROUPS, n=1)
             hint = (
-                f", did you mean 'ssl_toolkit.{near[0]}'?"
+                f" (did you mean 'ssl_toolkit.{near[0]}'?)"
                 if near
                 else f"; known: {', '.join(known)}"
             )
@@ -292,7 +292,7 @@ def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float 
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``, did you mean 'x' or 'y'?`` for similar names, or an empty text if there are none.
+    """Return `` (did you mean 'x' or 'y'?)`` for similar names, an empty text if there are none.
 
     Args:
         word: The unknown name.
@@ -300,7 +300,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     *others, last = [repr(name) for name in near_names(word, known)] or [""]
     listed = f"{', '.join(others)} or {last}" if others else last
-    return f", did you mean {listed}?" if listed else ""
+    return f" (did you mean {listed}?)" if listed else ""
 
 
 def _bare(name: str) -> str:

@@ -163,7 +163,7 @@ def _way_out(error: click.ClickException) -> str:
 
 
 def _our_flag(option: str, known: Sequence[str]) -> str:
-    """Return ", did you mean …" for an option that other tools have; empty for any other."""
+    """Return " (did you mean …?)" for an option that other tools have; empty for any other."""
     from ssl_toolkit.config.other_names import our_name
     from ssl_toolkit.config.settings import Settings
 
@@ -171,11 +171,11 @@ def _our_flag(option: str, known: Sequence[str]) -> str:
     if key is None:
         return ""
     if (flag := f"--{key.replace('_', '-')}") in known:
-        return f", did you mean {flag!r}?"
+        return f" (did you mean {flag!r}?)"
     if "--set" not in known:
         return ""
     of_algorithm = "." not in key and key not in Settings.model_fields
-    return f", did you mean '--set {'algorithm.' * of_algorithm}{key}=VALUE'?"
+    return f" (did you mean '--set {'algorithm.' * of_algorithm}{key}=VALUE'?)"
 
 
 def _at_home(argument: str) -> str:

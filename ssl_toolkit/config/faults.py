@@ -122,7 +122,7 @@ def _siblings(model: type[BaseModel], path: Path_) -> list[str]:
 
 
 def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
-    """Return ", did you mean …": our key for the name, a near name beside it, or one anywhere."""
+    """Return " (did you mean …?)": our key for the name, a near name beside it, or one anywhere."""
     *above, last = path
     prefix = ".".join(above) + "." if above else ""
     keys = [key for key, _ in fields_of(Settings)]
@@ -140,7 +140,7 @@ def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
         return f"; known here: {', '.join(sorted(siblings))}"
     else:
         return "; `ssl-toolkit run --dry-run` shows all keys"
-    return f", did you mean {found!r}?"
+    return f" (did you mean {found!r}?)"
 
 
 def _is_union_tag(part: Any) -> bool:
