@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.splits.draw import Split
@@ -12,7 +11,7 @@ from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm, ImageTable, Views
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.feature_input import feature_length
-from ssl_toolkit.torch_workarounds import BatchNorm
+from ssl_toolkit.models.freezing import has_batchnorm
 
 
 def check_needs(
@@ -120,11 +119,6 @@ def check_parts(settings: ResolvedSettings, classifier: Classifier, size: int) -
             "--stream-buffer: shards are read from start to end by one process; leave it out, or "
             "train with --devices 1"
         )
-
-
-def has_batchnorm(module: nn.Module) -> bool:
-    """Return True if a layer normalizes by the statistics of a batch."""
-    return any(isinstance(m, BatchNorm) for m in module.modules())
 
 
 def _are_counts(views: Views) -> bool:
