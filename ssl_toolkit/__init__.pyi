@@ -35,6 +35,7 @@ from ssl_toolkit.inference.model import load_model as load_model
 from ssl_toolkit.inference.predict import ImagePrediction as ImagePrediction
 from ssl_toolkit.inference.predict import predict as predict
 from ssl_toolkit.inference.pseudo_label import PseudoLabeling as PseudoLabeling
+from ssl_toolkit.inference.pseudo_label import UncertainImage as UncertainImage
 from ssl_toolkit.inference.pseudo_label import pseudo_label as pseudo_label
 from ssl_toolkit.interfaces import Algorithm as Algorithm
 from ssl_toolkit.interfaces import AugmentationParams as AugmentationParams

@@ -108,7 +108,11 @@ class RunRecord(Document):
     """Changes by resuming."""
 
 
-PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
+PACKAGES = (
+    *("ssl-toolkit", "torch", "timm", "kornia", "numpy", "scipy", "scikit-learn"),
+    *("pillow", "simplejpeg"),
+)
+"""The dependencies that compute: they decode, augment, train, fit and score."""
 
 
 def versions() -> dict[str, str]:

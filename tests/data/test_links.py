@@ -15,7 +15,7 @@ from tiny_images import put
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.inference.pseudo_label import MANIFEST, PoolPredictions, manifest_rows, root_of
+from ssl_toolkit.inference.pseudo_label import MANIFEST, PoolPredictions, label_pool
 from ssl_toolkit.tabular import write_rows
 
 
@@ -200,10 +200,10 @@ def test_pseudo_labels_of_a_linked_pool_read_back(tmp_path):
         first = np.array([[0, 1], [1, 0]])
         sure = np.full((2, 2), 0.9, np.float32)
         predictions = PoolPredictions([str(file) for file in files], files, first, sure, [])
-        rows = manifest_rows(predictions, "ab", 0, tmp_path / "m")
-        write_rows(tmp_path / "m" / "next.csv", MANIFEST, rows)
-        root = root_of([row[0] for row in rows])
-        table = read_data(tmp_path / "m" / "next.csv", root=Path(root) if root else None)
+        labeling = label_pool(predictions, "ab", 0, tmp_path / "m")
+        write_rows(tmp_path / "m" / "next.csv", MANIFEST, labeling.rows())
+        root = Path(labeling.root) if labeling.root else None
+        table = read_data(tmp_path / "m" / "next.csv", root=root)
         assert [os.path.realpath(path) for path in table.files] == [
             os.path.realpath(file) for file in files
         ]

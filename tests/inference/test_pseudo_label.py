@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
-from ssl_toolkit import Model, load_model
+from ssl_toolkit import ConfigError, Model, load_model, pseudo_label
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.inference.pseudo_label import (
     PoolPredictions,
-    manifest_rows,
+    label_pool,
+    most_uncertain,
     predict_pool,
-    uncertain_rows,
 )
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -82,7 +82,7 @@ def test_training_accepts_the_manifest(run: Path, model: Model, pool: Path, name
     predictions = predict_pool(model, list_images([str(pool)]))
     for row in range(12):
         if actual.parts[row] == "labeled":
-            assert actual.classes[actual.labels[row]] == model.classes[predictions.first[row, 0]]
+            assert actual.classes[actual.labels[row]] == model.classes[predictions.classes[row, 0]]
         else:
             assert (actual.parts[row], actual.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
@@ -125,10 +125,13 @@ def test_equal_margins_keep_their_order() -> None:
     predictions = PoolPredictions(
         [*"xyz"], [Path(name) for name in "xyz"], np.array([[0, 1]] * 3), probabilities, []
     )
-    assert [row[0] for row in uncertain_rows(predictions, "ab", 3)] == ["x", "z", "y"]
-    rows = manifest_rows(predictions, "ab", 0.9, None)
+    assert [image.path for image in most_uncertain(predictions, "ab", 3)] == ["x", "z", "y"]
+    labeling = label_pool(predictions, "ab", 0.9, None)
     # In float32 0.9 is a little less; the threshold is compared with the number that is written.
-    assert [row[1] for row in rows] == ["", "a", ""]
+    assert labeling.labels == (None, "a", None)
+    assert [row[1:3] for row in labeling.rows()] == [
+        ["", "unlabeled"], ["a", "labeled"], ["", "unlabeled"],
+    ]  # fmt: skip
 
 
 def test_unreadable_images_are_left_out(run: Path, pool: Path) -> None:
@@ -148,3 +151,22 @@ def test_refused_settings(run: Path, pool: Path, tmp_path: Path) -> None:
     assert "neither a run" in refusal("pseudo-label", tmp_path / "empty", pool)
     result = call("pseudo-label", run, pool, "--threshold", "1")
     assert "warning: training needs two classes; lower --threshold" in result.stderr
+
+
+def test_python_returns_the_rows_of_the_command(run: Path, model: Model, pool: Path) -> None:
+    threshold = middle(model, pool)
+    labeling = pseudo_label(run, pool, threshold=threshold, uncertain=3)
+    rows = table(call("pseudo-label", run, pool, "--threshold", threshold).stdout)
+    assert [[row["path"], row["label"], row["split"]] for row in rows] == [
+        row[:3] for row in labeling.rows()
+    ]
+    assert [float(row["confidence"]) for row in rows] == list(labeling.confidences)
+    rows = table(call("pseudo-label", run, pool, "--uncertain", "3").stdout)
+    assert [[*row.values()] for row in rows] == [
+        [str(value) for value in image] for image in labeling.uncertain
+    ]
+
+
+def test_python_does_not_replace_a_file_of_the_run(run: Path, pool: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.csv: this file is an input"):
+        pseudo_label(run, pool, output=run / "metrics.csv")
