@@ -10,8 +10,8 @@ from ssl_toolkit.config.options import Options as Options
 from ssl_toolkit.config.options import option as option
 from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray
 from ssl_toolkit.data.readers.arrays import array_table as array_table
-from ssl_toolkit.data.readers.file_table import file_table as file_table
 from ssl_toolkit.data.sets.local_files import default_root as default_root
+from ssl_toolkit.data.sets.local_files import file_table as file_table
 from ssl_toolkit.data.sets.local_files import require_files as require_files
 from ssl_toolkit.data.sets.local_files import wrap_dataset_errors as wrap_dataset_errors
 from ssl_toolkit.data.splits.draw import hashed_order as hashed_order

@@ -97,7 +97,7 @@ def _place(path: Path) -> str:
 
 
 def _caches() -> str:
-    from ssl_toolkit.data.cache.decoded_images import UNUSED_DAYS, VARIABLE, cache_folder
+    from ssl_toolkit.data.cache import UNUSED_DAYS, VARIABLE, cache_folder
 
     try:
         root = cache_folder("images")

@@ -11,13 +11,20 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.settings import Fit, Settings
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import files_of, open_files, verify
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, name_fault
+from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.arrays import FittedRead
-from ssl_toolkit.data.readers.file_table import TableBuilder, entries
-from ssl_toolkit.data.readers.folders import LAYOUTS, read_folder
+from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder
 from ssl_toolkit.data.readers.hugging_face import is_metadata, read_image_folder, read_parquet
+from ssl_toolkit.data.readers.image_files import (
+    TableBuilder,
+    files_of,
+    open_files,
+    skipped,
+    unreadable,
+    with_files,
+)
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
 from ssl_toolkit.data.readers.npz import read_npz
 from ssl_toolkit.data.readers.rows import SUFFIXES
@@ -195,6 +202,52 @@ def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
     if fit != "crop" and table.features is None:
         raise DataError(f"--fit {fit}: the data set makes its images square itself; leave it out")
     return table
+
+
+def verify(
+    table: ImageTable, size: int, *, skip_bad: bool = False, progress: Progress | None = None
+) -> ImageTable:
+    """Decode the image files of a table, unless they are in the cache.
+
+    Args:
+        table: Images; returned unchanged if they are not files.
+        size: Side in pixels.
+        skip_bad: Drop unreadable images instead of refusing them.
+        progress: Called while images are decoded.
+
+    Returns:
+        The table without unreadable images; notes name them.
+
+    Raises:
+        DataError: Some images can't be read, one message each; or no labeled one of a class can.
+    """
+    files = files_of(table)
+    if files is None or not (faults := files.open(size, progress)):
+        return table
+    if not skip_bad:
+        raise unreadable(files, faults)
+    good = np.delete(np.arange(len(files)), sorted(faults))
+    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    before, left = (
+        np.bincount(table.labels[rows], minlength=len(table.classes))
+        for rows in (np.flatnonzero(labeled), good[labeled[good]])
+    )
+    if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
+        messages = []
+        for label in empty:
+            row = next(row for row in sorted(faults) if labeled[row] and table.labels[row] == label)
+            messages.append(
+                f"class {table.classes[label]!r} has no readable image with a label, but "
+                f"{before[label]} unreadable ones, the first {table.keys[row]}: {faults[row]}"
+            )
+        raise DataError(messages)
+    return replace(
+        with_files(table, files.drop(faults)),
+        keys=PackedStrings(table.keys[row] for row in good.tolist()),
+        labels=table.labels[good],
+        parts=table.parts[good],
+        notes=(*table.notes, *skipped(table.keys, faults)),
+    )
 
 
 def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Rows | None]:

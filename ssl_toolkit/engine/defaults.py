@@ -12,8 +12,8 @@ from ssl_toolkit.config import default_plugins
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.roles import OPEN_VALUES
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import load_table, named_dataset
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import holds_features

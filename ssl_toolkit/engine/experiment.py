@@ -19,9 +19,9 @@ from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.sections import EMASettings
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles, files_of, skipped, unreadable
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
 from ssl_toolkit.data.images.files import each_image, try_image
+from ssl_toolkit.data.readers.image_files import ImageFiles, files_of, skipped, unreadable
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import verify
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.data.load import lay_out, read_data
-from ssl_toolkit.data.readers.file_table import TableBuilder, entries, real_path, walk
+from ssl_toolkit.data.load import lay_out, read_data, verify
+from ssl_toolkit.data.readers.folders import entries, real_path, walk
+from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.training_images import load_images

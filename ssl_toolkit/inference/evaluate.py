@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.decoded_images import Progress
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.compatibility import check_input

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.hugging_face import METADATA
+from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
 from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import at_home

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import AUTO, Layer, RunConfig, Tree, validate
-from ssl_toolkit.data.cache.decoded_images import Progress
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features

@@ -15,8 +15,8 @@ import numpy as np
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import fingerprint_of
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.split_file import data_changed, load_split, read_hash

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.loading import ResolvedConfig
-from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
 from ssl_toolkit.engine.experiment import prepare

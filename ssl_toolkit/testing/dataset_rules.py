@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from ssl_toolkit.data.cache.image_files import open_files
+from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import DatasetDefaults, ImageTable
 from ssl_toolkit.interfaces.datasets import Part

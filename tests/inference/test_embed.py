@@ -15,7 +15,7 @@ from pretrained_runs import CLASSES, SIZE, flags, make_images, make_weights
 from torch import Tensor
 
 from ssl_toolkit import ConfigError, embed, load_model
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.models import published
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 

@@ -8,8 +8,8 @@ from ssl_toolkit_torchvision.tables import SETS
 from tiny_images import put
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import open_files
 from ssl_toolkit.data.load import load_table, named_dataset
+from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.errors import DataError, PluginError
 
 

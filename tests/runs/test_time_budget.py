@@ -19,7 +19,7 @@ from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.config.recipes import HEAD_TRAINING
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.interfaces import ImageTable
 
