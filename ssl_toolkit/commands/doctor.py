@@ -33,7 +33,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     import torch
 
     from ssl_toolkit import registry
-    from ssl_toolkit.config.locations import configs_dir
+    from ssl_toolkit.config.yaml import configs_dir
     from ssl_toolkit.engine.devices import choose_device, describe, native_bfloat16
     from ssl_toolkit.runs.record import versions
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.config.loading import AUTO
-from ssl_toolkit.config.roles import Consequence, keys_behind
+from ssl_toolkit.config.settings import Consequence, keys_behind
 from ssl_toolkit.data.splits.split_file import compare_files
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder

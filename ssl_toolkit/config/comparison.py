@@ -15,24 +15,20 @@ from pydantic_core import PydanticCustomError
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.declaration import setting
-from ssl_toolkit.config.default_plugins import PROBE
-from ssl_toolkit.config.faults import FLAGS, Faults
+from ssl_toolkit.config.defaults import PROBE
+from ssl_toolkit.config.faults import Faults
 from ssl_toolkit.config.loading import (
     AUTO,
     Layer,
     RunConfig,
     Tree,
-    given_flags,
     merge,
     nested,
-    parse_set,
+    read_layers,
     validate,
-    validate_model,
 )
-from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.config.roles import FOLLOW_STEPS, shared_keys
-from ssl_toolkit.config.settings import Names, Place, split_names
+from ssl_toolkit.config.options import Options, option, setting
+from ssl_toolkit.config.settings import FOLLOW_STEPS, Names, Place, shared_keys, split_names
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 
@@ -182,16 +178,14 @@ def load_comparison(
         ConfigError: all faults that were found, each reported once.
         PluginError: an algorithm, an augmenter or the launcher is unknown or broken.
     """
-    layers = [Layer(str(path), yaml.read(path)) for path in files]
-    layers += [Layer(FLAGS, given_flags(flags or {})), *map(parse_set, sets)]
-    layers += map(_parse_sweep, sweeps)
-    own = [_only(layer, own=True) for layer in layers]
-    tree, origins = merge(own)
+    layers = [*read_layers(files, flags or {}, sets), *map(_parse_sweep, sweeps)]
+    keys = ComparisonSettings.model_fields.keys()
+    tree, origins = merge([layer.only(keys) for layer in layers])
     faults = Faults(origins, "")
-    settings: ComparisonSettings | None = validate_model(faults, ComparisonSettings, tree, ())
+    settings = faults.validate(ComparisonSettings, tree)
     faults.stop()
     assert settings is not None
-    shared = [_only(layer, own=False) for layer in layers]
+    shared = [layer.without(keys) for layer in layers]
     rows = _with_probe(settings, tuple(_rows(settings, shared)))
     comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree)
     names = [row.name for row in rows]
@@ -217,20 +211,12 @@ def _with_probe(
     return (*rows, PlannedRow(PROBE, validate([Layer(f"row {PROBE}", tree | {"algo": PROBE})])))
 
 
-def _only(layer: Layer, *, own: bool) -> Layer:
-    keys = ComparisonSettings.model_fields
-    return Layer(layer.origin, {k: v for k, v in layer.tree.items() if (k in keys) == own})
-
-
 def _parse_sweep(text: str) -> Layer:
     key, equals, values = text.partition("=")
     if not equals or not key or not values:
         raise ConfigError(f"--sweep {text}: write --sweep section.key=value,value")
-    listed = values if values.startswith("[") else f"[{values}]"
-    try:
-        return Layer(f"--sweep {text}", {"sweep": {key: yaml.parse(listed)}})
-    except ConfigError as error:
-        raise ConfigError([f"--sweep {text}: {message}" for message in error.messages]) from error
+    origin, listed = f"--sweep {text}", values if values.startswith("[") else f"[{values}]"
+    return Layer(origin, {"sweep": {key: yaml.parse(listed, origin)}})
 
 
 def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[PlannedRow]:
@@ -262,12 +248,12 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
             row_name = " ".join(
                 [name, *(_describe(k, v, sections[name]) for k, v in changes.items())]
             )
-            own = [_without_others(layer, sections[name], sections.values()) for layer in layers]
-            own.append(Layer(f"row {name}", tree))
-            own += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
-            own.append(Layer("comparison", {"seed": settings.seeds[0]}))
+            others = {*sections.values()} - {sections[name]}
+            of_row = [*(layer.without(others) for layer in layers), Layer(f"row {name}", tree)]
+            of_row += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
+            of_row.append(Layer("comparison", {"seed": settings.seeds[0]}))
             try:
-                row = PlannedRow(row_name, validate(own))
+                row = PlannedRow(row_name, validate(of_row))
             except UserError as error:
                 kind = plugins if isinstance(error, PluginError) else messages
                 kind += [m for m in error.messages if m not in kind]
@@ -331,11 +317,6 @@ def _combinations(
 
 def _describe(key: str, value: Any, section: str) -> str:
     return f"{key.removeprefix(f'{section}.').removeprefix('algorithm.')}={value}"
-
-
-def _without_others(layer: Layer, section: str, sections: Collection[str]) -> Layer:
-    others = {*sections} - {section}
-    return Layer(layer.origin, {k: v for k, v in layer.tree.items() if k not in others})
 
 
 def allowed_keys(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> set[str]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ssl_toolkit.config.declaration import fields_of
+from ssl_toolkit.config.options import fields_of
 from ssl_toolkit.config.other_names import OTHER_NAMES, american, our_name
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import near_names
 
 Path_ = tuple[str, ...]
+M = TypeVar("M", bound=BaseModel)
 
 FLAGS = "command line"
 """The origin of flags."""
@@ -69,8 +70,21 @@ class Faults:
         """Add a fault for an unknown key; `siblings` are the valid keys of its section."""
         self.add(path, f"unknown key{_suggest(path, siblings, self._section)}")
 
-    def explain(self, model: type[BaseModel], error: ValidationError, prefix: Path_) -> None:
-        """Add every fault that pydantic finds in the values of a model."""
+    def validate(self, model: type[M], values: Any, prefix: Path_ = ()) -> M | None:
+        """Return an instance, or None after adding every fault that pydantic finds.
+
+        Args:
+            model: the class of the instance.
+            values: of its fields.
+            prefix: the path of keys above its fields.
+        """
+        try:
+            return model.model_validate(values)
+        except ValidationError as error:
+            self._explain(model, error, prefix)
+            return None
+
+    def _explain(self, model: type[BaseModel], error: ValidationError, prefix: Path_) -> None:
         messages: dict[Path_, list[str]] = {}
         inputs: dict[Path_, Any] = {}
         for fault in error.errors(include_url=False):

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from ssl_toolkit import registry
-from ssl_toolkit.config import default_plugins
+from ssl_toolkit.config import defaults
 from ssl_toolkit.config.settings import Fit, Settings
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, name_fault
@@ -275,7 +275,7 @@ def named_dataset(name: str | None) -> Dataset:
     Raises:
         PluginError: It is unknown or broken.
     """
-    name = name or default_plugins.DATASET
+    name = name or defaults.DATASET
     prefix, _, rest = name.partition(":")
     dataset: Dataset
     if registry.has("datasets", prefix) and not registry.has("datasets", name):

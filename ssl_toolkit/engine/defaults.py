@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit import registry
-from ssl_toolkit.config import default_plugins
+from ssl_toolkit.config.defaults import BACKBONE, DATASET
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
-from ssl_toolkit.config.roles import OPEN_VALUES
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
@@ -100,7 +99,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
 
 def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None) -> dict[str, Any]:
     steps = settings.steps or OPEN_VALUES["steps"]
-    backbone = settings.backbone or defaults.backbone or default_plugins.BACKBONE
+    backbone = settings.backbone or defaults.backbone or BACKBONE
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
     labels_given = any(
         value is not None
@@ -108,7 +107,7 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
     )
     image_size = settings.image_size or _image_size(settings, backbone, defaults, side)
     update: dict[str, Any] = {
-        "dataset": None if settings.data else settings.dataset or default_plugins.DATASET,
+        "dataset": None if settings.data else settings.dataset or DATASET,
         "backbone": backbone,
         "image_size": image_size,
         "steps": steps,

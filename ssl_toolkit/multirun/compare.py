@@ -23,10 +23,10 @@ from ssl_toolkit.comparisons.schema import (
     Variant,
     read_failures,
 )
-from ssl_toolkit.config import default_plugins
+from ssl_toolkit.config import defaults
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
-from ssl_toolkit.config.locations import find_config
+from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import check_writable
@@ -209,9 +209,7 @@ def _folder(comparison: ComparisonConfig) -> Path:
 
 def _data_name(comparison: ComparisonConfig) -> str:
     settings = comparison.rows[0].config.settings
-    return (
-        Path(settings.data).stem if settings.data else settings.dataset or default_plugins.DATASET
-    )
+    return Path(settings.data).stem if settings.data else settings.dataset or defaults.DATASET
 
 
 def _empty(folder: Path) -> None:

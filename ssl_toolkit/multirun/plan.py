@@ -26,7 +26,7 @@ from ssl_toolkit.config.comparison import (
     parse_budget,
 )
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
-from ssl_toolkit.config.roles import shared_keys
+from ssl_toolkit.config.settings import shared_keys
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.compatibility import check_parts

@@ -11,7 +11,7 @@ from typing import Any
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import ResolvedConfig
-from ssl_toolkit.config.roles import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME, flatten
+from ssl_toolkit.config.settings import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe

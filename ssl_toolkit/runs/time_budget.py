@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ssl_toolkit.config.loading import AUTO, RunConfig
-from ssl_toolkit.config.roles import FREE_ON_RESUME, OPEN_VALUES, flatten
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import FREE_ON_RESUME, OPEN_VALUES, Settings, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.defaults import resolve_config

@@ -12,7 +12,7 @@ from typing import Any
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate
-from ssl_toolkit.config.locations import find_config
+from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.readers.in_memory import Images, LabeledImages, Labels, write_data
 from ssl_toolkit.data.splits.split_file import save_split

@@ -16,7 +16,7 @@ from ssl_toolkit.config.comparison import (
     load_comparison,
     parse_budget,
 )
-from ssl_toolkit.config.roles import shared_keys
+from ssl_toolkit.config.settings import shared_keys
 
 
 def load(*sweeps: str, sets: tuple[str, ...] = (), **flags: Any) -> ComparisonConfig:

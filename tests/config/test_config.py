@@ -12,8 +12,8 @@ from in_process import call, refusal
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.declaration import fields_of
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
+from ssl_toolkit.config.options import fields_of
 from ssl_toolkit.config.other_names import OTHER_NAMES
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.engine.defaults import resolve_config

@@ -305,7 +305,7 @@ def test_the_core_names_no_plugin() -> None:
     } - contract
     for path in core_files():
         where = path.relative_to(CORE).as_posix()
-        if where == "config/default_plugins.py" or where.startswith(("scaffold/", "testing/")):
+        if where == "config/defaults.py" or where.startswith(("scaffold/", "testing/")):
             continue  # the defaults, and examples
         allowed = {"fixmatch"} if where == "augment/randaugment.py" else set()  # its table
         result = {text for text in texts(path) if text in named or text.startswith("wrn_")}
