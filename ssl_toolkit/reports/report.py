@@ -101,18 +101,12 @@ def report(
 def _refuse_foreign(files: Sequence[Path]) -> None:
     """Refuse to replace files that are not of a report."""
     existing = [file for file in files if file.exists()]
-    if not existing:
-        return
-    problem = f"{NAMES[0]} not found"
     try:
-        Comparison.read(files[0])
-    except FileNotFoundError:
-        pass
-    except ModelError as error:
-        problem = str(error)
-    else:
-        return
-    raise ConfigError(
-        f"{display_path(existing[0])} exists and is not of a report ({problem}); choose another "
-        "--output"
-    )
+        if existing:
+            Comparison.read(files[0])
+    except (FileNotFoundError, ModelError) as error:
+        problem = str(error) if isinstance(error, ModelError) else f"{NAMES[0]} not found"
+        raise ConfigError(
+            f"{display_path(existing[0])} exists and is not of a report ({problem}); choose "
+            "another --output"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import ChainMap
 from collections.abc import Sequence
@@ -168,6 +169,12 @@ def markdown_page(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def setting_text(value: Any) -> str:
+    """Format a value of a setting as a configuration file has it, without quotes."""
+    is_constant = value is None or isinstance(value, bool)
+    return json.dumps(value) if is_constant else display_text(str(value))
+
+
 def share(value: float) -> str:
     """Format a score that is a share, the same in every table and page."""
     return f"{value:.4f}"
@@ -199,6 +206,9 @@ def _cells(row: Variant, baseline: str) -> list[dict[str, str]]:
         return NOTHING if stats is None else stats_text(stats, digits)
 
     completed, difference = len(row.completed_runs), row.difference
+    p_value, adjusted = (
+        (difference.p_value, difference.adjusted_p_value) if difference else (None, None)
+    )
     return [
         {
             "n": str(completed) + f" of {len(row.runs)}" * (completed < len(row.runs)),
@@ -210,8 +220,8 @@ def _cells(row: Variant, baseline: str) -> list[dict[str, str]]:
                 NOTHING if difference is None else stats_text(difference, 4, "+")
             ),
             "its 95 % interval": _interval(difference, "+"),
-            "p": p_text(difference and difference.p_value),
-            "p (Holm)": p_text(difference and difference.adjusted_p_value),
+            "p": p_text(p_value),
+            "p (Holm)": p_text(adjusted),
         },
         {
             "validation accuracy": score("validation.accuracy"),
@@ -241,8 +251,7 @@ def _marked_names(comparison: Comparison) -> tuple[tuple[str, ...], tuple[str, .
 def _remarks(row: Variant) -> list[str]:
     remarks = []
     if row.overrides:
-        settings = ", ".join(f"{key} = {_setting(value)}" for key, value in row.overrides.items())
-        remarks.append(f"differs from other rows by permission: {settings}")
+        remarks.append(f"differs from other rows by permission: {_overrides(row)}")
     if row.uses_hidden_labels:
         remarks.append("uses the hidden labels: an upper bound, not a competitor")
     for run in row.runs:
@@ -252,8 +261,8 @@ def _remarks(row: Variant) -> list[str]:
     return remarks
 
 
-def _setting(value: Any) -> str:
-    return "null" if value is None else display_text(str(value))
+def _overrides(row: Variant) -> str:
+    return ", ".join(f"{key}={setting_text(value)}" for key, value in row.overrides.items())
 
 
 def _relative(comparison: Comparison, folder: Path) -> Comparison:
@@ -274,12 +283,11 @@ _CSV_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "
 
 
 def _csv_row(row: Variant, run: ComparedRun) -> Row:
-    overrides = ", ".join(f"{key}={_setting(value)}" for key, value in row.overrides.items())
     scores = (row.scores[name].values if name in row.scores else {} for name in SCORES)
     return [
         *map(display_text, (row.name, row.algorithm)),
         "yes" if row.uses_hidden_labels else "no",
-        display_text(overrides),
+        display_text(_overrides(row)),
         run.seed,
         run.status,
         display_text(run.reason),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ssl_toolkit.reports.tables import (
     NOTHING,
     TextTable,
     p_text,
+    setting_text,
     share,
     stats_text,
     summary_table,
@@ -88,6 +90,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         options=[(row.name, _lines(row.options)) for row in comparison.rows],
         conditions=_conditions(comparison),
         swatch=swatch,
+        setting_text=setting_text,
     )
 
 
@@ -136,13 +139,12 @@ def _summary(comparison: Comparison) -> list[str]:
 
 def _missing(comparison: Comparison) -> str:
     """Return how many runs have no results; empty if all have."""
-    statuses = [run.status for run in comparison.runs]
-    counts = {s: statuses.count(s) for s in ("failed", "interrupted", "running", "missing")}
-    parts = [f"{count} {status}" for status, count in counts.items() if count]
-    if not parts:
+    counts = Counter(run.status for run in comparison.runs)
+    total, _ = counts.total(), counts.pop("completed", 0)
+    if not counts:
         return ""
-    runs = "run" if len(statuses) == 1 else "runs"
-    return f"Of {len(statuses)} {runs}, {' and '.join(parts)}: not in any mean below."
+    parts = " and ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"Of {total} {'run' if total == 1 else 'runs'}, {parts}: not in any mean below."
 
 
 def _seeds_plot(comparison: Comparison) -> Markup:
@@ -215,16 +217,9 @@ def _path(path: Path, folder: Path) -> str:
     )
 
 
-def _lines(tree: Mapping[str, Any], indent: str = "") -> str:
-    """Return a configuration for readers: no quotes around plain text."""
-    lines = []
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            lines += [f"{indent}{key}:", _lines(value, indent + "  ")]
-        else:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"{indent}{key}: {'null' if value is None else text}")
-    return "\n".join(lines)
+def _lines(settings: Mapping[str, Any]) -> str:
+    """Return settings for readers: no quotes around plain text."""
+    return "\n".join(f"{key}: {setting_text(value)}" for key, value in settings.items())
 
 
 def _conditions(comparison: Comparison) -> dict[str, dict[str, str]]:
