@@ -13,7 +13,7 @@ from ssl_toolkit.config.settings import Consequence, keys_behind
 from ssl_toolkit.data.splits.split_file import compare_files
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import summarize
+from ssl_toolkit.text import shorten, summarize
 
 _CONSEQUENCES: tuple[Consequence, ...] = ("split", "initial weights", "classes")
 
@@ -223,15 +223,8 @@ def _grouped(values: Mapping[str, Any]) -> str:
         groups.setdefault(repr(value), []).append(name)
     *others, most = sorted(groups.items(), key=lambda group: len(group[1]))
     if len(most[1]) == 1:  # no value is that of most rows
-        return _few([f"{_short(value)} in {name}" for value, (name,) in groups.items()])
-    messages = [f"{_short(value)} in {_few(names)}" for value, names in others]
-    return f"{_few(messages)}; {_short(most[0])} in the {len(most[1])} others"
-
-
-def _few(texts: Sequence[str], most: int = 4) -> str:
-    message = ", ".join(texts[:most])
-    return message if len(texts) <= most else f"{message} and {len(texts) - most} more"
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        return summarize(
+            [f"{shorten(value, 60)} in {name}" for value, (name,) in groups.items()], 4
+        )
+    messages = [f"{shorten(value, 60)} in {summarize(names, 4)}" for value, names in others]
+    return f"{summarize(messages, 4)}; {shorten(most[0], 60)} in the {len(most[1])} others"

@@ -7,7 +7,7 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ssl_toolkit.errors import ModelError
 from ssl_toolkit.interfaces import Backbone
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.heads import head_for
+from ssl_toolkit.text import summarize
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
 # Averaged weights come first: a run, and a training by timm, reports their accuracy.
@@ -115,7 +116,9 @@ def load_weights(
     backbone.load_state_dict({keys[key]: tensor for key, tensor in fitting.items()}, strict=False)
     notes = [f"{path}: {len(fitting)} of {len(keys)} tensors of the backbone loaded"]
     if missing:
-        notes.append(f"{path}: {len(missing)} tensors missing, left as they were: {_some(missing)}")
+        notes.append(
+            f"{path}: {len(missing)} tensors missing, left as they were: {summarize(missing, 3)}"
+        )
 
     rest = {key: tensor for key, tensor in source.items() if key not in fitting}
     statistics = rest.pop("mean", None), rest.pop("std", None)
@@ -140,7 +143,7 @@ def load_weights(
         if note := _load_head(head, values, file.classes, classes):
             notes.append(f"{path}: {note}")
     if rest:
-        notes.append(f"{path}: {len(rest)} unexpected tensors ignored: {_some(rest)}")
+        notes.append(f"{path}: {len(rest)} unexpected tensors ignored: {summarize([*rest], 3)}")
     return notes
 
 
@@ -159,8 +162,8 @@ def _check_fit(
     state = backbone.state_dict()
     if keys and not fitting:
         raise ModelError(
-            f"nothing in {theirs} fits {mine}: the file contains {_some(file.tensors)}, "
-            f"the backbone {_some(keys)}"
+            f"nothing in {theirs} fits {mine}: the file contains {summarize([*file.tensors], 3)}, "
+            f"the backbone {summarize([*keys], 3)}"
         )
     wrong = [key for key, tensor in fitting.items() if tensor.shape != state[keys[key]].shape]
     if wrong:
@@ -170,7 +173,7 @@ def _check_fit(
             f"({len(wrong)} of {len(keys)} tensors differ)"
         )
     if missing and file.backbone and name and _family(file.backbone) != _family(name):
-        raise ModelError(f"{theirs} does not fit {mine}: {_some(missing)} are missing")
+        raise ModelError(f"{theirs} does not fit {mine}: {summarize(missing, 3)} are missing")
 
 
 def _head_prefix(
@@ -203,7 +206,9 @@ def _load_head(
         return f"skipped its head{of}; the new head is random"
     if not _same(theirs, ours):
         assert theirs is not None
-        return f"skipped its head for other classes ({_some(theirs)}); the new head is random"
+        return (
+            f"skipped its head for other classes ({summarize(theirs, 3)}); the new head is random"
+        )
     head.load_state_dict(values)
     return ""
 
@@ -257,8 +262,3 @@ def _without_wrappers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _family(name: str) -> str:
     return name.rpartition(":")[2].partition(".")[0]
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")

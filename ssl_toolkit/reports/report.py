@@ -64,10 +64,8 @@ def report(
             f"{display_path(compared[0])} is a comparison: report it alone, or name the runs in it"
         )
     single = not compared and len(paths) == 1
-    if output is not None:
-        target = at_home(output)
-    else:
-        target = compared[0] if compared else paths[0] / PAGE if single else Path("report")
+    default = compared[0] if compared else paths[0] / PAGE if single else Path("report")
+    target = default if output is None else at_home(output)
     suffix = target.suffix.lower()
     if output is not None and suffix in _OTHER_FILES:
         raise ConfigError(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.schema import ScoreStats
 from ssl_toolkit.reports.tables import share
+from ssl_toolkit.text import shorten
 
 MOST_NAMED = 8
 """Rows up to which lines have names and bands; beyond, there is the legend only."""
@@ -111,7 +112,7 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
         lines: At least one, each with at least one point.
     """
     named = 1 < len(lines) <= MOST_NAMED
-    names = [_short(line.name) for line in lines]
+    names = [shorten(line.name, _LONGEST) for line in lines]
     right = 16 + (_LETTER * max(map(len, names)) if named else 0)
     width, height = _WIDTH, _HEIGHT
     steps = np.concatenate([line.curve.steps for line in lines]).astype(np.float64)
@@ -147,7 +148,7 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
         title: Title of the chart.
         rows: Name, index among all rows, and values in [0, 1].
     """
-    names = [_short(name, 30) for name, _, _ in rows]
+    names = [shorten(name, 30) for name, _, _ in rows]
     left = 14 + _LETTER * max(map(len, names))
     width, height = left + 420, 26.0 * len(rows) + 40
     ends = [v for _, _, s in rows for v in (*s.values.values(), *(s.interval or ()))]
@@ -265,7 +266,3 @@ def _element(template: str, *values: object) -> Markup:
         f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value for value in values
     )
     return Markup(template).format(*texts)
-
-
-def _short(name: str, longest: int = _LONGEST) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"

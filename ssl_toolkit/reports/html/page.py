@@ -118,9 +118,8 @@ def _summary(comparison: Comparison) -> list[str]:
     competing = [row for row in rows if not row.uses_hidden_labels] or rows
     best = max(competing, key=lambda row: row.scores[score].mean)
     stats = best.scores[score]
-    result = f"{stats_text(stats)} over {stats.count} seeds"
-    if stats.count == 1:
-        result = f"{stats_text(stats)} on one seed"
+    seeds = "on one seed" if stats.count == 1 else f"over {stats.count} seeds"
+    result = f"{stats_text(stats)} {seeds}"
     if len(comparison.rows) == 1:
         sentences = [f"{best.name} has a {kind} of {result}."]
     else:
@@ -164,10 +163,7 @@ def _runs_table(comparison: Comparison, folder: Path) -> TextTable:
     score = _main_score(comparison)
     rows = []
     for run in comparison.runs:
-        summary = run.summary
-        facts = (
-            (summary.best_step, summary.steps, summary.seconds) if summary else (None, None, None)
-        )
+        facts = [getattr(run.summary, name, None) for name in ("best_step", "steps", "seconds")]
         rows.append(
             [
                 _name(comparison, run),
@@ -199,13 +195,12 @@ def _difference(name: str, baseline: str, difference: Difference) -> str:
     if difference.count == 1:
         return f"{text} on the one seed that both completed; one seed allows no test of that."
     text += f" (mean of {difference.count} paired seeds"
-    if difference.p_value is None:
+    p_value, adjusted = difference.adjusted_p_value, ", adjusted for the number of rows"
+    if p_value is None:
+        p_value, adjusted = difference.p_value, ""
+    if p_value is None:
         return f"{text}; no test is possible)."
-    adjusted = difference.adjusted_p_value is not None
-    p_value = difference.adjusted_p_value if adjusted else difference.p_value
-    assert p_value is not None
-    test = f"paired t-test{', adjusted for the number of rows' if adjusted else ''}"
-    text += f"; {test}, p = {p_text(p_value)})".replace("= <", "< ")
+    text += f"; paired t-test{adjusted}, p = {p_text(p_value)})".replace("= <", "< ")
     return f"{text}: these seeds do not distinguish the two." if p_value >= 0.05 else f"{text}."
 
 
@@ -225,11 +220,10 @@ def _lines(settings: Mapping[str, Any]) -> str:
 def _conditions(comparison: Comparison) -> dict[str, dict[str, str]]:
     """Return versions and hardware by name and value; a value that not all have with its runs."""
     conditions: dict[str, dict[str, list[str]]] = {}
-    recorded = [run for run in comparison.runs if run.record is not None]
-    for run in recorded:
-        for name, value in _facts(run.record.tree() if run.record else {}):
-            of_name = conditions.setdefault(name, {})
-            of_name.setdefault(value, []).append(_name(comparison, run))
+    recorded = {_name(comparison, run): run.record for run in comparison.runs if run.record}
+    for run, record in recorded.items():
+        for name, value in _facts(record.tree()):
+            conditions.setdefault(name, {}).setdefault(value, []).append(run)
     return {
         name: {
             value: "" if len(runs) == len(recorded) else "; ".join(runs)
