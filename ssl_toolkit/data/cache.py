@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import math
 import mmap
 import os
@@ -39,14 +38,13 @@ from numpy.typing import NDArray
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.images.files import DecodedImage, decode_images
-from ssl_toolkit.files import naming, write_json
+from ssl_toolkit.documents import Document
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import naming
 from ssl_toolkit.text import display_path
 
 VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
-
-FORMAT = "3: shorter side, middle square, bicubic"
-"""Changes when the files of a cache, or what is done to an image, change."""
 
 UNUSED_DAYS = 90
 """Days without a start that uses a cache until it is removed."""
@@ -57,6 +55,17 @@ Progress = Callable[[int, int], None]
 _META = "meta.json"
 _BLOCK_BYTES = 16 * 2**20  # pixels of one block
 _CHECKED_BYTES = 256 * 2**20  # of a column, spread evenly, when a cache is opened
+
+
+class CacheIndex(Document):
+    """The schema of ``meta.json``; its format also changes with what is done to an image."""
+
+    FORMAT = 4
+
+    checksums: dict[str, list[int]]
+    """CRC-32 of every block of rows, by column."""
+    faults: dict[int, str]
+    """Reason why an image can't be read, by row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +181,7 @@ def _named_root() -> str:
 
 
 def _key(paths: Sequence[str], size: int, fit: Fit) -> str:
-    layout = FORMAT if fit == "crop" else f"{FORMAT}\0{fit}"
-    content = hashlib.sha256(f"{layout}\0{PIL.__version__}\0{size}\0".encode())
+    content = hashlib.sha256(f"{CacheIndex.FORMAT}\0{fit}\0{PIL.__version__}\0{size}\0".encode())
     here = os.getcwd()
     archives: dict[str, str] = {}
     for path in paths:
@@ -225,7 +233,7 @@ def _build(
             for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
-            write_json(new / _META, {"checksums": checksums, "faults": faults})
+            CacheIndex(checksums=checksums, faults=faults).write(new / _META)
         if folder.exists():  # damaged or stale
             os.rename(folder, beside / "old")
         try:
@@ -273,14 +281,13 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
     arrays: dict[str, NDArray[Any]] = {}
     maps = []
     try:
-        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
-        faults = {int(row): str(fault) for row, fault in meta["faults"].items()}
+        index = CacheIndex.read(folder / _META)
         for name, (kind, shape) in _columns(len(paths), size).items():
             width = np.dtype(kind).itemsize * math.prod(shape[1:])
             with (folder / name).open("rb") as file:
                 # Shared and read-only: a private map of a file beyond the memory would be refused.
                 maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                checksums = meta["checksums"][name]
+                checksums = index.checksums[name]
                 if len(maps[-1]) != shape[0] * width:
                     return None
                 step = block_length(size)
@@ -293,15 +300,15 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
                     if zlib.crc32(file.read(step * width)) != checksums[block]:
                         return None
             arrays[name] = np.frombuffer(maps[-1], dtype=kind).reshape(shape)
-        bad = [Path(paths[row]) for row in faults]
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+        bad = [Path(paths[row]) for row in index.faults]
+    except (FileNotFoundError, ModelError, ValueError, LookupError):
         return None
     if not all(isinstance(answer, str) for answer in decode_images(bad, size)):
         return None
     # The time of its last use, for `_remove_unused`; another user's cache may be read-only.
     with contextlib.suppress(OSError):
         os.utime(folder)
-    return DecodedImages(**arrays, faults=faults, maps=maps)
+    return DecodedImages(**arrays, faults=index.faults, maps=maps)
 
 
 def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:

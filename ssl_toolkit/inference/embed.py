@@ -18,6 +18,7 @@ from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.load import lay_out, read_data, verify
 from ssl_toolkit.data.readers.folders import entries, real_path, walk
 from ssl_toolkit.data.readers.image_files import TableBuilder
+from ssl_toolkit.data.readers.npz import EMBEDDINGS_FORMAT
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.training_images import load_images
@@ -47,8 +48,9 @@ class Embeddings:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` or ``.parquet`` file, whole or not at all.
 
-        The arrays of an ``.npz`` have the names of the attributes. A ``.parquet`` file has the
-        columns ``path``, ``label`` (a class or null), ``split`` and ``embedding``.
+        The arrays of an ``.npz`` have the names of the attributes; ``format`` is the format number.
+        A ``.parquet`` file has the columns ``path``, ``label`` (a class or null), ``split`` and
+        ``embedding``, and the format number in its metadata.
 
         Raises:
             ConfigError: another suffix, or pyarrow is missing for ``.parquet``.
@@ -60,6 +62,7 @@ class Embeddings:
         elif target.suffix.lower() == ".npz":
             buffer = io.BytesIO()
             arrays: dict[str, Any] = {
+                "format": np.int64(EMBEDDINGS_FORMAT),
                 "features": self.features,
                 "keys": np.array(self.keys, dtype=np.str_),
                 "labels": self.labels,
@@ -174,7 +177,8 @@ def _parquet(embeddings: Embeddings) -> bytes:
             "label": pa.array(labels, pa.string()),
             "split": pa.array(embeddings.splits.tolist(), pa.string()),
             "embedding": pa.FixedSizeListArray.from_arrays(values, size),
-        }
+        },
+        metadata={"format": str(EMBEDDINGS_FORMAT)},
     )
     buffer = io.BytesIO()
     pq.write_table(table, buffer)

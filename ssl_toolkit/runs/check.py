@@ -19,7 +19,7 @@ from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
-from ssl_toolkit.data.splits.split_file import data_changed, load_split, read_hash
+from ssl_toolkit.data.splits.split_file import SplitFile, data_changed, load_split
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
@@ -198,7 +198,7 @@ class _Checker:
         self._equal("record.json: fingerprint", record.fingerprint, fingerprint, "config.yaml")
 
     def _split(self) -> None:
-        stored = read_hash(self._folder.split)
+        stored = SplitFile.read(self._folder.split).hash
         self._equal("record.json: split", self._folder.read_record().split, stored, "split.json")
 
     def _metrics(self) -> None:

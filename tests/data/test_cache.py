@@ -135,11 +135,16 @@ def damage(folder: Path, kind: str) -> None:
         (folder / "moments").unlink()
     elif kind == "meta":
         (folder / "meta.json").write_text('{"checksums": {}, "faults"')
+    elif kind == "format":
+        text = (folder / "meta.json").read_text()
+        (folder / "meta.json").write_text(text.replace('"format": ', '"format": 9'))
     else:
         (folder / "meta.json").write_text("[]")
 
 
-@pytest.mark.parametrize("kind", ["short", "flipped", "digest", "missing", "meta", "no object"])
+@pytest.mark.parametrize(
+    "kind", ["short", "flipped", "digest", "missing", "meta", "no object", "format"]
+)
 def test_a_damaged_cache_is_rebuilt(paths, root, kind):
     expected = opened(paths)[0].pixels.copy()
     damage(folders(root)[0], kind)
@@ -377,6 +382,7 @@ def test_a_table_without_a_size_gets_its_cache_in_the_store(folder, root):
 def test_meta_is_plain(paths, root):
     opened(paths)
     meta = json.loads((folders(root)[0] / "meta.json").read_text())
+    assert meta["format"] == 4
     assert meta["checksums"].keys() == {"pixels", "digests", "moments", "shapes", "modes"}
 
 

@@ -317,7 +317,7 @@ def test_split_files_report_differences_without_the_data(tmp_path: Path) -> None
     [
         lambda s: s["test_content"].reverse(),
         lambda s: s["test_content"].pop(),
-        lambda s: s["unlabeled_content"].append("x"),
+        lambda s: s["unlabeled_content"].__setitem__(0, "x"),
         lambda s: s["labeled_content"].__setitem__(0, "no digest"),
     ],
 )

@@ -15,7 +15,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +51,8 @@ _FORMATS = (
     "PPM",
     *(("AVIF",) if AVIF_IS_READ else ()),
 )
+
+EncodedImage = io.BufferedReader | io.BytesIO
 
 Answer = TypeVar("Answer")
 
@@ -98,9 +99,10 @@ def try_image(
     Returns:
         (size, size, 3) uint8, RGB; or the reason why it can't be read.
     """
-    opened = nullcontext(source) if isinstance(source, Image.Image) else opened_image(source)
     try:
-        with opened as image:
+        if isinstance(source, Image.Image):
+            return fit_image(to_upright(source), size, fit)
+        with opened_image(source) as (image, _):
             return fit_image(to_upright(image), size, fit)
     except Unreadable as error:
         return str(error)
@@ -152,9 +154,10 @@ def decode_images(
 
     def decoded(path: Path) -> DecodedImage | str:
         try:
-            with opened_image(path) as image, open_content(path) as file:
+            with opened_image(path) as (image, file):
                 mode = image.mode
                 upright = to_upright(image)
+                file.seek(0)
                 digest = hashlib.file_digest(file, "sha256").digest()
                 return DecodedImage(fit_image(upright, size, fit), digest, upright.size, mode)
         except Unreadable as error:
@@ -212,8 +215,8 @@ def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: i
 
 
 @contextlib.contextmanager
-def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
-    """Open an image; whatever goes wrong until it is closed is `Unreadable`.
+def opened_image(path: Path | bytes) -> Iterator[tuple[Image.Image, EncodedImage]]:
+    """Open an image and its encoded bytes; whatever goes wrong until it is closed is `Unreadable`.
 
     The memory that decoding it takes is held until then.
     """
@@ -230,7 +233,7 @@ def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
                 Image.open(file, formats=_FORMATS) as image,
                 ROOM.taken(room_for(image, length)),
             ):
-                yield image
+                yield image, file
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -249,7 +252,7 @@ def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
         raise Unreadable(damage(error)) from None
 
 
-def open_content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
+def open_content(path: Path | bytes) -> EncodedImage:
     """Open the encoded bytes of an image, which may be inside a larger file (see `archives`).
 
     Raises:

@@ -93,8 +93,8 @@ class ImageFiles(Sequence[str]):
         sides = []
         with pillow_muted():
             for row in range(0, len(self), max(1, len(self) // most)):
-                with contextlib.suppress(Unreadable), opened_image(Path(self[row])) as image:
-                    sides.append(side(image.size))
+                with contextlib.suppress(Unreadable), opened_image(Path(self[row])) as opened:
+                    sides.append(side(opened[0].size))
         return sides
 
     def open(self, size: int, progress: Progress | None = None) -> dict[int, str]:
