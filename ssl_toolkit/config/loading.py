@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, Self
 
 from typing_extensions import TypeVar
 
@@ -75,6 +75,10 @@ class RunConfig(Generic[Chosen]):
         tree["augment"]["strong_options"] = self.strong.model_dump(mode="json")
         tree[self.section] = self.algorithm.model_dump(mode="json")
         return tree
+
+    def updated(self, **values: Any) -> Self:
+        """Return the configuration with other values of some settings, which are not validated."""
+        return replace(self, settings=self.settings.model_copy(update=values))
 
     def fingerprint(self) -> str:
         """Hash of what a comparison holds equal: all but the algorithm's section and the seed."""

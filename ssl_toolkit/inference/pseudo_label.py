@@ -28,18 +28,28 @@ UNCERTAIN = ("path", "class", "confidence", "second", "margin")
 
 
 class UncertainImage(NamedTuple):
-    """An image worth labeling: its two most probable classes are close."""
+    """An image of a pool, and how certain its class is."""
 
     path: str
     """The file, as it was named."""
     label: str
-    """The most probable class."""
+    """The most probable class; of equally probable ones the first."""
     confidence: float
     """Its probability."""
     second: str
     """The second class."""
     margin: float
-    """Probability of the most probable class minus that of the second."""
+    """Probability of the most probable class minus that of the second.
+
+    Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
+    """
+
+    @classmethod
+    def of(cls, path: str, probs: NDArray[np.float32], classes: Sequence[str]) -> UncertainImage:
+        """Return the image with these probabilities of the classes."""
+        best, second = np.argsort(-probs, kind="stable")[:2].tolist()
+        margin = plain(probs[best] - probs[second])
+        return cls(path, classes[best], plain(probs[best]), classes[second], margin)
 
 
 @dataclass(frozen=True)
@@ -52,10 +62,10 @@ class PseudoLabeling:
     """(N,) a class; None below the threshold."""
     confidences: tuple[float, ...]
     """(N,) the probability of the most probable class."""
-    unreadable: tuple[str, ...]
-    """The other images, each with the reason."""
     root: str
     """The ``root`` that training on the manifest needs; empty for none."""
+    unreadable: tuple[str, ...] = ()
+    """The other images, each with the reason."""
     uncertain: tuple[UncertainImage, ...] = ()
     """The most uncertain images, if they were requested, sorted by their margin."""
 
@@ -104,53 +114,21 @@ def pseudo_label(
     opened, listing = open_inputs(model, pool, target, (".csv", ".tsv", ".jsonl"), device)
     if target is not None or not uncertain:
         check_names(opened.classes, listing)
-    predictions = predict_pool(opened, listing, batch_size, workers=workers)
     folder = None if target is None else target.absolute().parent
-    labeling = label_pool(predictions, opened.classes, threshold, folder)
-    if target is not None:
-        write_rows(target, MANIFEST, labeling.rows())
-    return replace(labeling, uncertain=most_uncertain(predictions, opened.classes, uncertain))
-
-
-@dataclass(frozen=True)
-class PoolPredictions:
-    """The two most probable classes of a pool; N images that could be read."""
-
-    names: list[str]
-    """(N,) as `Listing.names`."""
-    paths: list[Path]
-    """(N,) the files."""
-    classes: NDArray[np.int64]
-    """(N, 2) the most probable class and the second; ties in the order of the classes."""
-    probabilities: NDArray[np.float32]
-    """(N, 2) theirs."""
-    unreadable: list[str]
-    """The other images of the pool, each with its reason."""
-
-
-def predict_pool(
-    model: Model, listing: Listing, batch_size: int = 64, *, workers: int | None = None
-) -> PoolPredictions:
-    """Classify every image of a pool; arguments as for `Model.stream`."""
-    names, paths, unreadable = [], [], []
-    classes, probabilities = [], []
-    rows = model.stream(listing.paths, batch_size, workers=workers)
-    for name, path, row in zip(listing.names, listing.paths, rows, strict=True):
+    files, images, unreadable = [], [], []
+    rows = opened.stream(listing.paths, batch_size, workers=workers)
+    for name, file, row in zip(listing.names, listing.paths, rows, strict=True):
         if isinstance(row, str):
             unreadable.append(f"{name}: {row}")
         else:
-            names.append(name)
-            paths.append(path)
-            # Two of C, so that memory for a large pool does not grow with the classes.
-            classes.append(np.argsort(-row, kind="stable")[:2])
-            probabilities.append(row[classes[-1]])
-    return PoolPredictions(
-        names,
-        paths,
-        np.array(classes, np.int64).reshape(-1, 2),
-        np.array(probabilities, np.float32).reshape(-1, 2),
-        unreadable,
-    )
+            files.append(file)
+            images.append(UncertainImage.of(name, row, opened.classes))
+    labeling = label_pool(files, images, threshold, folder)
+    if target is not None:
+        write_rows(target, MANIFEST, labeling.rows())
+    # Sorting is stable: of equal margins the earlier image comes first.
+    most = sorted(images, key=lambda image: image.margin)[:uncertain]
+    return replace(labeling, unreadable=tuple(unreadable), uncertain=tuple(most))
 
 
 def check_names(classes: Sequence[str], listing: Listing) -> None:
@@ -191,31 +169,24 @@ def root_of(paths: Sequence[str]) -> str:
 
 
 def label_pool(
-    predictions: PoolPredictions, classes: Sequence[str], threshold: float, folder: Path | None
+    files: Sequence[Path], images: Sequence[UncertainImage], threshold: float, folder: Path | None
 ) -> PseudoLabeling:
     """Return a class for each image at the threshold or above.
 
     Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
 
     Args:
-        predictions: of the pool.
-        classes: C names.
+        files: N paths.
+        images: N predictions.
         threshold: minimum probability of a pseudo label, in [0, 1].
         folder: of the manifest. If it contains the whole pool, with links resolved too, the paths
             are relative to it; otherwise, and for None, they are absolute.
     """
-    paths = tuple(map(display_text, _paths(predictions.paths, folder)))
-    # Compared as they are written: 0.9 is at the threshold 0.9.
-    confidences = tuple(map(plain, predictions.probabilities[:, 0]))
-    best = predictions.classes[:, 0].tolist()
+    paths = tuple(map(display_text, _paths(files, folder)))
     return PseudoLabeling(
         paths=paths,
-        labels=tuple(
-            classes[index] if confidence >= threshold else None
-            for index, confidence in zip(best, confidences, strict=True)
-        ),
-        confidences=confidences,
-        unreadable=tuple(predictions.unreadable),
+        labels=tuple(image.label if image.confidence >= threshold else None for image in images),
+        confidences=tuple(image.confidence for image in images),
         root=root_of(paths),
     )
 
@@ -235,27 +206,3 @@ def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
 def _all_in(folder: str, paths: Sequence[str]) -> bool:
     base = os.path.join(folder, "")
     return all(path.startswith(base) for path in paths)
-
-
-def most_uncertain(
-    predictions: PoolPredictions, classes: Sequence[str], count: int
-) -> tuple[UncertainImage, ...]:
-    """Return the images most worth labeling next, sorted by margin, the smallest first.
-
-    Of equal margins the earlier image comes first.
-
-    Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
-
-    Args:
-        predictions: of the pool.
-        classes: C names, at least two.
-        count: maximum number of images.
-    """
-    margins = predictions.probabilities[:, 0] - predictions.probabilities[:, 1]
-    images = []
-    for index in np.argsort(margins, kind="stable")[:count].tolist():
-        best, second = (classes[place] for place in predictions.classes[index].tolist())
-        confidence = plain(predictions.probabilities[index, 0])
-        name, margin = predictions.names[index], plain(margins[index])
-        images.append(UncertainImage(name, best, confidence, second, margin))
-    return tuple(images)

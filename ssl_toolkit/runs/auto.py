@@ -21,10 +21,8 @@ from ssl_toolkit.runs.auto_trials import (
     LEVEL,
     Trial,
     computed,
-    cross_validated,
-    tuned_and_validated,
+    fitted_trial,
     tuned_trial,
-    validated,
 )
 from ssl_toolkit.runs.record import AutoChoice, Candidate
 
@@ -161,13 +159,7 @@ def choose(
         return with_candidate(config, first), _choice(first, reason if frozen else "the only kind")
     limit = computed() + (BUDGET if budget is None else budget)
     experiment.trainer.start()
-    trials = []
-    for candidate in frozen:
-        own = with_candidate(config, candidate)
-        if enough:
-            trials.append(validated(own, candidate, experiment))
-        else:
-            trials.append(cross_validated(own, candidate, experiment, folds))
+    trials = [fitted_trial(with_candidate(config, c), c, experiment, folds) for c in frozen]
     best, reason = _best(trials)
     skipped: list[str] = []
     tuned = _worth_training(config, experiment, ranked, best)
@@ -176,12 +168,8 @@ def choose(
             f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the {best.images}; "
             f"trying {candidate.name} …"
         )
-        own = with_candidate(config, candidate)
-        trial = (
-            tuned_and_validated(own, candidate, experiment, limit)
-            if enough
-            else tuned_trial(own, candidate, experiment, folds, best, limit)
-        )
+        changed = with_candidate(config, candidate)
+        trial = tuned_trial(changed, candidate, experiment, folds, best, limit)
         if trial is None:
             skipped.append(candidate.name)
             continue
@@ -239,8 +227,7 @@ def as_row(config: RunConfig) -> RunConfig:
     """
     if config.settings.algo != AUTO:
         return config
-    shared = without_auto(config).settings.model_copy(update={"algo": AUTO})
-    return replace(config, settings=shared)
+    return replace(config, settings=without_auto(config).updated(algo=AUTO).settings)
 
 
 def _folds(

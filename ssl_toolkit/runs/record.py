@@ -65,13 +65,13 @@ class MinutesChoice(Part):
 
     minutes: float
     image_size: int
-    steps: int | None
+    steps: int | None = None
     """None if a head is fitted at once."""
-    feature_views: int | None
+    feature_views: int | None = None
     """None if steps don't draw from features."""
     image_seconds: float | None
     """Measured time of the features of an image."""
-    step_seconds: float | None
+    step_seconds: float | None = None
     """Measured time of a step."""
     expected_seconds: float
     """Estimated time of the rest of the run."""

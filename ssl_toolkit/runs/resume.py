@@ -142,11 +142,11 @@ def _resume(
     if processes.size != config.settings.devices:
         requested["devices"] = processes.size
     changes = _requested_changes(folder, config, state, requested)
-    experiment = prepare_all(_updated(folder.reopen(data), requested), processes, console)
+    experiment = prepare_all(folder.reopen(data).updated(**requested), processes, console)
     # The folder keeps the configuration of its start, wherever the data is now.
-    config = _updated(config, requested)
-    limit = {} if time_limit is None else {"time_limit": time_limit}
-    experiment = replace(experiment, config=_updated(config, limit))
+    config = config.updated(**requested)
+    limit = config.settings.time_limit if time_limit is None else time_limit
+    experiment = replace(experiment, config=config.updated(time_limit=limit))
     check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
     if state is not None:
         _load_state(experiment.trainer, state, checkpoint)
@@ -169,10 +169,6 @@ def _resume(
     summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
     return experiment
-
-
-def _updated(config: ResolvedConfig, update: dict[str, Any]) -> ResolvedConfig:
-    return replace(config, settings=config.settings.model_copy(update=update))
 
 
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +94,10 @@ def train(
                 f"--devices {settings.devices}: {processes.size} processes were started; leave it "
                 "out"
             )
-        shared = settings.model_copy(update={"devices": processes.size})
-        config = replace(config, settings=shared)
+        shared = config.updated(devices=processes.size)
         return run_with_workers(
             processes,
-            lambda: _train_as_main(config, processes, overwrite, resume or restarted(), console),
+            lambda: _train_as_main(shared, processes, overwrite, resume or restarted(), console),
         )
 
 

@@ -14,12 +14,9 @@ from in_process import call, refusal
 
 from ssl_toolkit import ConfigError, Model, load_model, pseudo_label
 from ssl_toolkit.data.load import read_data
-from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.inference.pseudo_label import (
-    PoolPredictions,
+    UncertainImage,
     label_pool,
-    most_uncertain,
-    predict_pool,
 )
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -79,10 +76,10 @@ def test_training_accepts_the_manifest(run: Path, model: Model, pool: Path, name
     assert "--root" not in result.stderr
     actual = read_data(manifest)
     assert actual.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
-    predictions = predict_pool(model, list_images([str(pool)]))
+    predicted = model.predict(sorted(pool.iterdir())).argmax(axis=1)
     for row in range(12):
         if actual.parts[row] == "labeled":
-            assert actual.classes[actual.labels[row]] == model.classes[predictions.classes[row, 0]]
+            assert actual.classes[actual.labels[row]] == model.classes[predicted[row]]
         else:
             assert (actual.parts[row], actual.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
@@ -120,17 +117,24 @@ def test_the_most_uncertain_come_first(run: Path, model: Model, pool: Path) -> N
     assert (pool.parent / "m.csv").exists()
 
 
-def test_equal_margins_keep_their_order() -> None:
-    probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]], np.float32)
-    predictions = PoolPredictions(
-        [*"xyz"], [Path(name) for name in "xyz"], np.array([[0, 1]] * 3), probabilities, []
-    )
-    assert [image.path for image in most_uncertain(predictions, "ab", 3)] == ["x", "z", "y"]
-    labeling = label_pool(predictions, "ab", 0.9, None)
-    # In float32 0.9 is a little less; the threshold is compared with the number that is written.
-    assert labeling.labels == (None, "a", None)
-    assert [row[1:3] for row in labeling.rows()] == [
-        ["", "unlabeled"], ["a", "labeled"], ["", "unlabeled"],
+def test_equal_margins_keep_their_order(
+    model: Model, pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]] * 4, np.float32)
+    monkeypatch.setattr(Model, "stream", lambda *_, **__: iter(probabilities))
+    uncertain = pseudo_label(model, pool, uncertain=9).uncertain
+    names = [f"{pool}/u_{number:03d}.png" for number in (0, 2, 3, 5, 6, 8, 9, 11, 1)]
+    assert [image.path for image in uncertain] == names
+    assert uncertain[0].label == model.classes[0]
+
+
+def test_the_threshold_is_compared_with_the_confidence_that_is_written() -> None:
+    # In float32 0.9 is a little less.
+    image = UncertainImage.of("x", np.array([0.1, 0.9], np.float32), "ab")
+    labeling = label_pool([Path("x")] * 2, [image, image._replace(confidence=0.8)], 0.9, None)
+    assert labeling.labels == ("b", None)
+    assert [row[1:] for row in labeling.rows()] == [
+        ["b", "labeled", 0.9], ["", "unlabeled", 0.8],
     ]  # fmt: skip
 
 
