@@ -58,7 +58,12 @@ def at_home(path: str | os.PathLike[str]) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all (see `write_atomically` for errors)."""
-    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all (see `write_atomically` for errors)."""
+    write_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -217,10 +222,9 @@ def check_target(
 
 
 def _is_file(path: Path, other: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return path.samefile(other)
-    except OSError:
-        return False
+    return False
 
 
 def check_writable(path: Path, what: str) -> None:

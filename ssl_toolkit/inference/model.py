@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,9 +183,8 @@ class Model:
         if any(image.dtype != np.uint8 for image in decoded):
             decoded = [to_float01(image) for image in decoded]
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
-        images = pixels.to(torch.float32)
-        if pixels.dtype == torch.uint8:
-            images = images.div_(255)  # as the image store of a run does, for identical floats
+        # As the image store of a run does, for identical floats.
+        images = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels.float()
         probabilities: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
         return probabilities
 
@@ -214,8 +214,8 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     where, chosen = at_home(path), choose_device(device)
     folder = RunFolder(where)
     checkpoint = folder.best if folder.best.exists() else folder.last
-    if (where / "config.json").is_file() or folder.model.is_dir():
-        exported = where if (where / "config.json").is_file() else folder.model
+    exported = where if (where / "config.json").is_file() else folder.model
+    if exported.is_dir():
         classifier, config = load_exported(exported)
     elif checkpoint.exists():
         classifier, config = _from_checkpoint(checkpoint)
@@ -235,20 +235,18 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     )
 
 
-def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
+def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights to evaluate: the best, else the averaged, else the live ones.
 
     Args:
         state: of `load_checkpoint`.
     """
     average = state.get("ema") or {}
-    assert isinstance(average, dict)
-    weights = state.get("weights") or average.get("module") or state["model"]
-    assert isinstance(weights, dict)
+    weights: dict[str, Tensor] = state.get("weights") or average.get("module") or state["model"]
     return weights
 
 
-def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
+def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, Any]]:
     state = load_checkpoint(path)
     if state.get("step") == 0:
         raise ModelError(

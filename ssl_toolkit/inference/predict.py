@@ -141,11 +141,9 @@ def open_inputs(
     """
     paths = [images] if isinstance(images, str | os.PathLike) else images
     listing = list_images([os.fspath(path) for path in paths])
-    if isinstance(model, Model):
-        check_target(output, suffixes, listing.paths)
-        return model, listing
-    check_target(output, suffixes, [*listing.paths, *inputs_of(at_home(model))])
-    return load_model(model, device), listing
+    inputs = [] if isinstance(model, Model) else inputs_of(at_home(model))
+    check_target(output, suffixes, [*listing.paths, *inputs])
+    return (model if isinstance(model, Model) else load_model(model, device)), listing
 
 
 def _classify(

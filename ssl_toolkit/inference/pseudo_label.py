@@ -146,19 +146,15 @@ def check_names(classes: Sequence[str], listing: Listing) -> None:
         for name in classes
         if name_fault(name) or class_name(class_of(guarded(name, as_label=True))) != name
     ]
-    odd = [display_path(path) for path in listing.paths if not _is_utf8(os.fsencode(path))]
+    odd = [display_path(path) for path in listing.paths if not _is_utf8(path)]
     if odd:
         faults.append(f"names that are not UTF-8, which no manifest can hold: {summarize(odd)}")
     if faults:
         raise DataError([f"pseudo-label: {fault}" for fault in faults])
 
 
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+def _is_utf8(path: Path) -> bool:
+    return display_text(str(path)).encode() == os.fsencode(path)
 
 
 def root_of(paths: Sequence[str]) -> str:

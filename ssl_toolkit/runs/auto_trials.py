@@ -207,10 +207,7 @@ def _watch(trainer: Trainer, limit: float) -> Callable[[], str]:
 
 
 def _without_fold(
-    config: RunConfig,
-    experiment: Experiment,
-    kept: NDArray[np.int64],
-    held_out: NDArray[np.int64],
+    config: RunConfig, experiment: Experiment, kept: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> Split:
     """Return a split without the labels of a fold, whose images come last in the pool."""
     split, task = experiment.split, experiment.trainer.algorithm.task

@@ -112,7 +112,7 @@ Condition = tuple[Callable[[Row], bool], Callable[[Sequence[Row]], str]]
 
 def _conditions(rows: Sequence[Row]) -> list[Condition]:
     conditions: list[Condition] = [
-        (lambda row: row.get(_COVERAGE, 1.0) < COVERAGE, _nothing_passes),
+        (lambda row: row.get(_COVERAGE, 1.0) < COVERAGE, _nothing_passes)
     ]
     names = dict.fromkeys(
         key.removeprefix(_WEIGHTED)

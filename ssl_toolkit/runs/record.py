@@ -159,14 +159,11 @@ def make_record(
     ]
     distributions = {}
     for group, name in plugins:
-        if not name:
-            continue
-        if registry.has(group, name):
+        if name and registry.has(group, name):
             entry = registry.find(group, name)
-            distributions[f"{group}: {entry.name}"] = (
-                f"{entry.distribution} {entry.version}".strip()
-            )
-        else:
+            source = f"{entry.distribution} {entry.version}"
+            distributions[f"{group}: {entry.name}"] = source.strip()
+        elif name:
             distributions[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
     return RunRecord(
         versions=versions(),

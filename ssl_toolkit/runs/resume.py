@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,10 @@ def resume(
     """
     console = console or Console(quiet=True)
     path, moved = at_home(run), None if data is None else at_home(data)
+    main = partial(resume_as_main, path, data=moved, steps=steps, time_limit=time_limit)
     if under_launcher():
         with init_process_group() as processes:
-            return run_with_workers(
-                processes,
-                lambda: resume_as_main(path, processes, moved, steps, time_limit, console=console),
-            )
+            return run_with_workers(processes, lambda: main(processes=processes, console=console))
     folder = RunFolder(path)
     if result := _already_finished(folder, moved, steps, console):
         return result
@@ -87,7 +86,7 @@ def resume(
             "time_limit": time_limit,
         }
         return start_workers("resume", options, console, count, str(path))
-    return resume_as_main(path, ProcessGroup(), moved, steps, time_limit, console=console)
+    return main(processes=ProcessGroup(), console=console)
 
 
 def resume_as_main(

@@ -12,34 +12,25 @@ from numpy.typing import NDArray
 
 
 def convergence_step(
-    steps: Sequence[int], accuracies: Sequence[float], fraction: float = 0.95
+    evaluations: Sequence[tuple[int, float]], fraction: float = 0.95
 ) -> int | None:
-    """The first evaluated step whose accuracy is at least `fraction` of the highest of the run.
+    """Return the first evaluated step that reaches a fraction of the highest accuracy of the run.
 
-    Known only after the run. Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence time).
+    It is known only after the run. Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence
+    time).
 
     Args:
-        steps: evaluated steps, ascending.
-        accuracies: their validation accuracies.
+        evaluations: steps, ascending, and their validation accuracies.
         fraction: share of the highest accuracy, in [0, 1].
 
     Returns:
-        The step, or None when nothing was evaluated.
+        The step, or None if nothing was evaluated.
 
-    Raises:
-        ValueError: the lengths differ, or the fraction is outside [0, 1].
-
-    >>> convergence_step([10, 20, 30], [0.50, 0.90, 0.92])
+    >>> convergence_step([(10, 0.50), (20, 0.90), (30, 0.92)])
     20
     """
-    if len(steps) != len(accuracies):
-        raise ValueError(f"{len(steps)} steps but {len(accuracies)} accuracies")
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"fraction must be in [0, 1], got {fraction}")
-    if not steps:
-        return None
-    least = fraction * max(accuracies)
-    return next(step for step, accuracy in zip(steps, accuracies, strict=True) if accuracy >= least)
+    least = fraction * max((accuracy for _, accuracy in evaluations), default=0.0)
+    return next((step for step, accuracy in evaluations if accuracy >= least), None)
 
 
 def scores(

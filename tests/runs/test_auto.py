@@ -84,7 +84,7 @@ def test_candidates_come_by_rank_and_are_no_upper_bounds() -> None:
     scratch = [candidate.algorithm for candidate in candidates(pretrained=False)]
     assert scratch
     assert not set(scratch) & {"graph_probe", "knn"}
-    given = [candidate.algorithm for candidate in candidates(pretrained=True, given=True)]
+    given = [candidate.algorithm for candidate in candidates(pretrained=True, features=True)]
     assert set(given) < set(names)
     assert not set(given) & {"fixmatch", "simple", "supervised"}
 
