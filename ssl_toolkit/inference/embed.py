@@ -61,8 +61,7 @@ class Embeddings:
         elif target.suffix.lower() == ".npz":
             names = {"keys": self.keys, "classes": self.classes}
             texts = {name: np.array(values, dtype=np.str_) for name, values in names.items()}
-            arrays: dict[str, Any] = {"format": np.int64(EMBEDDINGS_FORMAT)} | vars(self) | texts
-            np.savez(buffer, **arrays)
+            np.savez(buffer, format=np.int64(EMBEDDINGS_FORMAT), **vars(self) | texts)
         else:
             raise ConfigError(f"{display_path(target)}: the output must be a .npz or .parquet file")
         write_bytes(target, buffer.getvalue())
