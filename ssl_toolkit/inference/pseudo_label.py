@@ -44,13 +44,6 @@ class UncertainImage(NamedTuple):
     Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
     """
 
-    @classmethod
-    def of(cls, path: str, probs: NDArray[np.float32], classes: Sequence[str]) -> UncertainImage:
-        """Return the image with these probabilities of the classes."""
-        best, second = np.argsort(-probs, kind="stable")[:2].tolist()
-        margin = plain(probs[best] - probs[second])
-        return cls(path, classes[best], plain(probs[best]), classes[second], margin)
-
 
 @dataclass(frozen=True)
 class PseudoLabeling:
@@ -122,7 +115,7 @@ def pseudo_label(
             unreadable.append(f"{name}: {row}")
         else:
             files.append(file)
-            images.append(UncertainImage.of(name, row, opened.classes))
+            images.append(uncertain_image(name, row, opened.classes))
     labeling = label_pool(files, images, threshold, folder)
     if target is not None:
         write_rows(target, MANIFEST, labeling.rows())
@@ -162,6 +155,15 @@ def root_of(paths: Sequence[str]) -> str:
     if not paths or not os.path.isabs(paths[0]):
         return ""
     return os.path.commonpath([os.path.dirname(path) for path in paths])
+
+
+def uncertain_image(
+    path: str, probs: NDArray[np.float32], classes: Sequence[str]
+) -> UncertainImage:
+    """Return an image with (C,) probabilities of the classes."""
+    best, second = np.argsort(-probs, kind="stable")[:2].tolist()
+    margin = plain(probs[best] - probs[second])
+    return UncertainImage(path, classes[best], plain(probs[best]), classes[second], margin)
 
 
 def label_pool(

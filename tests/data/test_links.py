@@ -15,7 +15,7 @@ from tiny_images import put
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.inference.pseudo_label import MANIFEST, UncertainImage, label_pool
+from ssl_toolkit.inference.pseudo_label import MANIFEST, label_pool, uncertain_image
 from ssl_toolkit.tabular import write_rows
 
 
@@ -198,7 +198,7 @@ def test_pseudo_labels_of_a_linked_pool_read_back(tmp_path):
     for pool in (tmp_path / "m" / "pool", tmp_path / "farm", tmp_path / "store"):
         files = [*list_images([str(pool)]).paths]
         probabilities = np.array([[0.9, 0.1], [0.1, 0.9]], np.float32)
-        images = [UncertainImage.of("image", probs, "ab") for probs in probabilities]
+        images = [uncertain_image("image", probs, "ab") for probs in probabilities]
         labeling = label_pool(files, images, 0, tmp_path / "m")
         write_rows(tmp_path / "m" / "next.csv", MANIFEST, labeling.rows())
         root = Path(labeling.root) if labeling.root else None

@@ -15,8 +15,8 @@ from in_process import call, refusal
 from ssl_toolkit import ConfigError, Model, load_model, pseudo_label
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.inference.pseudo_label import (
-    UncertainImage,
     label_pool,
+    uncertain_image,
 )
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -130,7 +130,7 @@ def test_equal_margins_keep_their_order(
 
 def test_the_threshold_is_compared_with_the_confidence_that_is_written() -> None:
     # In float32 0.9 is a little less.
-    image = UncertainImage.of("x", np.array([0.1, 0.9], np.float32), "ab")
+    image = uncertain_image("x", np.array([0.1, 0.9], np.float32), "ab")
     labeling = label_pool([Path("x")] * 2, [image, image._replace(confidence=0.8)], 0.9, None)
     assert labeling.labels == ("b", None)
     assert [row[1:] for row in labeling.rows()] == [
