@@ -20,19 +20,15 @@ def command(name: str, as_json: bool) -> None:
     """Show the plugin NAME: its distribution, and its options with default, range and source."""
     from ssl_toolkit.commands.list import describe
 
-    found = [
-        (group, registry.find(group, name))
-        for group in registry.GROUPS
-        if registry.has(group, name)
-    ]
-    if not found:
+    entries = [registry.find(group, name) for group in registry.GROUPS if registry.has(group, name)]
+    if not entries:
         names = {entry.name for group in registry.GROUPS for entry in registry.entries(group)}
         raise PluginError(
             f"nothing registered is called {name!r}{registry.did_you_mean(name, names)}; "
             "`ssl-toolkit list` shows all names"
         )
     shown = []
-    for _, entry in found:
+    for entry in entries:
         plugin, _ = registry.attempt(entry)
         shown.append(describe(entry, True) | ({} if plugin is None else _details(plugin)))
     if as_json:

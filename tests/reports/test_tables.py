@@ -46,7 +46,7 @@ def made(tmp_path: Path) -> Comparison:
 
 def shown(comparison: Comparison, *, terminal: bool) -> str:
     console = Console()
-    console._rich = RichConsole(
+    console.rich = RichConsole(
         file=StringIO(), soft_wrap=True, highlight=False, force_terminal=terminal, width=100
     )
     show_table(comparison, console)

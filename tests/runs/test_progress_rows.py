@@ -32,7 +32,7 @@ def printed(
     rows: list[dict[str, Any]], steps: int, *, terminal: bool = False, **options: Any
 ) -> str:
     console = Console(verbose=options.pop("verbose", False))
-    console._rich = RichConsole(
+    console.rich = RichConsole(
         file=io.StringIO(), force_terminal=terminal, width=WIDTH, soft_wrap=True, highlight=False
     )
     with TrainingProgress(console, steps, **options) as progress:
