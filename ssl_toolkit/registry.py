@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -74,13 +74,10 @@ def unknown_groups() -> list[str]:
     for name, _, points in _declared():
         groups = {point.group for point in points if _OURS.match(point.group)}
         for group in sorted(groups.difference(known)):
-            near = difflib.get_close_matches(group.rpartition(".")[2], GROUPS, n=1)
-            hint = (
-                f" (did you mean 'ssl_toolkit.{near[0]}'?)"
-                if near
-                else f"; known: {', '.join(known)}"
-            )
-            lines.append(f"{name} declares entry points in the unknown group {group!r}{hint}")
+            last = group.rpartition(".")[2]
+            near = [f"ssl_toolkit.{n}" for n in near_names(last, GROUPS, most=1)]
+            way_out = f" (did you mean {near[0]!r}?)" if near else f"; known: {', '.join(known)}"
+            lines.append(f"{name} declares entry points in the unknown group {group!r}{way_out}")
     return lines
 
 
@@ -103,24 +100,17 @@ def _modified(path: str) -> int:
 @cache
 def _declared_in(paths: tuple[tuple[str, int], ...]) -> tuple[tuple[str, str, Any], ...]:
     """Return the distributions in folders; those times change with an installation."""
-    return tuple(_read_distributions([path for path, _ in paths]))
-
-
-def _read_distributions(paths: list[str]) -> Iterator[tuple[str, str, Any]]:
-    seen: set[str] = set()
-    for distribution in importlib_metadata.distributions(path=paths):
+    declared: dict[str, tuple[str, str, Any]] = {}
+    for distribution in importlib_metadata.distributions(path=[path for path, _ in paths]):
         try:
             # The raw text first: parsing the metadata of every distribution takes 0.1 s.
-            if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
-                continue
-            name = _normalized(distribution.metadata["Name"])
-            if name in seen:
-                continue
-            found = name, distribution.version, distribution.entry_points
+            if _OURS.search(distribution.read_text("entry_points.txt") or ""):
+                name = _normalized(distribution.metadata["Name"])
+                facts = name, distribution.version, distribution.entry_points
+                declared.setdefault(name, facts)
         except Exception:  # foreign metadata may be damaged in any way
             continue
-        seen.add(name)
-        yield found
+    return tuple(declared.values())
 
 
 def clashes(group: str) -> dict[str, list[Entry]]:

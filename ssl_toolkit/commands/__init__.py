@@ -46,14 +46,6 @@ _TYPES = re.compile(r"a valid (integer|float)( range)?")
 _PLAIN = {"integer": "an integer", "float": "a number"}
 
 
-class _StoppedError(Exception):
-    """A signal ended the command."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
 class LazyGroup(click.Group):
     """A group whose commands are modules of this package, imported when they run."""
 
@@ -87,7 +79,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise _StoppedError(exit_status(error)) from error
+            raise click.exceptions.Exit(exit_status(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing their modules."""
@@ -188,8 +180,6 @@ def _at_home(argument: str) -> str:
 
 def _report(error: Exception) -> int:
     """Print an error, a line for each fault; return the exit status."""
-    if isinstance(error, _StoppedError):
-        return error.status
     if isinstance(error, click.Abort):
         cause = error.__cause__
         return exit_status(cause) if isinstance(cause, KeyboardInterrupt) else 130
