@@ -25,7 +25,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ UNUSED_DAYS = 90
 
 Progress = Callable[[int, int], None]
 """Called with the number of images that were read and the number of all."""
+
+Block = tuple[int, dict[str, NDArray[Any]], dict[int, str]]
+"""First row, columns, and reasons why images of the block can't be read, by row of the cache."""
 
 _META = "meta.json"
 _BLOCK_BYTES = 16 * 2**20  # pixels of one block
@@ -109,15 +112,7 @@ def open_cache(
         The cache, and a warning: empty, or why the images are only in memory.
     """
     columns = _columns(len(paths), size)
-
-    def decode(write: Callable[[str, NDArray[Any]], object]) -> dict[int, str]:
-        faults: dict[int, str] = {}
-        for block, new_faults in _blocks(paths, size, workers, progress, fit):
-            for name, column in block.items():
-                write(name, column)
-            faults |= new_faults
-        return faults
-
+    blocks = _blocks(paths, size, workers, progress, fit)
     warning = ""
     if paths:
         try:
@@ -131,7 +126,7 @@ def open_cache(
                 # Another run may have built it while this one waited.
                 cache = _read(folder, paths, size)
                 if cache is None:
-                    _build(folder, columns, decode)
+                    _build(folder, columns, blocks)
                     cache = _read(folder, paths, size)
             if cache is None:
                 raise OSError(errno.EIO, "what was written can't be read back", str(folder))
@@ -144,13 +139,13 @@ def open_cache(
                 "folder"
             )
     arrays = {name: np.empty(shape, kind) for name, (kind, shape) in columns.items()}
-    ends = dict.fromkeys(arrays, 0)
-
-    def fill(name: str, block: NDArray[Any]) -> None:
-        arrays[name][ends[name] : ends[name] + len(block)] = block
-        ends[name] += len(block)
-
-    return DecodedImages(**arrays, faults=decode(fill), maps=()), warning
+    faults: dict[int, str] = {}
+    # Not `blocks`, of which a failed build has taken some.
+    for start, block, new_faults in _blocks(paths, size, workers, progress, fit):
+        for name, column in block.items():
+            arrays[name][start : start + len(column)] = column
+        faults |= new_faults
+    return DecodedImages(**arrays, faults=faults, maps=()), warning
 
 
 def find_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> DecodedImages | None:
@@ -206,9 +201,9 @@ def _stamp(path: str) -> str:
 def _build(
     folder: Path,
     columns: Mapping[str, tuple[str, tuple[int, ...]]],
-    decode: Callable[[Callable[[str, NDArray[Any]], object]], dict[int, str]],
+    blocks: Iterable[Block],
 ) -> None:
-    """Decode images into a folder, all of it or none.
+    """Write decoded images into a folder, all of it or none.
 
     Raises:
         OSError: The disk is full or not writable.
@@ -224,12 +219,12 @@ def _build(
             new.mkdir()
             files = {name: stack.enter_context((new / name).open("wb")) for name in columns}
             checksums: dict[str, list[int]] = {name: [] for name in columns}
-
-            def write(name: str, block: NDArray[Any]) -> None:
-                files[name].write(block.data)
-                checksums[name].append(zlib.crc32(block.data))
-
-            faults = decode(write)
+            faults: dict[int, str] = {}
+            for _, block, new_faults in blocks:
+                for name, column in block.items():
+                    files[name].write(column.data)
+                    checksums[name].append(zlib.crc32(column.data))
+                faults |= new_faults
             for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
@@ -329,8 +324,8 @@ def block_length(size: int) -> int:
 
 def _blocks(
     paths: Sequence[str], size: int, workers: int, progress: Progress | None, fit: Fit
-) -> Iterator[tuple[dict[str, NDArray[Any]], dict[int, str]]]:
-    """Decode the images a block at a time: its columns, and faults by row of the cache.
+) -> Iterator[Block]:
+    """Decode the images a block at a time.
 
     A block overwrites the columns of the one before: fresh memory costs more than to fill it.
     """
@@ -353,7 +348,7 @@ def _blocks(
                 for column in columns.values():
                     column[i] = np.zeros((), column.dtype)
         _fill_moments(columns["pixels"], columns["moments"])
-        yield columns, faults
+        yield start, columns, faults
     if progress is not None:
         progress(len(paths), len(paths))
 

@@ -34,7 +34,7 @@ from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable, Part
-from ssl_toolkit.text import display_path, display_text, summarize
+from ssl_toolkit.text import display_path, summarize
 
 _FOLDERS_OF_FILES = frozenset((*PARTS, "data"))  # that may hold shards and parquet files
 
@@ -130,16 +130,16 @@ def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, 
             rows.notes.append(f"--root is not used: {display_path(top)} is a folder")
         shards, tables, metadata = _packed_files(top)
         if shards and tables:
+            names = summarize([display_path(file.relative_to(top)) for file in shards + tables])
             raise DataError(
-                f"{display_path(top)} has both .tar and .parquet files "
-                f"({summarize([*shards, *tables])}); keep one kind"
+                f"{display_path(top)} has both .tar and .parquet files ({names}); keep one kind"
             )
         if shards:
-            return read_shards(list(shards.values()), top, rows)
+            return read_shards(shards, top, rows)
         if tables:
-            return read_parquet(list(tables.values()), top, rows)
+            return read_parquet(tables, top, rows)
         if metadata:
-            return read_image_folder(list(metadata.values()), top, rows)
+            return read_image_folder(metadata, top, rows)
         return read_folder(top, rows)
     if not top.exists():
         raise DataError(
@@ -159,29 +159,20 @@ def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, 
     )
 
 
-def _packed_files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]]:
-    """Return shards, parquet files and metadata by key; beside class folders only the latter."""
+def _packed_files(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Return shards, parquet files and metadata; beside class folders only the latter."""
     items = entries(top)
     folders = [item for item in items if item.is_dir()]
-    files = {display_text(item.name): item for item in items if not item.is_dir()}
-    has_classes = False
-    for folder in folders:
-        if folder.name.lower() not in _FOLDERS_OF_FILES:
-            has_classes = True
-            continue
-        for item in entries(folder):
-            has_classes = has_classes or item.is_dir()
-            files[f"{display_text(folder.name)}/{display_text(item.name)}"] = item
-    metadata = {key: file for key, file in files.items() if is_metadata(file)}
-    if has_classes:
-        return {}, {}, metadata
-    if compressed_files := [file for file in files.values() if is_compressed(file)]:
+    splits = [folder for folder in folders if folder.name.lower() in _FOLDERS_OF_FILES]
+    items += [item for folder in splits for item in entries(folder)]
+    files = [item for item in items if not item.is_dir()]
+    metadata = [file for file in files if is_metadata(file)]
+    if len(files) + len(splits) < len(items):  # any other folder is a class
+        return [], [], metadata
+    if compressed_files := [file for file in files if is_compressed(file)]:
         raise compressed(compressed_files)
-    shards, tables = (
-        {key: file for key, file in files.items() if file.suffix.lower() == suffix}
-        for suffix in (".tar", ".parquet")
-    )
-    return shards, tables, metadata
+    shards = [file for file in files if file.suffix.lower() == ".tar"]
+    return shards, [file for file in files if file.suffix.lower() == ".parquet"], metadata
 
 
 def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:

@@ -41,18 +41,14 @@ IMAGE_SUFFIXES = frozenset(
 
 # Content is decoded by these alone: a PostScript file named x.png never starts an interpreter.
 # Pillow opens the multi-image JPEGs of telephones as JPEG.
-_FORMATS = (
-    "JPEG",
-    "PNG",
-    "BMP",
-    "TIFF",
-    "WEBP",
-    "GIF",
-    "PPM",
-    *(("AVIF",) if AVIF_IS_READ else ()),
-)
+_FORMATS = ["JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM"]
+if AVIF_IS_READ:
+    _FORMATS.append("AVIF")
 
 EncodedImage = io.BufferedReader | io.BytesIO
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
 
 Answer = TypeVar("Answer")
 
@@ -181,25 +177,26 @@ def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.ui
     Returns:
         (size, size, 3) uint8.
     """
-    if fit == "pad":
-        x, y, width, height = padded_place(image.width, image.height, size)
-        whole = image.resize((width, height), Image.Resampling.BICUBIC)
-        padded = np.full((size, size, 3), 255, dtype=np.uint8)
-        padded[y : y + height, x : x + width] = np.asarray(whole.convert("RGB"))
-        return padded
-    side = min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    square = image.resize(
-        (size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
-    )
-    return np.asarray(square.convert("RGB"), dtype=np.uint8)
+    box, (x, y, width, height) = placement(image.width, image.height, size, fit)
+    resized = image.resize((width, height), Image.Resampling.BICUBIC, box=box)
+    fitted = np.full((size, size, 3), 255, dtype=np.uint8)
+    fitted[y : y + height, x : x + width] = np.asarray(resized.convert("RGB"))
+    return fitted
 
 
-def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int]:
-    """Return an image's box in a padded square: left, top, width and height, at least 1 each."""
+def placement(width: int, height: int, size: int, fit: Fit) -> tuple[Box, tuple[int, ...]]:
+    """Return how an image is made square; see `fit_image`.
+
+    Returns:
+        The box of the image that is resized; and its left, top, width and height in the square.
+    """
+    if fit == "crop":
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        return (left, top, left + side, top + side), (0, 0, size, size)
     longer = max(width, height)
     across, down = (max(1, round(size * side / longer)) for side in (width, height))
-    return (size - across) // 2, (size - down) // 2, across, down
+    return (0, 0, width, height), ((size - across) // 2, (size - down) // 2, across, down)
 
 
 def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
@@ -28,16 +28,8 @@ LAYOUTS = (
 Source = Literal["labeled", "unlabeled", "train", "validation", "val", "test"]
 
 # British spellings too; upper and lower case alike, so that Train/ never becomes a class.
-_SOURCES: dict[str, Source] = {
-    "labeled": "labeled",
-    "labelled": "labeled",
-    "unlabeled": "unlabeled",
-    "unlabelled": "unlabeled",
-    "train": "train",
-    "validation": "validation",
-    "val": "val",
-    "test": "test",
-}
+_SOURCES: dict[str, Source] = {name: name for name in get_args(Source)}
+_SOURCES |= {"labelled": "labeled", "unlabelled": "unlabeled"}
 
 
 # In lower case.
