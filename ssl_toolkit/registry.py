@@ -59,12 +59,12 @@ def entries(group: str) -> list[Entry]:
     A distribution that is found twice (an editable install beside a second path) counts once,
     and one whose metadata can't be read is passed over.
     """
-    found: dict[tuple[str, str], Entry] = {}
+    by_owner: dict[tuple[str, str], Entry] = {}
     for name, version, points in _declared():
         for point in points.select(group=f"ssl_toolkit.{group}"):
-            found[name, point.name] = Entry(group, point.name, name, version, point.value)
-    found |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
-    return sorted(found.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
+            by_owner[name, point.name] = Entry(group, point.name, name, version, point.value)
+    by_owner |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
+    return sorted(by_owner.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
 
 
 def unknown_groups() -> list[str]:

@@ -105,21 +105,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script, on a terminal of any encoding
             stream.reconfigure(errors="backslashreplace")
-    given = [_at_home(text) for text in (sys.argv[1:] if arguments is None else arguments)]
+    argv = [_at_home(text) for text in (sys.argv[1:] if arguments is None else arguments)]
     with handled():
         try:
             if sys.platform == "win32":  # without its kind of locks two runs would mix
                 raise UserError("ssl-toolkit runs on Linux and macOS; on Windows, use it in WSL")
-            status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
+            status = cli.main(argv, prog_name="ssl-toolkit", standalone_mode=False)
         except Exception as error:
-            if "--debug" in given:
+            if "--debug" in argv:
                 print(visible_lines(traceback.format_exc()), file=sys.stderr)
             status = _report(error)
         except KeyboardInterrupt as error:
             status = exit_status(error)
         if status in STATUS.values() and arguments is None:
             end_soon(status)
-        in_files = given[:1] and given[0] in IN_FILES and "--dry-run" not in given
+        in_files = argv[:1] and argv[0] in IN_FILES and "--dry-run" not in argv
         if not (status or in_files) and (message := missed(sys.stdout)):
             status = _report(message)
         sys.exit(status if isinstance(status, int) else 0)
@@ -129,7 +129,7 @@ def _usage(error: click.ClickException) -> str:
     """Return the message for wrong usage, with near names for options."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         message = error.format_message()
-        message = _TYPES.sub(lambda found: _PLAIN[found[1]], message[:1].lower() + message[1:])
+        message = _TYPES.sub(lambda match: _PLAIN[match[1]], message[:1].lower() + message[1:])
         return message.rstrip(".") + _way_out(error)
     from ssl_toolkit.registry import did_you_mean
 

@@ -38,20 +38,20 @@ MOST_SEEDS = 10_000
 
 def _ranges(value: Any) -> Any:
     """Seeds with ``0-2`` written out; whatever is neither list nor text is left to pydantic."""
-    listed = split_names(value)
-    if not isinstance(listed, list):
-        return listed
+    values = split_names(value)
+    if not isinstance(values, list):
+        return values
     seeds: list[Any] = []
-    for part in listed:
+    for part in values:
         if not isinstance(part, str):
             seeds.append(part)
             continue
-        found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
-        if found is None:
+        match = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+        if match is None:
             raise PydanticCustomError(
                 "seeds", f"{part!r} is no seed; write whole numbers from 0 and ranges, as in 0,5-9"
             )
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < MOST_SEEDS:
             raise PydanticCustomError(
                 "seeds", f"{part} is no range of seeds; write the smaller one first, as in 0-2"
@@ -144,7 +144,7 @@ class ComparisonConfig:
 
     @property
     def baseline(self) -> str:
-        """Name of the row that the others are held against."""
+        """Name of the row that the others are compared with."""
         if self.settings.baseline is not None:
             return self.settings.baseline
         pretrained = self.rows[0].config.settings.pretrained
@@ -215,35 +215,35 @@ def _parse_sweep(text: str) -> Layer:
     key, equals, values = text.partition("=")
     if not equals or not key or not values:
         raise ConfigError(f"--sweep {text}: write --sweep section.key=value,value")
-    origin, listed = f"--sweep {text}", values if values.startswith("[") else f"[{values}]"
-    return Layer(origin, {"sweep": {key: yaml.parse(listed, origin)}})
+    origin, array = f"--sweep {text}", values if values.startswith("[") else f"[{values}]"
+    return Layer(origin, {"sweep": {key: yaml.parse(array, origin)}})
 
 
 def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[PlannedRow]:
     """The rows of ``algos`` and ``rows``, multiplied by the sweeps."""
-    for name, taken in (("algo", "algos"), ("seed", "seeds")):
+    for name, plural in (("algo", "algos"), ("seed", "seeds")):
         for layer in layers:
             if name in layer.tree:
-                raise ConfigError(f"{layer.origin}: {name}: a comparison takes {taken}: a,b,c")
-    wanted: dict[str, Tree] = {}
+                raise ConfigError(f"{layer.origin}: {name}: a comparison takes {plural}: a,b,c")
+    trees: dict[str, Tree] = {}
     for algo in settings.algos:
-        if algo in wanted:
+        if algo in trees:
             raise ConfigError(f"algos: {algo} is given twice; give each once")
-        wanted[algo] = {"algo": algo}
+        trees[algo] = {"algo": algo}
     for name, tree in settings.rows.items():
-        if name in wanted or "algo" not in tree:
-            fault = "an algorithm has this name" if name in wanted else "give its algorithm as algo"
+        if name in trees or "algo" not in tree:
+            fault = "an algorithm has this name" if name in trees else "give its algorithm as algo"
             raise ConfigError(f"rows.{name}: {fault}")
-        wanted[name] = tree
-    if not wanted:
+        trees[name] = tree
+    if not trees:
         raise ConfigError("no algorithms to compare; give --algos simple,fixmatch,supervised")
-    sections = {name: str(tree["algo"]).rpartition(":")[2] for name, tree in wanted.items()}
+    sections = {name: str(tree["algo"]).rpartition(":")[2] for name, tree in trees.items()}
     _check_sections(sections.values(), settings, layers)
 
     messages: list[str] = []
     plugins: list[str] = []
-    made: dict[str, str] = {}
-    for name, tree in wanted.items():
+    folders: dict[str, str] = {}
+    for name, tree in trees.items():
         for changes in _combinations(settings.sweep, sections[name], set(sections.values())):
             row_name = " ".join(
                 [name, *(_describe(k, v, sections[name]) for k, v in changes.items())]
@@ -263,12 +263,12 @@ def _rows(settings: ComparisonSettings, layers: Sequence[Layer]) -> Iterator[Pla
                     f"minutes: {minutes:g}: the runs of a comparison are made equal by its budget; "
                     f"use --budget minutes={minutes:g}, which gives each run that time"
                 )
-            if row.slug.lower() in made:
+            if row.slug.lower() in folders:
                 raise ConfigError(
-                    f"rows {made[row.slug.lower()]!r} and {row_name!r} would share a folder; "
+                    f"rows {folders[row.slug.lower()]!r} and {row_name!r} would share a folder; "
                     "rename one"
                 )
-            made[row.slug.lower()] = row_name
+            folders[row.slug.lower()] = row_name
             yield row
     if messages:
         raise ConfigError(messages + plugins)
@@ -281,17 +281,17 @@ def _check_sections(
 ) -> None:
     """Refuse options of algorithms that no row uses, and ``algorithm.`` where it is ambiguous."""
     known = {entry.name for entry in registry.entries("algorithms")}
-    given = [(layer.origin, key) for layer in layers for key in layer.tree]
-    given += [("sweep", key.partition(".")[0]) for key in settings.sweep]
+    origins = [(layer.origin, key) for layer in layers for key in layer.tree]
+    origins += [("sweep", key.partition(".")[0]) for key in settings.sweep]
     messages = [
         f"{origin}: {key}: is an option of {key!r}, which is not compared; leave it out"
-        for origin, key in given
+        for origin, key in origins
         if key in known and key not in sections
     ]
     if len(set(sections)) > 1:
         messages += [
             f"{origin}: algorithm: which of {', '.join(sorted(set(sections)))}? Name it instead"
-            for origin, key in given
+            for origin, key in origins
             if key == "algorithm"
         ]
     if messages:
@@ -320,7 +320,7 @@ def _describe(key: str, value: Any, section: str) -> str:
 
 
 def allowed_keys(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> set[str]:
-    """Shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
+    """Return shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
     sections = {row.config.section for row in rows} | {"algorithm"}
     swept = {key for key in settings.sweep if key.partition(".")[0] not in sections}
     budget = () if settings.budget == "steps" else FOLLOW_STEPS
@@ -338,6 +338,6 @@ Kind = Literal["steps", "images", "minutes"]
 
 
 def parse_budget(text: str) -> tuple[Kind, float]:
-    """A budget as its kind and its amount (0 for steps: the configuration says how many)."""
+    """Return the kind and the amount of a budget (0 for steps, which the configuration has)."""
     kind, _, amount = text.partition("=")
     return kind, float(amount or 0)  # type: ignore[return-value]

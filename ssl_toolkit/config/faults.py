@@ -120,8 +120,8 @@ class Faults:
 def _message(fault: Any) -> str:
     """Return the message for an error of pydantic's."""
     facts = fault.get("ctx", {})
-    known = "must not be empty" if facts.get("min_length") == 1 else _MESSAGES.get(fault["type"])
-    message: str = fault["msg"] if known is None else known.format(**facts)
+    template = "must not be empty" if facts.get("min_length") == 1 else _MESSAGES.get(fault["type"])
+    message: str = fault["msg"] if template is None else template.format(**facts)
     return message[:1].lower() + message[1:]
 
 
@@ -143,18 +143,18 @@ def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
     anywhere = {key.rpartition(".")[2]: key for key in reversed(keys)}
     ours = our_name(last)
     if ours is None and (near := near_names(american(last), siblings, most=1, cutoff=0.7)):
-        found = prefix + near[0]
+        suggestion = prefix + near[0]
     elif ours or (alias := near_names(last, OTHER_NAMES, most=1, cutoff=0.8)):
         ours = ours or OTHER_NAMES[alias[0]]
         known = ours in anywhere.values()
-        found = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
+        suggestion = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
     elif near := near_names(last, anywhere, most=1, cutoff=0.7):
-        found = anywhere[near[0]]
+        suggestion = anywhere[near[0]]
     elif above and siblings:
         return f"; known here: {', '.join(sorted(siblings))}"
     else:
         return "; `ssl-toolkit run --dry-run` shows all keys"
-    return f" (did you mean {found!r}?)"
+    return f" (did you mean {suggestion!r}?)"
 
 
 def _is_union_tag(part: Any) -> bool:

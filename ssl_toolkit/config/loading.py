@@ -178,8 +178,8 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     Raises:
         UserError: lists every fault, as `load_config` does.
     """
-    given = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
-    algo = str(next(given, Settings.model_fields["algo"].default))
+    names = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
+    algo = str(next(names, Settings.model_fields["algo"].default))
     section = _bare(algo)
     tree, origins = merge([_without_alias(layer, section) for layer in layers])
     reference = tree.get("profile") == "reference"
@@ -191,7 +191,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             f"algorithm {section!r} of {entry.distribution} can't be used: its name is a key of "
             "every configuration"
         )
-    own = _section(tree, section, faults)
+    section_tree = _section(tree, section, faults)
     others = {entry.name for entry in registry.entries("algorithms")}
     others -= {section, *Settings.model_fields}
     for name in sorted(others & tree.keys()):
@@ -202,14 +202,14 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
 
     shared = _deep(SHARED_REFERENCE if reference else {}, tree)
     settings = faults.validate(Settings, shared)
-    if settings is None and not own:
+    if settings is None and not section_tree:
         raise ConfigError(faults.messages)  # early: reporting these needs no plugin, so no torch
     under = {} if settings is None else _pretrained_defaults(settings)
     defaults: Defaults = "reference" if reference else "for_pretrained" if under else None
     algorithm = (
-        faults.validate(Options, own, (section,))
+        faults.validate(Options, section_tree, (section,))
         if algo == AUTO
-        else _plugin_options("algorithms", algo, own, (section,), defaults, faults)
+        else _plugin_options("algorithms", algo, section_tree, (section,), defaults, faults)
     )
     if settings is None:
         raise ConfigError(faults.messages)
@@ -218,8 +218,8 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     settings = _with_transfer_recipe(settings, trained=under is FINE_TUNING)
     augment = settings.augment
     weak, strong = (
-        _plugin_options("augmenters", name, given, ("augment", key), defaults, faults)
-        for name, given, key in (
+        _plugin_options("augmenters", name, values, ("augment", key), defaults, faults)
+        for name, values, key in (
             (augment.weak, augment.weak_options, "weak_options"),
             (augment.strong, augment.strong_options, "strong_options"),
         )
@@ -248,8 +248,8 @@ def _pretrained_defaults(settings: Settings) -> Tree:
 
 def _with_defaults(under: Tree, settings: Settings, shared: Tree) -> Settings:
     """Return settings with other defaults; only what the user set counts as set."""
-    made = Settings.model_validate(_deep(under, shared))
-    return made.model_construct(_fields_set=settings.model_fields_set, **dict(made))
+    filled_in = Settings.model_validate(_deep(under, shared))
+    return filled_in.model_construct(_fields_set=settings.model_fields_set, **dict(filled_in))
 
 
 def _with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
@@ -283,17 +283,17 @@ def _replace_auto(section: M, **values: Any) -> M:
 
 
 def _plugin_options(
-    group: str, name: str, given: Any, prefix: Path_, defaults: Defaults, faults: Faults
+    group: str, name: str, values: Any, prefix: Path_, defaults: Defaults, faults: Faults
 ) -> Options | None:
     try:
         config: type[Options] = registry.load(group, name).Config
     except PluginError as error:
         faults.plugin_messages += error.messages
         return None
-    if not isinstance(given, dict):
-        faults.add(prefix, f"must be a map of options (given {given!r})")
+    if not isinstance(values, dict):
+        faults.add(prefix, f"must be a map of options (given {values!r})")
         return None
-    return faults.validate(config, (getattr(config, defaults) if defaults else {}) | given, prefix)
+    return faults.validate(config, (getattr(config, defaults) if defaults else {}) | values, prefix)
 
 
 def _section(tree: Tree, key: str, faults: Faults) -> Tree:
@@ -330,10 +330,10 @@ def nested(key: str, value: Any) -> Tree:
 
 def _without_alias(layer: Layer, section: str) -> Layer:
     """The layer with ``algorithm`` read as the section of the algorithm that runs."""
-    own = layer.tree.get("algorithm")
-    if own is None:
+    alias = layer.tree.get("algorithm")
+    if alias is None:
         return layer
-    return Layer(layer.origin, _deep({section: own}, layer.without({"algorithm"}).tree))
+    return Layer(layer.origin, _deep({section: alias}, layer.without({"algorithm"}).tree))
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:

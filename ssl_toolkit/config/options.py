@@ -90,8 +90,8 @@ def setting(default: Any, *, help: str, source: str = "", **facts: Any) -> Any:
 def declaration_of(field: FieldInfo) -> Declaration:
     """Return the declaration of a field; the default one for a plain `option`."""
     extra = field.json_schema_extra
-    found = extra.get("declaration") if isinstance(extra, dict) else None
-    return found if isinstance(found, Declaration) else Declaration()
+    declaration = extra.get("declaration") if isinstance(extra, dict) else None
+    return declaration if isinstance(declaration, Declaration) else Declaration()
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -81,24 +81,24 @@ def parse(text: str, origin: object = "text") -> Any:
 
 
 def configs_dir() -> Path:
-    """The folder ``configs/``: inside an installed wheel, or beside the package in a checkout."""
+    """Return the folder ``configs/``, in an installed wheel or beside the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def find_config(name: str) -> Path:
-    """A configuration file by path, or by its name below `configs_dir`.
+    """Return a configuration file by path, or by its name below `configs_dir`.
 
     Raises:
         ConfigError: it is neither; the message suggests near names of packaged files.
     """
     path = at_home(name)
-    shipped = configs_dir() / name
+    packaged = configs_dir() / name
     if path.exists():
         return path
-    if shipped.is_file():
-        return shipped
+    if packaged.is_file():
+        return packaged
     known = [str(one.relative_to(configs_dir())) for one in configs_dir().rglob("*.yaml")]
     raise ConfigError(
         f"{path}: no such file, nor one that comes with ssl-toolkit{did_you_mean(name, known)}"
