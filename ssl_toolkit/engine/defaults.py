@@ -21,7 +21,7 @@ from ssl_toolkit.models.factory import own_image_size, size_for
 from ssl_toolkit.models.feature_input import feature_backbone
 
 MOST_HEADERS = 200
-"""Images whose headers are read to learn how large the images of a data set are."""
+"""Images whose headers are read to estimate the size of the images of a data set."""
 MOST_ROWS = 20
 """Evaluations of a run whose ``eval_every`` was left open."""
 
@@ -35,14 +35,14 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
     """
     if settings.labels is not None:
         others = ("labels_per_class", "num_labels")
-        if given := [name for name in others if getattr(settings, name) is not None]:
+        if extra := [name for name in others if getattr(settings, name) is not None]:
             raise ConfigError(
-                f"--labels says which images are labeled; leave --{given[0].replace('_', '-')} out"
+                f"--labels lists the labeled images; leave --{extra[0].replace('_', '-')} out"
             )
     if settings.data is not None:
         if settings.dataset is not None:
             raise ConfigError(
-                f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
+                f"--data {settings.data} and --dataset {settings.dataset}: use only one of them"
             )
         return _features_defaults(settings) if holds_features(settings.data) else DatasetDefaults()
     return named_dataset(settings.dataset).defaults
@@ -54,14 +54,14 @@ def _features_defaults(settings: Settings) -> DatasetDefaults:
     Raises:
         ConfigError: the settings name a backbone for images, or weights of one.
     """
-    for flag, given in (
+    for flag, is_set in (
         ("pretrained", settings.pretrained),
         (
             f"backbone {settings.backbone}",
             not (settings.backbone or "features_").startswith("features_"),
         ),
     ):
-        if given:
+        if is_set:
             raise ConfigError(f"--{flag}: {settings.data} holds features already; leave it out")
     length = feature_length(Path(settings.data or ""))
     return DatasetDefaults(image_size=1, backbone=feature_backbone(length))
@@ -131,8 +131,8 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         update["ema"] = settings.ema.model_copy(update={"decay": decay})
     model: dict[str, Any] = {}
     if settings.model.batchnorm_momentum == "auto":
-        own = registry.has("backbones", backbone)
-        plugin = registry.load("backbones", backbone) if own else Backbone
+        registered = registry.has("backbones", backbone)
+        plugin = registry.load("backbones", backbone) if registered else Backbone
         model["batchnorm_momentum"] = plugin.batchnorm_momentum(steps)
     if settings.model.channels_last == "auto":
         model["channels_last"] = True
@@ -148,9 +148,9 @@ def _image_size(
         if side is None:
             return own_image_size(backbone) or defaults.image_size
         return size_for(backbone, side, trained=trained) or defaults.image_size
-    own = registry.has("backbones", backbone)
-    return defaults.image_size if own else defaults.min_stride_size or defaults.image_size
+    registered = registry.has("backbones", backbone)
+    return defaults.image_size if registered else defaults.min_stride_size or defaults.image_size
 
 
-def _first(given: float | None, default: float) -> float:
-    return default if given is None else given
+def _first(value: float | None, default: float) -> float:
+    return default if value is None else value

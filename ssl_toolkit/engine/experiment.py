@@ -34,7 +34,7 @@ from ssl_toolkit.engine.devices import (
     choose_precision,
     make_autocast,
     make_scaler,
-    own_device,
+    process_device,
 )
 from ssl_toolkit.engine.distributed import ProcessGroup, convert_sync_batchnorm
 from ssl_toolkit.engine.ema import EMA
@@ -128,7 +128,7 @@ def _prepare(
     table: ImageTable | None,
     split: Split | None,
 ) -> Experiment:
-    device = own_device(config.settings.device, processes.local_rank, processes.local_size)
+    device = process_device(config.settings.device, processes.local_rank, processes.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     settings = config.settings

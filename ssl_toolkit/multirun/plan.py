@@ -32,7 +32,7 @@ from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.compatibility import check_parts
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
-from ssl_toolkit.engine.devices import own_device
+from ssl_toolkit.engine.devices import process_device
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, UserError
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
@@ -238,7 +238,7 @@ def _rehearse(
         )
     device = settings.device
     if launcher.slots(1) is not None:  # the devices of a cluster are not known here
-        device = own_device(device, 0, settings.devices).type
+        device = process_device(device, 0, settings.devices).type
     if device != "cpu":
         model = settings.model.model_copy(update={"sync_batchnorm": False})
         update = {"device": "cpu", "precision": "auto", "model": model}
