@@ -1,4 +1,4 @@
-"""The images that a command's arguments name: files, and folders with all that is in them."""
+"""List the images of a command's arguments: files, and all images in folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the files of a named data set are, and what to say when they are not there."""
+"""Files of named data sets: their folder, their table, and errors about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which images are labeled, unlabeled, for validation and for the test.
+"""Draw the labeled, unlabeled, validation and test images of a split.
 
 Chance enters through hashes alone: in every class the images are put in the order of
 SHA-256(purpose, seed, key) and taken from the front. The choice is thus the same on every machine
@@ -37,7 +37,7 @@ class Split:
     notes: tuple[str, ...] = ()
     """Lines the user should see."""
     warnings: tuple[str, ...] = ()
-    """Lines the user should worry about."""
+    """Lines about likely problems."""
 
 
 def without_rows(table: ImageTable, split: Split, rows: Rows) -> tuple[Split, list[str]]:

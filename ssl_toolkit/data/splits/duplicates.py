@@ -1,4 +1,4 @@
-"""The same image twice where it must not be: in training and test, or under two labels."""
+"""Find and drop byte-identical images in training and test, or with different labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--labels``: which images are labeled, said by a file."""
+"""``--labels``: choose the labeled images by a file."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class StoredSplit:
 
         Args:
             table: The one that the split was read for.
-            way_out: What the user can do.
+            way_out: How the user can proceed.
 
         Raises:
             DataError: One line with how many images of which part differ.
