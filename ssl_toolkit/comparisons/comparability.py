@@ -16,6 +16,7 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import shorten, summarize
 
 _CONSEQUENCES: tuple[Consequence, ...] = ("split", "initial weights", "classes")
+_OF_DRAWS = "draws of "
 
 
 def check_comparable(
@@ -75,12 +76,13 @@ def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:
     causes = keys_behind("draws")
     shared = dict.fromkeys(key for run in runs for key in run.shared_settings)
     keys = [key for key in shared if key in causes or key.partition(".")[0] in causes]
-    names = dict.fromkeys(name for run in runs for name in _draws(run))
+    names = dict.fromkeys(name for run in runs for name in _recorded(run))
     return [
         f"{message} (the versions of packages differ, or the augmenter draws differently for "
         "another number of images, which `ssl-toolkit check` reports)"
         for name in names
-        for message in _unequal(runs, f"{_OF_DRAWS}{name}", keys)
+        if name.startswith(_OF_DRAWS)
+        for message in _unequal(runs, name, keys)
     ]
 
 
@@ -126,8 +128,7 @@ def _unequal(runs: Sequence[ComparedRun], name: str, keys: Sequence[str]) -> Ite
     """Return a message for each seed whose runs differ, among those with equal values of `keys`."""
     groups: dict[tuple[str, ...], dict[str, list[ComparedRun]]] = {}
     for run in runs:
-        value = _recorded(run, name)
-        if value is None:
+        if (value := _recorded(run).get(name)) is None:
             continue
         settings = run.shared_settings
         seed = "" if name == "classes" else f" of seed {run.seed}"
@@ -151,22 +152,14 @@ def _split_change(runs: Sequence[ComparedRun]) -> str:
     return f" ({change})" if change else ""
 
 
-_OF_DRAWS = "draws of "
-
-
-def _draws(run: ComparedRun) -> Mapping[str, str]:
-    return run.record.draws if run.record else {}
-
-
-def _recorded(run: ComparedRun, name: str) -> str | None:
-    """Return what a run recorded of its classes, split, initial weights or draws."""
-    if name == "classes":
-        return ", ".join(run.summary.classes) if run.summary else None
-    if name.startswith(_OF_DRAWS):
-        value = _draws(run).get(name.removeprefix(_OF_DRAWS))
-    else:
-        value = getattr(run.record, name.replace(" ", "_"), None)
-    return None if value is None else value[:16]
+def _recorded(run: ComparedRun) -> dict[str, str]:
+    """Return what a run recorded of its classes, split, initial weights and draws, by name."""
+    recorded = {"classes": ", ".join(run.summary.classes)} if run.summary else {}
+    if run.record:
+        hashes = {"split": run.record.split, "initial weights": run.record.initial_weights}
+        hashes |= {f"{_OF_DRAWS}{name}": draws for name, draws in run.record.draws.items()}
+        recorded |= {name: value[:16] for name, value in hashes.items()}
+    return recorded
 
 
 def permitted(key: str, allowed: Collection[str]) -> bool:

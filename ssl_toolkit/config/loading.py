@@ -68,6 +68,10 @@ class RunConfig(Generic[Chosen]):
         """The key of the algorithm's own section."""
         return self.settings.algo.rpartition(":")[2]
 
+    def with_settings(self, **values: Any) -> Self:
+        """Return the configuration with other values of some settings."""
+        return replace(self, settings=self.settings.model_copy(update=values))
+
     def tree(self) -> Tree:
         """Plain types; read as a ``--config`` file they give this configuration back."""
         tree = self.settings.model_dump(mode="json")

@@ -25,7 +25,7 @@ from ssl_toolkit.config.comparison import (
     allowed_keys,
     parse_budget,
 )
-from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
+from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.config.settings import shared_keys
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Split
@@ -91,8 +91,11 @@ class Plan:
                 continue
             if steps[row.name] < 1:
                 raise ConfigError(f"budget {settings.budget}: not enough for a step of {row.name}")
-            resolved = resolve_config(_with_steps(row.config, steps[row.name]))[0]
-            configs |= {(row.name, seed): _seeded(resolved, seed) for seed in settings.seeds}
+            resolved = resolve_config(row.config.with_settings(steps=steps[row.name]))[0]
+            configs |= {
+                (row.name, seed): resolved.with_settings(seed=seed, output=None)
+                for seed in settings.seeds
+            }
         return replace(self, configs=configs, unmeasured=tuple(unmeasured))
 
     def job(
@@ -184,7 +187,7 @@ def make_plan(
         _check_earlier(comparison, earlier, folder)
     threads = settings.threads or (earlier and earlier.threads) or _threads(comparison, launcher)
     configs = {
-        (row.name, seed): _seeded(resolved[row.name], seed)
+        (row.name, seed): resolved[row.name].with_settings(seed=seed, output=None)
         for row in rows
         for seed in settings.seeds
     }
@@ -241,8 +244,7 @@ def _rehearse(
         device = process_device(device, 0, settings.devices).type
     if device != "cpu":
         model = settings.model.model_copy(update={"sync_batchnorm": False})
-        update = {"device": "cpu", "precision": "auto", "model": model}
-        config = replace(config, settings=settings.model_copy(update=update))
+        config = config.with_settings(device="cpu", precision="auto", model=model)
     experiment = prepare(config, progress=console.reading)
     trainer = experiment.trainer
     if settings.devices > 1:
@@ -259,7 +261,7 @@ def _rehearse(
         folder=folder,
         status="missing",
         config=config.tree(),
-        record=RunRecord.model_construct(draws=draws),
+        record=RunRecord.model_construct(split="", initial_weights="", draws=draws),
     )
     return _Rehearsal(images, experiment.table, experiment.split, run)
 
@@ -298,11 +300,6 @@ def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]
                 refuse_contradictions([folder.path])
 
 
-def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
-    update = {"seed": seed, "output": None}
-    return replace(config, settings=config.settings.model_copy(update=update))
-
-
 def _earlier_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
     """Return the steps of rows in an earlier plan, or of runs that were started."""
     steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
@@ -317,13 +314,9 @@ def steps_within(seconds: float, costs: Costs, row: PlannedRow) -> int:
     """Return the steps of a row that some seconds allow."""
 
     def eval_every(steps: int) -> int:
-        return resolve_config(_with_steps(row.config, steps))[0].settings.eval_every
+        return resolve_config(row.config.with_settings(steps=steps))[0].settings.eval_every
 
     return costs.steps_within(seconds, eval_every)
-
-
-def _with_steps(config: RunConfig, steps: int) -> RunConfig:
-    return replace(config, settings=config.settings.model_copy(update={"steps": steps}))
 
 
 def _threads(comparison: ComparisonConfig, launcher: Launcher) -> int:
