@@ -17,6 +17,7 @@ from ssl_toolkit.text import shorten, summarize
 
 _CONSEQUENCES: tuple[Consequence, ...] = ("split", "initial weights", "classes")
 _OF_DRAWS = "draws of "
+_PERMIT = "; --allow-different permits it"
 
 
 def check_comparable(
@@ -45,16 +46,13 @@ def check_comparable(
         row: _over_seeds(of_row, lambda run: run.shared_settings) for row, of_row in by_row.items()
     }
     overrides, faults = differences(settings, allowed)
-    messages = [f"{message}; --allow-different permits it" for message in faults]
+    messages = [f"{message}{_PERMIT}" for message in faults]
     for row, of_row in by_row.items():
         for key, value in _varying(settings[row]):
             if permitted(key, allowed):
                 overrides[row][key] = str(value)
             elif not any(message.startswith(f"{key} ") for message in messages):
-                messages.append(
-                    f"{key} differs between the seeds of {row}: {value}; --allow-different "
-                    "permits it"
-                )
+                messages.append(f"{key} differs between the seeds of {row}: {value}{_PERMIT}")
         for key, value in _varying(_over_seeds(of_row, _algorithm_settings)):
             messages.append(f"{key} differs between the seeds of {row}: {value}")
     for name in _CONSEQUENCES:

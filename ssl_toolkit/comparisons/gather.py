@@ -92,15 +92,8 @@ def gather(
         )
     completed = [run for run in runs if run.completed]
     shared, overrides = check_comparable(completed, allow)
-    rows = [
-        _variant(
-            row,
-            algorithms[row],
-            tuple(run for run in runs if run.row == row),
-            overrides.get(row, {}),
-        )
-        for row in names
-    ]
+    of_row = {row: tuple(run for run in runs if run.row == row) for row in names}
+    rows = [_variant(row, algorithms[row], of_row[row], overrides.get(row, {})) for row in names]
     return Comparison(
         name=name,
         rows=tuple(_with_differences(rows, baseline)),

@@ -43,11 +43,7 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
     """
     seconds = 60 * parse_budget(plan.comparison.settings.budget)[1]
     unmeasured = {row.name: row for row in plan.unmeasured}
-    steps = {
-        name: config.settings.steps
-        for (name, _), config in plan.configs.items()
-        if name not in unmeasured
-    }
+    steps = {}
     for name, costs in _costs(plan, launcher):
         steps[name] = steps_within(seconds, costs, unmeasured[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")

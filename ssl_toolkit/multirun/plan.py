@@ -79,16 +79,14 @@ class Plan:
         return self.configs[row.name, self.comparison.settings.seeds[0]]
 
     def with_steps(self, steps: Mapping[str, int]) -> Plan:
-        """Return the plan with the steps of some rows by name; the others are unmeasured.
+        """Return the plan with the steps of unmeasured rows by name.
 
         Raises:
             ConfigError: A row has less than one step.
         """
-        settings, configs, unmeasured = self.comparison.settings, dict(self.configs), []
-        for row in self.comparison.rows:
-            if row.name not in steps:
-                unmeasured.append(row)
-                continue
+        settings, configs = self.comparison.settings, dict(self.configs)
+        unmeasured = tuple(row for row in self.unmeasured if row.name not in steps)
+        for row in (row for row in self.unmeasured if row.name in steps):
             if steps[row.name] < 1:
                 raise ConfigError(f"budget {settings.budget}: not enough for a step of {row.name}")
             resolved = resolve_config(row.config.with_settings(steps=steps[row.name]))[0]
@@ -96,7 +94,7 @@ class Plan:
                 (row.name, seed): resolved.with_settings(seed=seed, output=None)
                 for seed in settings.seeds
             }
-        return replace(self, configs=configs, unmeasured=tuple(unmeasured))
+        return replace(self, configs=configs, unmeasured=unmeasured)
 
     def job(
         self,
@@ -203,8 +201,8 @@ def make_plan(
     messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
     if messages:
         raise ConfigError(messages)
-    plan = Plan(folder, comparison, configs, threads)
     kind, amount = parse_budget(settings.budget)
+    plan = Plan(folder, comparison, configs, threads, () if kind == "steps" else tuple(rows))
     if kind != "steps":
         # Measured minutes would give other steps at each call.
         steps = {} if replaced else _earlier_steps(plan, earlier)
