@@ -164,7 +164,8 @@ class Transfer:
             predicted = probe.head(pool).softmax(dim=-1)
         counts = torch.bincount(images.labels, minlength=classifier.num_classes).tolist()
         shares = estimate_shares(predicted, counts) if len(pool) else None
-        return ProbeResult(probe.strength, probe.accuracy, validation_probs, test_probs, shares)
+        strength, accuracy, *_ = probe.validation
+        return ProbeResult(strength, accuracy, validation_probs, test_probs, shares)
 
     def _identity_views(self, features: ImageSource, images: TrainingImages) -> FeatureViews:
         """Return data that are features as their only views."""
