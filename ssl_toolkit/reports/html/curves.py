@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -42,8 +43,7 @@ _RARE = (logged.LABELED_ACCURACY, logged.LABELED_LOSS, logged.ESTIMATED_SHIFT)
 Values = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Thinned:
+class Thinned(NamedTuple):
     """A metric of one run over the bins of a common grid, (POINTS,)."""
 
     means: NDArray[np.float64]
@@ -52,8 +52,7 @@ class Thinned:
     """The last step of each bin that has a value, 0 for none."""
 
 
-@dataclass(frozen=True)
-class Alarm:
+class Alarm(NamedTuple):
     """A problem of training, and the runs that had it."""
 
     text: str
@@ -79,8 +78,7 @@ class Logs:
         return sorted({key for curves in self.curves for key in curves})
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A chart with its texts and its numbers."""
 
     title: str
