@@ -164,8 +164,7 @@ class Transfer:
             predicted = probe.head(pool).softmax(dim=-1)
         counts = torch.bincount(images.labels, minlength=classifier.num_classes).tolist()
         shares = estimate_shares(predicted, counts) if len(pool) else None
-        strength, accuracy, *_ = probe.validation
-        return ProbeResult(strength, accuracy, validation_probs, test_probs, shares)
+        return ProbeResult(probe.strength, probe.accuracy, validation_probs, test_probs, shares)
 
     def _identity_views(self, features: ImageSource, images: TrainingImages) -> FeatureViews:
         """Return data that are features as their only views."""

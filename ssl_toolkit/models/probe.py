@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,33 +27,40 @@ STAGE_WEIGHT = 0.4
 """Length of the features of an earlier stage, relative to those of the last stage."""
 
 
-class CrossValidation(NamedTuple):
-    """Result of cross-validating a logistic regression on the labels."""
-
-    strength: float
-    """C of scikit-learn's ``LogisticRegression`` with the smallest log loss."""
-    accuracy: float | None
-    """Mean accuracy with that C; None if a class has one label."""
-    folds: int
-    """Number of folds; 0 without cross-validation."""
-    temperature: float
-    """T that minimizes the log loss of the held-out logits over T, with that C; probabilities are
-    calibrated if logits are divided by it."""
-
-
-class Probe(NamedTuple):
+@dataclass(frozen=True)
+class Probe:
     """A fitted probe and its cross-validation."""
 
     head: FeatureHead
-    validation: CrossValidation
+    strength: float
+    """C of scikit-learn's ``LogisticRegression``."""
+    accuracy: float | None
+    """Mean accuracy of cross-validation on the labels; None if a class has one label."""
+    folds: int
+    """Number of folds; 0 without cross-validation."""
+    temperature: float = 1.0
+    """T that calibrates the probabilities if logits are divided by it, by the same
+    cross-validation."""
 
     def calibrated_head(self) -> FeatureHead:
         """Return the head with its logits divided by the temperature; its classes are the same."""
         linear = self.head.predictor
         assert isinstance(linear, nn.Linear)
-        temperature = self.validation.temperature
-        weight, bias = linear.weight / temperature, linear.bias / temperature
+        weight, bias = linear.weight / self.temperature, linear.bias / self.temperature
         return FeatureHead.linear(self.head.transform, weight, bias)
+
+
+class CrossValidation(NamedTuple):
+    """Result of cross-validating a logistic regression on the labels."""
+
+    strength: float
+    """C with the smallest log loss."""
+    accuracy: float | None
+    """Accuracy with that C; None if a class has one label."""
+    folds: int
+    """Number of folds; 0 without cross-validation."""
+    temperature: float
+    """T that minimizes the log loss of the held-out logits over T, with that C."""
 
 
 def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform:
@@ -142,7 +150,7 @@ def fit_probe(
     validation = choose_strength(x, labels.numpy())
     weight, bias = fit_logistic_regression(x, labels.numpy(), validation.strength, num_classes)
     head = FeatureHead.linear(transform, torch.from_numpy(weight), torch.from_numpy(bias))
-    return Probe(head, validation)
+    return Probe(head, *validation)
 
 
 def fit_soft_labels(

@@ -294,8 +294,8 @@ def test_two_classes() -> None:
 def test_a_probe_of_one_label_a_class_has_the_default_strength() -> None:
     features = given(per_class=1)
     probe = fit_probe(features.labeled[0], features.labels, C, unit_length((D,)))
-    assert probe.validation[:3] == (10.0, None, 0)
-    assert probe.validation.temperature == 1
+    assert (probe.strength, probe.accuracy, probe.folds) == (10.0, None, 0)
+    assert probe.temperature == 1
 
 
 # --- calibration ---------------------------------------------------------------------------------
@@ -318,8 +318,8 @@ def test_few_labels_move_the_temperature_little() -> None:
 def test_a_calibrated_head_predicts_the_same_with_another_confidence() -> None:
     features = given()
     probe = fit_probe(features.labeled[0], features.labels, C, unit_length((D,)))
-    assert probe.validation.temperature != 1
+    assert probe.temperature != 1
     with torch.no_grad():
         plain, calibrated = probe.head(QUERIES), probe.calibrated_head()(QUERIES)
-    assert torch.allclose(calibrated * probe.validation.temperature, plain, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(calibrated * probe.temperature, plain, rtol=1e-4, atol=1e-4)
     assert torch.equal(calibrated.argmax(dim=1), plain.argmax(dim=1))

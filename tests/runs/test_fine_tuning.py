@@ -134,7 +134,7 @@ def test_the_head_of_a_run_starts_calibrated(data: Path) -> None:
     assert isinstance(head, FeatureHead)
     labeled = images.features.gather(images.labeled)
     probe = fit_probe(labeled, images.labels, 3, head.transform)
-    assert probe.validation.temperature != 1
+    assert probe.temperature != 1
     assert torch.equal(head(labeled), probe.calibrated_head()(labeled))
 
 
