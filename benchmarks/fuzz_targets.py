@@ -17,7 +17,7 @@ from PIL import Image
 
 from ssl_toolkit import ToolkitError
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.decoded_images import DecodedImage, decode_images
+from ssl_toolkit.data.cache import DecodedImage, decode_images
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
 from ssl_toolkit.inference.model import load_model

@@ -27,8 +27,8 @@ import torch
 from PIL import Image
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.images.files import read_images
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.engine.batches import unlabeled_stream
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.streaming import BLOCK_BYTES, StreamedImages

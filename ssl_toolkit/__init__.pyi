@@ -10,8 +10,8 @@ from ssl_toolkit.config.options import Options as Options
 from ssl_toolkit.config.options import option as option
 from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray
 from ssl_toolkit.data.readers.arrays import array_table as array_table
-from ssl_toolkit.data.readers.file_table import file_table as file_table
 from ssl_toolkit.data.sets.local_files import default_root as default_root
+from ssl_toolkit.data.sets.local_files import file_table as file_table
 from ssl_toolkit.data.sets.local_files import require_files as require_files
 from ssl_toolkit.data.sets.local_files import wrap_dataset_errors as wrap_dataset_errors
 from ssl_toolkit.data.splits.draw import hashed_order as hashed_order
@@ -35,6 +35,7 @@ from ssl_toolkit.inference.model import load_model as load_model
 from ssl_toolkit.inference.predict import ImagePrediction as ImagePrediction
 from ssl_toolkit.inference.predict import predict as predict
 from ssl_toolkit.inference.pseudo_label import PseudoLabeling as PseudoLabeling
+from ssl_toolkit.inference.pseudo_label import UncertainImage as UncertainImage
 from ssl_toolkit.inference.pseudo_label import pseudo_label as pseudo_label
 from ssl_toolkit.interfaces import Algorithm as Algorithm
 from ssl_toolkit.interfaces import AugmentationParams as AugmentationParams

@@ -28,10 +28,11 @@ class Console:
     def __init__(self, *, quiet: bool = False, verbose: bool = False, silent: bool = False) -> None:
         self._silent = silent
         self._quiet = quiet
-        self._verbose = verbose
+        self.verbose = verbose
         # soft_wrap: lines are never wrapped or cut in a file.
         file = cast(TextIO, Tolerant(sys.stdout)) if sys.stdout else None
-        self._rich = RichConsole(file=file, soft_wrap=True, highlight=False, quiet=silent)
+        self.rich = RichConsole(file=file, soft_wrap=True, highlight=False, quiet=silent)
+        """The underlying console of rich."""
         self._early: list[str] = []
         self._log: Path | None = None
         self._reading: tuple[int, float] | None = None
@@ -48,7 +49,7 @@ class Console:
         """Print one line, its control characters escaped; if quiet, only an important one."""
         text = visible(text)
         if important or not self._quiet:
-            self._rich.print(Text(text))
+            self.rich.print(Text(text))
         if self._log is None:
             self._early.append(text)
         else:
@@ -76,21 +77,11 @@ class Console:
 
     def kind(self) -> dict[str, bool]:
         """Return the arguments of another console like this one."""
-        return {"quiet": self._quiet, "verbose": self._verbose, "silent": self._silent}
-
-    @property
-    def rich(self) -> RichConsole:
-        """The underlying console of rich."""
-        return self._rich
-
-    @property
-    def verbose(self) -> bool:
-        """True if every row of metrics is printed, with all its values."""
-        return self._verbose
+        return {"quiet": self._quiet, "verbose": self.verbose, "silent": self._silent}
 
     def live(self) -> bool:
         """Return True if the terminal shows lines that change."""
-        return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
+        return self.rich.is_terminal and not self.rich.is_dumb_terminal and not self._quiet
 
     def log(self, line: str) -> None:
         """Append a line to the log alone."""

@@ -42,8 +42,10 @@ class Document(Part):
         except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{display_path(path)}: damaged or not readable: {error}") from error
         check_format(path, tree.pop("format", None), cls.FORMAT)
+        content = json.dumps(tree)
+        del tree  # a large file isn't in memory three times
         try:
-            return cls.model_validate_json(json.dumps(tree), strict=True)
+            return cls.model_validate_json(content, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))

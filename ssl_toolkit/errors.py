@@ -30,9 +30,7 @@ class ToolkitError(Exception):
     """True if another process of the same run reports it to the user."""
 
     def __init__(self, messages: str | Sequence[str]) -> None:
-        self.messages: tuple[str, ...] = (
-            (messages,) if isinstance(messages, str) else tuple(messages)
-        )
+        self.messages = (messages,) if isinstance(messages, str) else tuple(messages)
         super().__init__("\n".join(self.messages))
 
 
@@ -67,7 +65,7 @@ _JOINERS = "\u200c\u200d"  # invisible, but letters of some scripts and pictogra
 
 
 def visible(text: str) -> str:
-    r"""Text for one line of a terminal or a log: controls and breaks as Python escapes them.
+    r"""Escape control characters and line breaks as Python does, for a terminal or a log.
 
     Names of classes, files and plugins and the texts of foreign errors may hold anything.
 
@@ -85,10 +83,10 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """`visible` for each line of a text."""
+    """Return a text with `visible` applied to each line."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def one_line(text: str) -> str:
-    """`visible`, with every run of white space as one space."""
+    """Return `visible` text, with every run of white space replaced by a space."""
     return visible(" ".join(text.split()))

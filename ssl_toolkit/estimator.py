@@ -95,8 +95,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         names = [label_name(label, "y") for label in self.classes_.tolist()]
         labels = np.full(len(known), "", dtype=object)
         labels[known] = np.array(names, dtype=object)[places]
-        options = {"algo": self.algo, "seed": self.seed, "device": self.device, "classes": names}
-        options |= {key: getattr(self, key) for key in ("backbone", "image_size", "steps")}
+        keys = ("algo", "seed", "device", "backbone", "image_size", "steps")
+        options = {key: getattr(self, key) for key in keys} | {"classes": names}
         options |= {"pretrained": self.pretrained and self.backbone is not None}
         temporary = TemporaryDirectory(prefix="ssl-toolkit-") if self.output is None else None
         with temporary or nullcontext("") as folder:

@@ -50,15 +50,18 @@ def write_atomically(
 
 def at_home(path: str | os.PathLike[str]) -> Path:
     """Return a path with ``~`` expanded, unless a file or folder has this very name."""
-    given = Path(path)
-    if not str(given).startswith("~") or given.exists():
-        return given
-    return given.expanduser()
+    path = Path(path)
+    return path if str(path)[:1] != "~" or path.exists() else path.expanduser()
 
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all (see `write_atomically` for errors)."""
-    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all (see `write_atomically` for errors)."""
+    write_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -208,19 +211,14 @@ def check_target(
         raise ConfigError(
             f"{display_path(path)}: the name of this file ends in {' or '.join(suffixes)}"
         )
-    if path.exists() and any(_is_file(path, Path(given)) for given in inputs):
-        raise ConfigError(
-            f"{display_path(path)}: this file is an input, which the output would replace; "
-            "choose another name"
-        )
+    for file in inputs if path.exists() else ():
+        with contextlib.suppress(OSError):  # an input that is not found
+            if path.samefile(file):
+                raise ConfigError(
+                    f"{display_path(path)}: this file is an input, which the output would replace; "
+                    "choose another name"
+                )
     check_writable(path.absolute().parent, display_path(path))
-
-
-def _is_file(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except OSError:
-        return False
 
 
 def check_writable(path: Path, what: str) -> None:

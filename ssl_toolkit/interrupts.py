@@ -26,11 +26,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal; `name` says which, such as SIGTERM."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """A signal; the text is its name, such as SIGTERM."""
 
 
 class Interrupts:
@@ -110,7 +106,7 @@ def ignore() -> None:
 
 def exit_status(error: KeyboardInterrupt) -> int:
     """Return the exit status after an interrupt."""
-    return STATUS[getattr(error, "name", "SIGINT")]
+    return STATUS.get(str(error), STATUS["SIGINT"])
 
 
 def end_soon(status: int) -> None:

@@ -10,13 +10,12 @@ with ``local_lock``, Lustre with ``localflock``).
 from __future__ import annotations
 
 import errno
-import json
 import os
+import re
 import socket
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +24,9 @@ from ssl_toolkit.text import display_path
 
 LOCK = ".lock"
 """Name of the file."""
+
+_HOLDER = re.compile(r"process (\d{1,9}) on host (\S+) since (\S+)")
+"""Content of the file."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -44,17 +46,17 @@ def hold(folder: Path) -> ExitStack:
     try:
         lock.acquire()
     except Timeout:
-        raise ModelError(_refusal(folder, _holder(path))) from None
+        raise ModelError(_refusal(folder)) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise ModelError(f"{display_path(folder)}: not writable: {error.strerror}") from error
-        if _alive(holder := _holder(path)):
+        if _alive(_holder(folder)):
             way_out = f"; if it is no longer running, delete {display_path(path)}"
-            raise ModelError(_refusal(folder, holder) + way_out) from None
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    content = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+            raise ModelError(_refusal(folder) + way_out) from None
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    content = f"process {os.getpid()} on host {socket.gethostname()} since {now}"
     with suppress(OSError):  # only a message for people; the disk may be full
-        path.write_text(json.dumps(content), encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
     stack = ExitStack()
     stack.callback(lock.release)
     # Removed before the release: another process must not lock a file without a name.
@@ -67,30 +69,27 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _refusal(folder: Path, holder: dict[str, Any]) -> str:
-    name = "process {pid} on host {host} since {started}".format_map(holder) if holder else ""
+def _refusal(folder: Path) -> str:
+    holder = _holder(folder)
     return (
-        f"{display_path(folder)} is in use by {name or 'another process'}; wait until it ends, or "
-        "choose another folder"
+        f"{display_path(folder)} is in use by {holder[0] if holder else 'another process'}; wait "
+        "until it ends, or choose another folder"
     )
 
 
-def _holder(path: Path) -> dict[str, Any]:
-    """Return the content of a lock file; empty if it is damaged."""
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        content = json.loads(path.read_bytes()[:4096])
-        return {"pid": int(content["pid"])} | {key: content[key] for key in ("host", "started")}
-    return {}
+def _holder(folder: Path) -> re.Match[str] | None:
+    """Return the process that the lock file names; None if the file is damaged."""
+    with suppress(OSError):
+        return _HOLDER.fullmatch((folder / LOCK).read_text(encoding="utf-8", errors="replace"))
+    return None
 
 
-def _alive(holder: dict[str, Any]) -> bool:
+def _alive(holder: re.Match[str] | None) -> bool:
     """Return True unless the holder is a process of this host that has ended."""
-    if not holder or holder["host"] != socket.gethostname():
-        return bool(holder)
+    if holder is None or holder[2] != socket.gethostname():
+        return holder is not None
     try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a process of another user
-        pass
+        os.kill(int(holder[1]), 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # else a process of another user
     return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ssl_toolkit.errors import visible
 
-_PLAIN = frozenset(" ,;/?%'-")
+_SPECIAL = re.compile(r"(?![A-Za-z0-9,;/?%'-])[!-~]")
+"""Punctuation that may have a meaning in Markdown."""
 
 
 def escaped(text: object) -> str:
@@ -15,12 +17,7 @@ def escaped(text: object) -> str:
     >>> print(escaped("a|b_c\n<i>"))
     a\|b\_c\\n\<i\>
     """
-    return "".join(
-        f"\\{character}"
-        if character.isascii() and not (character.isalnum() or character in _PLAIN)
-        else character
-        for character in visible(str(text))
-    )
+    return _SPECIAL.sub(r"\\\g<0>", visible(str(text)))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

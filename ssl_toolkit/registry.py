@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -59,12 +59,12 @@ def entries(group: str) -> list[Entry]:
     A distribution that is found twice (an editable install beside a second path) counts once,
     and one whose metadata can't be read is passed over.
     """
-    found: dict[tuple[str, str], Entry] = {}
+    by_owner: dict[tuple[str, str], Entry] = {}
     for name, version, points in _declared():
         for point in points.select(group=f"ssl_toolkit.{group}"):
-            found[name, point.name] = Entry(group, point.name, name, version, point.value)
-    found |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
-    return sorted(found.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
+            by_owner[name, point.name] = Entry(group, point.name, name, version, point.value)
+    by_owner |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
+    return sorted(by_owner.values(), key=lambda e: (e.name, not e.built_in, e.distribution))
 
 
 def unknown_groups() -> list[str]:
@@ -74,13 +74,10 @@ def unknown_groups() -> list[str]:
     for name, _, points in _declared():
         groups = {point.group for point in points if _OURS.match(point.group)}
         for group in sorted(groups.difference(known)):
-            near = difflib.get_close_matches(group.rpartition(".")[2], GROUPS, n=1)
-            hint = (
-                f", did you mean 'ssl_toolkit.{near[0]}'?"
-                if near
-                else f"; known: {', '.join(known)}"
-            )
-            lines.append(f"{name} declares entry points in the unknown group {group!r}{hint}")
+            last = group.rpartition(".")[2]
+            near = [f"ssl_toolkit.{n}" for n in near_names(last, GROUPS, most=1)]
+            way_out = f" (did you mean {near[0]!r}?)" if near else f"; known: {', '.join(known)}"
+            lines.append(f"{name} declares entry points in the unknown group {group!r}{way_out}")
     return lines
 
 
@@ -103,24 +100,17 @@ def _modified(path: str) -> int:
 @cache
 def _declared_in(paths: tuple[tuple[str, int], ...]) -> tuple[tuple[str, str, Any], ...]:
     """Return the distributions in folders; those times change with an installation."""
-    return tuple(_read_distributions([path for path, _ in paths]))
-
-
-def _read_distributions(paths: list[str]) -> Iterator[tuple[str, str, Any]]:
-    seen: set[str] = set()
-    for distribution in importlib_metadata.distributions(path=paths):
+    declared: dict[str, tuple[str, str, Any]] = {}
+    for distribution in importlib_metadata.distributions(path=[path for path, _ in paths]):
         try:
             # The raw text first: parsing the metadata of every distribution takes 0.1 s.
-            if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
-                continue
-            name = _normalized(distribution.metadata["Name"])
-            if name in seen:
-                continue
-            found = name, distribution.version, distribution.entry_points
+            if _OURS.search(distribution.read_text("entry_points.txt") or ""):
+                name = _normalized(distribution.metadata["Name"])
+                facts = name, distribution.version, distribution.entry_points
+                declared.setdefault(name, facts)
         except Exception:  # foreign metadata may be damaged in any way
             continue
-        seen.add(name)
-        yield found
+    return tuple(declared.values())
 
 
 def clashes(group: str) -> dict[str, list[Entry]]:
@@ -292,7 +282,7 @@ def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float 
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``, did you mean 'x' or 'y'?`` for similar names, or an empty text if there are none.
+    """Return `` (did you mean 'x' or 'y'?)`` for similar names, an empty text if there are none.
 
     Args:
         word: The unknown name.
@@ -300,7 +290,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     *others, last = [repr(name) for name in near_names(word, known)] or [""]
     listed = f"{', '.join(others)} or {last}" if others else last
-    return f", did you mean {listed}?" if listed else ""
+    return f" (did you mean {listed}?)" if listed else ""
 
 
 def _bare(name: str) -> str:

@@ -49,7 +49,7 @@ def protect() -> None:
 
 
 def protected(stream: TextIO | None, number: int) -> TextIO:
-    """A stream that never fails.
+    """Return a stream that never fails.
 
     Args:
         stream: whose encoding and buffering it gets; None where the process has none.
@@ -65,7 +65,7 @@ def protected(stream: TextIO | None, number: int) -> TextIO:
 
 
 def lost(stream: TextIO) -> OSError | None:
-    """Why output to a stream was lost; None while none was, and for streams of other kinds."""
+    """Return the error by which output was lost; None if none was, or for other streams."""
     error = getattr(getattr(getattr(stream, "buffer", None), "raw", None), "lost", None)
     return error if isinstance(error, OSError) else None
 

@@ -26,17 +26,18 @@ def summarize(names: Sequence[str], most: int = 10) -> str:
     return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
 
 
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most `most` characters, truncated with an ellipsis if it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def duration(seconds: float) -> str:
     """Return a time as ``2 h 5 min``, ``3 min 20 s`` or ``7 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes} min"
-        if hours
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def brief(seconds: float) -> str:

@@ -46,14 +46,6 @@ _TYPES = re.compile(r"a valid (integer|float)( range)?")
 _PLAIN = {"integer": "an integer", "float": "a number"}
 
 
-class _StoppedError(Exception):
-    """A signal ended the command."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
 class LazyGroup(click.Group):
     """A group whose commands are modules of this package, imported when they run."""
 
@@ -87,7 +79,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise _StoppedError(exit_status(error)) from error
+            raise click.exceptions.Exit(exit_status(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing their modules."""
@@ -113,21 +105,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script, on a terminal of any encoding
             stream.reconfigure(errors="backslashreplace")
-    given = [_at_home(text) for text in (sys.argv[1:] if arguments is None else arguments)]
+    argv = [_at_home(text) for text in (sys.argv[1:] if arguments is None else arguments)]
     with handled():
         try:
             if sys.platform == "win32":  # without its kind of locks two runs would mix
                 raise UserError("ssl-toolkit runs on Linux and macOS; on Windows, use it in WSL")
-            status = cli.main(given, prog_name="ssl-toolkit", standalone_mode=False)
+            status = cli.main(argv, prog_name="ssl-toolkit", standalone_mode=False)
         except Exception as error:
-            if "--debug" in given:
+            if "--debug" in argv:
                 print(visible_lines(traceback.format_exc()), file=sys.stderr)
             status = _report(error)
         except KeyboardInterrupt as error:
             status = exit_status(error)
         if status in STATUS.values() and arguments is None:
             end_soon(status)
-        in_files = given[:1] and given[0] in IN_FILES and "--dry-run" not in given
+        in_files = argv[:1] and argv[0] in IN_FILES and "--dry-run" not in argv
         if not (status or in_files) and (message := missed(sys.stdout)):
             status = _report(message)
         sys.exit(status if isinstance(status, int) else 0)
@@ -137,7 +129,7 @@ def _usage(error: click.ClickException) -> str:
     """Return the message for wrong usage, with near names for options."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         message = error.format_message()
-        message = _TYPES.sub(lambda found: _PLAIN[found[1]], message[:1].lower() + message[1:])
+        message = _TYPES.sub(lambda match: _PLAIN[match[1]], message[:1].lower() + message[1:])
         return message.rstrip(".") + _way_out(error)
     from ssl_toolkit.registry import did_you_mean
 
@@ -163,7 +155,7 @@ def _way_out(error: click.ClickException) -> str:
 
 
 def _our_flag(option: str, known: Sequence[str]) -> str:
-    """Return ", did you mean …" for an option that other tools have; empty for any other."""
+    """Return " (did you mean …?)" for an option that other tools have; empty for any other."""
     from ssl_toolkit.config.other_names import our_name
     from ssl_toolkit.config.settings import Settings
 
@@ -171,11 +163,11 @@ def _our_flag(option: str, known: Sequence[str]) -> str:
     if key is None:
         return ""
     if (flag := f"--{key.replace('_', '-')}") in known:
-        return f", did you mean {flag!r}?"
+        return f" (did you mean {flag!r}?)"
     if "--set" not in known:
         return ""
     of_algorithm = "." not in key and key not in Settings.model_fields
-    return f", did you mean '--set {'algorithm.' * of_algorithm}{key}=VALUE'?"
+    return f" (did you mean '--set {'algorithm.' * of_algorithm}{key}=VALUE'?)"
 
 
 def _at_home(argument: str) -> str:
@@ -188,8 +180,6 @@ def _at_home(argument: str) -> str:
 
 def _report(error: Exception) -> int:
     """Print an error, a line for each fault; return the exit status."""
-    if isinstance(error, _StoppedError):
-        return error.status
     if isinstance(error, click.Abort):
         cause = error.__cause__
         return exit_status(cause) if isinstance(cause, KeyboardInterrupt) else 130

@@ -20,21 +20,21 @@ def command(run: Path, as_json: bool) -> int:
     from ssl_toolkit.runs.check import check_run
     from ssl_toolkit.text import display_path
 
-    found = check_run(run)
+    check = check_run(run)
     if as_json:
         content = {
             "run": str(run),
-            "status": found.status,
-            "faults": found.faults,
-            "checked": found.checked,
-            "data_not_compared": found.data or None,
+            "status": check.status,
+            "faults": check.faults,
+            "checked": check.checked,
+            "data_not_compared": check.data or None,
         }
         echo_json(content)
     else:
-        for fault in found.faults:
+        for fault in check.faults:
             echo(f"error: {fault}", err=True)
-        if not found.faults:
-            of = f"{len(found.checked)} files checked"
-            of += f"; its data was not compared: {found.data}" if found.data else ", and its data"
-            echo(f"{display_path(run)}: {found.status}, whole ({of})")
-    return 1 if found.faults else 0
+        if not check.faults:
+            data = f"; its data was not compared: {check.data}" if check.data else ", and its data"
+            count = f"{len(check.checked)} files checked"
+            echo(f"{display_path(run)}: {check.status}, whole ({count}{data})")
+    return 1 if check.faults else 0

@@ -35,7 +35,7 @@ def command(
     Only the options of the algorithms may differ between rows. After an interruption, run the same
     command again to finish the remaining runs; completed ones are kept.
     """
-    from ssl_toolkit.config.locations import find_config
+    from ssl_toolkit.config.yaml import find_config
 
     flags["allow_different"] = ",".join(allow_different) or None
     flags["launcher_options"] = None if jobs is None else {"jobs": jobs}

@@ -31,9 +31,11 @@ def command() -> None:
 
 def _findings() -> Iterator[tuple[str, str]]:
     import torch
+    from huggingface_hub.constants import HF_HUB_CACHE
 
     from ssl_toolkit import registry
-    from ssl_toolkit.config.locations import configs_dir
+    from ssl_toolkit.config.yaml import configs_dir
+    from ssl_toolkit.data.sets.local_files import default_root
     from ssl_toolkit.engine.devices import choose_device, describe, native_bfloat16
     from ssl_toolkit.runs.record import versions
 
@@ -43,8 +45,8 @@ def _findings() -> Iterator[tuple[str, str]]:
     yield "bfloat16", "native on this CPU" if native_bfloat16() else "not native on this CPU"
     yield "OpenMP", f"OMP_WAIT_POLICY={os.environ.get('OMP_WAIT_POLICY', 'unset')}"
     yield "configs", _place(configs_dir())
-    yield "datasets", _place(_dataset_folder())
-    yield "weights", _place(Path(os.environ.get("HF_HUB_CACHE", _hub_folder())).expanduser())
+    yield "datasets", _place(default_root())
+    yield "weights", _place(Path(HF_HUB_CACHE))
     yield "images", _caches()
     entries = [entry for group in registry.GROUPS for entry in registry.entries(group)]
     attempts = [(entry, *registry.attempt(entry)) for entry in entries]
@@ -97,7 +99,7 @@ def _place(path: Path) -> str:
 
 
 def _caches() -> str:
-    from ssl_toolkit.data.cache.decoded_images import UNUSED_DAYS, VARIABLE, cache_folder
+    from ssl_toolkit.data.cache import UNUSED_DAYS, VARIABLE, cache_folder
 
     try:
         root = cache_folder("images")
@@ -112,14 +114,3 @@ def _caches() -> str:
         f"{_place(root)}, {sum(sizes) / 2**20:,.0f} MiB of decoded images; an entry not used for "
         f"{UNUSED_DAYS} days is removed when others are written ({VARIABLE}=DIR moves the cache)"
     )
-
-
-def _dataset_folder() -> Path:
-    from ssl_toolkit.data.sets.local_files import default_root
-
-    return default_root()
-
-
-def _hub_folder() -> Path:
-    home = os.environ.get("HF_HOME")
-    return Path(home) / "hub" if home else Path.home() / ".cache" / "huggingface" / "hub"

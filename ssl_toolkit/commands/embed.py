@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -26,19 +26,7 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
     help="Path to the .npz or .parquet file to write.",
 )
 @MODEL
-def command(
-    data: Path,
-    backbone: str,
-    weights: Path | None,
-    image_size: int | None,
-    fit: Literal["crop", "pad"],
-    root: Path | None,
-    on_bad_image: str,
-    output: Path,
-    device: str,
-    batch_size: int,
-    workers: int | None,
-) -> None:
+def command(data: Path, on_bad_image: str, output: Path, **settings: Any) -> None:
     """Compute the features of all images in DATA: data as for --data, or a folder of images.
 
     The features are those of the penultimate layer, in eval mode and without augmentation. They are
@@ -50,19 +38,8 @@ def command(
     from ssl_toolkit.inference.embed import embed
 
     check_target(output, (".npz", ".parquet"))
-    found = embed(
-        data,
-        backbone=backbone,
-        weights=weights,
-        image_size=image_size,
-        fit=fit,
-        root=root,
-        skip_bad=on_bad_image == "skip",
-        device=device,
-        batch_size=batch_size,
-        workers=workers,
-        progress=Console().reading,
-    )
-    found.save(output)
-    count, size = found.features.shape
+    skip_bad, progress = on_bad_image == "skip", Console().reading
+    embeddings = embed(data, skip_bad=skip_bad, progress=progress, **settings)
+    embeddings.save(output)
+    count, size = embeddings.features.shape
     echo(f"{output}: {count} images, {size} features each", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -40,9 +41,8 @@ def command(
     root: Path | None,
     on_bad_image: str,
     confusion: Path | None,
-    device: str | None,
-    batch_size: int | None,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Score the model in the folder RUN on its own validation and test images, or on --data.
 
@@ -66,32 +66,18 @@ def command(
     for place, base in data_of(run) if data is None else [(data, root)]:
         check_beside(confusion, place, base)
     progress = None if as_json else Console().reading
-    found = evaluate(
-        run,
-        data,
-        root=root,
-        skip_bad=on_bad_image == "skip",
-        device=device,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    skip_bad = on_bad_image == "skip"
+    result = evaluate(run, data, root=root, skip_bad=skip_bad, progress=progress, **settings)
     if confusion is not None:
         # The last part is the test, or what stands for it.
-        filled = [part for part, scored in found.scores.items() if scored is not None]
-        if not filled:
+        parts = [part for part, scores in result.scores.items() if scores is not None]
+        if not parts:
             raise DataError(f"{display_path(run)}: nothing to score; name images with --data")
-        write_image(confusion, draw_confusion(found.confusion[filled[-1]], found.classes))
-    plain = {
-        part: None if scored is None else scored.model_dump()
-        for part, scored in found.scores.items()
-    }
+        write_image(confusion, draw_confusion(result.confusion[parts[-1]], result.classes))
+    tree = {part: s.model_dump() if s else None for part, s in result.scores.items()}
     if as_json:
-        echo_json(
-            {
-                part: scored and {**scored, "confusion": found.confusion[part].tolist()}
-                for part, scored in plain.items()
-            }
-        )
+        matrices = {part: {"confusion": m.tolist()} for part, m in result.confusion.items()}
+        echo_json({part: scores and scores | matrices[part] for part, scores in tree.items()})
         return
-    for name, value in score_rows(plain, all_in="--json"):
+    for name, value in score_rows(tree, all_in="--json"):
         echo(f"{name}: {value}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,13 +30,7 @@ MOST = 20
 )
 @JSON
 def command(
-    data: str,
-    root: Path | None,
-    image_size: int | None,
-    fit: str,
-    workers: int,
-    contact_sheet: str | None,
-    as_json: bool,
+    data: str, image_size: int | None, contact_sheet: str | None, as_json: bool, **settings: Any
 ) -> None:
     """Show the images that a run with --data DATA would use.
 
@@ -49,12 +42,10 @@ def command(
 
     facts = inspect(
         data,
-        root=root,
         image_size=image_size or 32,
-        fit=fit,
-        workers=workers,
         contact_sheet=contact_sheet,
         progress=None if as_json else Console().reading,
+        **settings,
     )
     if as_json:
         echo_json(facts)
@@ -84,9 +75,9 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
 
 
 def _file_lines(facts: DatasetFacts) -> Iterator[str]:
-    for axis, found in (("widths", facts["widths"]), ("heights", facts["heights"])):
-        sizes = f"{found['least']} to {found['largest']} pixels, median {found['median']:g}"
-        yield f"{axis}: {sizes}"
+    for axis, sizes in (("widths", facts["widths"]), ("heights", facts["heights"])):
+        span = f"{sizes['least']} to {sizes['largest']} pixels"
+        yield f"{axis}: {span}, median {sizes['median']:g}"
     yield f"modes: {_describe(facts['modes'])}"
     yield f"extensions: {_describe(facts['extensions'])}"
     bad = [f"{one['path']}: {one['reason']}" for one in facts["unreadable"]]

@@ -24,8 +24,8 @@ def command(group: str | None, verbose: bool, as_json: bool) -> None:
     groups = (group,) if group else registry.GROUPS
     rows = [describe(entry, verbose) for name in groups for entry in registry.entries(name)]
     for name in groups:
-        for clashing, found in registry.clashes(name).items():
-            owners = [entry.distribution for entry in found]
+        for clashing, entries in registry.clashes(name).items():
+            owners = [entry.distribution for entry in entries]
             echo(f"warning: {name}: {clash(clashing, owners)}", err=True)
     for line in registry.unknown_groups():
         echo(f"warning: {line}", err=True)
@@ -63,15 +63,9 @@ def describe(entry: registry.Entry, load: bool) -> dict[str, Any]:
         others = ", ".join(r.distribution for r in rivals if r != entry)
         state = "shadowed" if rivals[0].built_in else "clash"
         reason = f"the name is claimed by {others} too"
-    return {
-        "group": entry.group,
-        "name": entry.name,
-        "distribution": entry.distribution,
-        "version": entry.version,
-        "state": state,
-        "reason": reason,
-        **facts,
-    }
+    keys = ("group", "name", "distribution", "version")
+    description = {key: getattr(entry, key) for key in keys}
+    return description | {"state": state, "reason": reason} | facts
 
 
 def algorithm_facts(plugin: Any) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Any, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from ssl_toolkit.config.declaration import declaration_of, default_text, sentence
-from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.options import Options, declaration_of, default_text, sentence
 from ssl_toolkit.config.settings import Settings
 
 Decorator = Callable[[Any], Any]

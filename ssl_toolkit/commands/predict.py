@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -37,42 +36,26 @@ def command(
     class, confidence (the probability of that class), error. An unreadable image has an empty class
     and the reason in the column error, and the exit status is then 1.
     """
-    from ssl_toolkit.data.readers.listing import list_images
-    from ssl_toolkit.files import check_target
-    from ssl_toolkit.inference.run_inputs import inputs_of
-    from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
+    from ssl_toolkit.inference.predict import predict_table
     from ssl_toolkit.text import display_text
 
-    listing = list_images(images)
-    check_target(output, TABLES, [*listing.paths, *inputs_of(run)])
-    from ssl_toolkit.inference.model import load_model
-    from ssl_toolkit.inference.predict import classify
-
-    model = load_model(run, device)
-    for note in listing.notes:
+    count, unreadable, notes = predict_table(
+        run,
+        images,
+        output,
+        probabilities=probabilities,
+        device=device,
+        batch_size=batch_size,
+        workers=workers,
+    )
+    for note in notes:
         echo(note, err=True)
-    bad = 0
-
-    def rows() -> Iterator[Row]:
-        nonlocal bad
-        for found in classify(model, listing, batch_size, workers):
-            values = found.probabilities
-            bad += values is None
-            confidence = None if values is None else plain(values.max())
-            each = [None] * len(model.classes) if values is None else [plain(p) for p in values]
-            row = [found.path, found.label or "", confidence, found.error]
-            yield [*row, *(each if probabilities else ())]
-
-    columns = ["path", "class", "confidence", "error"]
-    if probabilities:
-        columns += [f"p_{name}" for name in model.classes]
-    write_rows(output, columns, rows())
     if output is not None:
-        echo(f"{len(listing.names)} images: {display_text(str(output))}")
-    if bad:
+        echo(f"{count} images: {display_text(str(output))}")
+    if unreadable:
         echo(
-            f"error: {bad} of {len(listing.names)} images can't be read; the column error of "
-            "their rows says why",
+            f"error: {unreadable} of {count} images can't be read; the column error of their rows "
+            "has the reason",
             err=True,
         )
-    return 1 if bad else 0
+    return 1 if unreadable else 0

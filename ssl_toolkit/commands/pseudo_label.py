@@ -51,43 +51,33 @@ def command(
     manifest, and absolute otherwise; training then needs --root. Unreadable images are reported and
     left out, and the exit status is then 1.
     """
-    from ssl_toolkit.data.readers.listing import list_images
-    from ssl_toolkit.files import check_target
-    from ssl_toolkit.inference.run_inputs import inputs_of
+    from ssl_toolkit.inference.pseudo_label import MANIFEST, UNCERTAIN, pseudo_label
     from ssl_toolkit.tabular import write_rows
     from ssl_toolkit.text import display_text
 
-    listing = list_images([pool])
-    check_target(output, (".csv", ".tsv", ".jsonl"), [*listing.paths, *inputs_of(run)])
-    from ssl_toolkit.inference.model import load_model
-    from ssl_toolkit.inference.pseudo_label import (
-        MANIFEST,
-        UNCERTAIN,
-        check_names,
-        manifest_rows,
-        predict_pool,
-        root_of,
-        uncertain_rows,
+    labeling = pseudo_label(
+        run,
+        pool,
+        threshold=threshold,
+        output=output,
+        uncertain=uncertain or 0,
+        device=device,
+        batch_size=batch_size,
+        workers=workers,
     )
-
-    model = load_model(run, device)
-    if output is not None or uncertain is None:
-        check_names(model.classes, listing)
-    found = predict_pool(model, listing, batch_size, workers=workers)
     if uncertain is not None:
-        write_rows(None, UNCERTAIN, uncertain_rows(found, model.classes, uncertain))
+        write_rows(None, UNCERTAIN, labeling.uncertain)
     if output is not None or uncertain is None:
-        folder = None if output is None else output.absolute().parent
-        rows = manifest_rows(found, model.classes, threshold, folder)
-        write_rows(output, MANIFEST, rows)
-        labels = {row[1] for row in rows if row[1]}
-        sure = sum(1 for row in rows if row[1])
-        message = f"{sure} of {len(rows)} images labeled, {len(labels)} classes"
+        if output is None:
+            write_rows(None, MANIFEST, labeling.rows())
+        labels = [label for label in labeling.labels if label is not None]
+        count = len(set(labels))
+        message = f"{len(labels)} of {len(labeling.paths)} images labeled, {count} classes"
         echo(message if output is None else f"{display_text(str(output))}: {message}", err=True)
-        if len(labels) < 2:
+        if count < 2:
             echo("warning: training needs two classes; lower --threshold", err=True)
-        if output is not None and (root := root_of([str(row[0]) for row in rows])):
-            echo(f"train on it with --root {root}", err=True)
-    for line in found.unreadable:
+        if output is not None and labeling.root:
+            echo(f"train on it with --root {labeling.root}", err=True)
+    for line in labeling.unreadable:
         echo(f"error: can't read image {line}", err=True)
-    return 1 if found.unreadable else 0
+    return 1 if labeling.unreadable else 0

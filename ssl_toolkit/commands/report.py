@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ssl_toolkit.commands.options import PATH, toolkit_command
+from ssl_toolkit.config.settings import split_names
 
 
 @toolkit_command
-@click.argument(
-    "folders",
-    nargs=-1,
-    required=True,
-    type=PATH,
-    metavar="RUN_OR_COMPARISON...",
-)
+@click.argument("folders", nargs=-1, required=True, type=PATH, metavar="RUN_OR_COMPARISON...")
 @click.option(
     "--output",
     type=PATH,
@@ -31,13 +27,7 @@ from ssl_toolkit.commands.options import PATH, toolkit_command
     help="Setting in which rows may differ; every table marks it. Repeatable.",
 )
 @click.option("--name", metavar="TEXT", help="Title of the report (default: the folder's name).")
-def command(
-    folders: tuple[Path, ...],
-    output: Path | None,
-    baseline: str | None,
-    allow_different: tuple[str, ...],
-    name: str | None,
-) -> None:
+def command(folders: tuple[Path, ...], allow_different: tuple[str, ...], **settings: Any) -> None:
     """Write tables and an HTML page of one comparison, or of separate runs.
 
     The output is written to the comparison's folder, to the run's folder for a single run, and to
@@ -49,8 +39,8 @@ def command(
     from ssl_toolkit.reports.tables import show_table
     from ssl_toolkit.text import display_path
 
-    allow = [key.strip() for text in allow_different for key in text.split(",") if key.strip()]
-    comparison, files = report(folders, output=output, baseline=baseline, allow=allow, name=name)
+    allow = split_names(",".join(allow_different))
+    comparison, files = report(folders, allow=allow, **settings)
     console = Console()
     show_table(comparison, console)
     console.say(f"written: {', '.join(map(display_path, files))}", important=True)

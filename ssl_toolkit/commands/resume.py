@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ssl_toolkit.commands.options import QUIET, RESUMABLE, RUN, VERBOSE, toolkit_command
 
@@ -12,15 +13,7 @@ from ssl_toolkit.commands.options import QUIET, RESUMABLE, RUN, VERBOSE, toolkit
 @RESUMABLE
 @QUIET
 @VERBOSE
-def command(
-    run: Path,
-    data: Path | None,
-    steps: int | None,
-    devices: int | None,
-    time_limit: float | None,
-    quiet: bool,
-    verbose: bool,
-) -> int:
+def command(run: Path, quiet: bool, verbose: bool, **changes: Any) -> int:
     """Resume the run in the folder RUN; its result is the same as without the interruption.
 
     A finished run is left unchanged, unless --steps is larger than before.
@@ -29,8 +22,5 @@ def command(
     from ssl_toolkit.interrupts import STATUS
     from ssl_toolkit.runs.resume import resume
 
-    console = Console(quiet=quiet, verbose=verbose)
-    outcome = resume(
-        run, data=data, steps=steps, devices=devices, time_limit=time_limit, console=console
-    )
+    outcome = resume(run, console=Console(quiet=quiet, verbose=verbose), **changes)
     return STATUS.get(outcome.signal, 0)

@@ -38,7 +38,7 @@ def command(
     prints all other settings.
     """
     from ssl_toolkit.config.loading import load_config
-    from ssl_toolkit.config.locations import find_config
+    from ssl_toolkit.config.yaml import find_config
 
     config = load_config([find_config(name) for name in files], flags, sets)
     warn_of_clashes(config.settings)

@@ -20,34 +20,30 @@ def command(name: str, as_json: bool) -> None:
     """Show the plugin NAME: its distribution, and its options with default, range and source."""
     from ssl_toolkit.commands.list import describe
 
-    found = [
-        (group, registry.find(group, name))
-        for group in registry.GROUPS
-        if registry.has(group, name)
-    ]
-    if not found:
+    entries = [registry.find(group, name) for group in registry.GROUPS if registry.has(group, name)]
+    if not entries:
         names = {entry.name for group in registry.GROUPS for entry in registry.entries(group)}
         raise PluginError(
             f"nothing registered is called {name!r}{registry.did_you_mean(name, names)}; "
             "`ssl-toolkit list` shows all names"
         )
-    shown = []
-    for _, entry in found:
+    plugins = []
+    for entry in entries:
         plugin, _ = registry.attempt(entry)
-        shown.append(describe(entry, True) | ({} if plugin is None else _details(plugin)))
+        plugins.append(describe(entry, True) | ({} if plugin is None else _details(plugin)))
     if as_json:
-        echo_json(shown)
+        echo_json(plugins)
         return
-    for one in shown:
-        echo(f"{one['name']} ({one['group'].removesuffix('s')})")
-        echo(f"  distribution: {one['distribution']} {one['version']}")
-        reason = f" ({one['reason']})" if one["reason"] else ""
-        echo_wrapped(f"state: {one['state']}{reason}", 4, first=2)
-        if line := one.get("facts") or one.get("summary"):
+    for description in plugins:
+        echo(f"{description['name']} ({description['group'].removesuffix('s')})")
+        echo(f"  distribution: {description['distribution']} {description['version']}")
+        reason = f" ({description['reason']})" if description["reason"] else ""
+        echo_wrapped(f"state: {description['state']}{reason}", 4, first=2)
+        if line := description.get("facts") or description.get("summary"):
             echo_wrapped(line, 2, first=2)
-        for key, value in one.get("defaults", {}).items():
+        for key, value in description.get("defaults", {}).items():
             echo_wrapped(f"{key}: {value}", 4, first=2)
-        for option in one.get("options", []):
+        for option in description.get("options", []):
             facts = [option["type"], option["range"]]
             if "reference" in option:
                 facts.append(f"profile reference: {option['reference']}")
@@ -84,8 +80,8 @@ def _option(config: Any, name: str) -> dict[str, Any]:
         "source": (field.json_schema_extra or {}).get("source", ""),
     }
     for defaults in ("reference", "for_pretrained"):
-        if name in (given := getattr(config, defaults)):
-            option[defaults] = given[name]
+        if name in (values := getattr(config, defaults)):
+            option[defaults] = values[name]
     return option
 
 

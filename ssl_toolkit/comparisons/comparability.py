@@ -9,13 +9,15 @@ from typing import Any
 
 from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.config.loading import AUTO
-from ssl_toolkit.config.roles import Consequence, keys_behind
+from ssl_toolkit.config.settings import Consequence, keys_behind
 from ssl_toolkit.data.splits.split_file import compare_files
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.text import summarize
+from ssl_toolkit.text import shorten, summarize
 
 _CONSEQUENCES: tuple[Consequence, ...] = ("split", "initial weights", "classes")
+_OF_DRAWS = "draws of "
+_PERMIT = "; --allow-different permits it"
 
 
 def check_comparable(
@@ -44,16 +46,13 @@ def check_comparable(
         row: _over_seeds(of_row, lambda run: run.shared_settings) for row, of_row in by_row.items()
     }
     overrides, faults = differences(settings, allowed)
-    messages = [f"{message}; --allow-different permits it" for message in faults]
+    messages = [f"{message}{_PERMIT}" for message in faults]
     for row, of_row in by_row.items():
         for key, value in _varying(settings[row]):
             if permitted(key, allowed):
                 overrides[row][key] = str(value)
             elif not any(message.startswith(f"{key} ") for message in messages):
-                messages.append(
-                    f"{key} differs between the seeds of {row}: {value}; --allow-different "
-                    "permits it"
-                )
+                messages.append(f"{key} differs between the seeds of {row}: {value}{_PERMIT}")
         for key, value in _varying(_over_seeds(of_row, _algorithm_settings)):
             messages.append(f"{key} differs between the seeds of {row}: {value}")
     for name in _CONSEQUENCES:
@@ -75,12 +74,13 @@ def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:
     causes = keys_behind("draws")
     shared = dict.fromkeys(key for run in runs for key in run.shared_settings)
     keys = [key for key in shared if key in causes or key.partition(".")[0] in causes]
-    names = dict.fromkeys(name for run in runs for name in _draws(run))
+    names = dict.fromkeys(name for run in runs for name in _recorded(run))
     return [
         f"{message} (the versions of packages differ, or the augmenter draws differently for "
         "another number of images, which `ssl-toolkit check` reports)"
         for name in names
-        for message in _unequal(runs, f"{_OF_DRAWS}{name}", keys)
+        if name.startswith(_OF_DRAWS)
+        for message in _unequal(runs, name, keys)
     ]
 
 
@@ -126,8 +126,7 @@ def _unequal(runs: Sequence[ComparedRun], name: str, keys: Sequence[str]) -> Ite
     """Return a message for each seed whose runs differ, among those with equal values of `keys`."""
     groups: dict[tuple[str, ...], dict[str, list[ComparedRun]]] = {}
     for run in runs:
-        value = _recorded(run, name)
-        if value is None:
+        if (value := _recorded(run).get(name)) is None:
             continue
         settings = run.shared_settings
         seed = "" if name == "classes" else f" of seed {run.seed}"
@@ -151,22 +150,14 @@ def _split_change(runs: Sequence[ComparedRun]) -> str:
     return f" ({change})" if change else ""
 
 
-_OF_DRAWS = "draws of "
-
-
-def _draws(run: ComparedRun) -> Mapping[str, str]:
-    return run.record.draws if run.record else {}
-
-
-def _recorded(run: ComparedRun, name: str) -> str | None:
-    """Return what a run recorded of its classes, split, initial weights or draws."""
-    if name == "classes":
-        return ", ".join(run.summary.classes) if run.summary else None
-    if name.startswith(_OF_DRAWS):
-        value = _draws(run).get(name.removeprefix(_OF_DRAWS))
-    else:
-        value = getattr(run.record, name.replace(" ", "_"), None)
-    return None if value is None else value[:16]
+def _recorded(run: ComparedRun) -> dict[str, str]:
+    """Return what a run recorded of its classes, split, initial weights and draws, by name."""
+    recorded = {"classes": ", ".join(run.summary.classes)} if run.summary else {}
+    if run.record:
+        hashes = {"split": run.record.split, "initial weights": run.record.initial_weights}
+        hashes |= {f"{_OF_DRAWS}{name}": draws for name, draws in run.record.draws.items()}
+        recorded |= {name: value[:16] for name, value in hashes.items()}
+    return recorded
 
 
 def permitted(key: str, allowed: Collection[str]) -> bool:
@@ -223,15 +214,8 @@ def _grouped(values: Mapping[str, Any]) -> str:
         groups.setdefault(repr(value), []).append(name)
     *others, most = sorted(groups.items(), key=lambda group: len(group[1]))
     if len(most[1]) == 1:  # no value is that of most rows
-        return _few([f"{_short(value)} in {name}" for value, (name,) in groups.items()])
-    messages = [f"{_short(value)} in {_few(names)}" for value, names in others]
-    return f"{_few(messages)}; {_short(most[0])} in the {len(most[1])} others"
-
-
-def _few(texts: Sequence[str], most: int = 4) -> str:
-    message = ", ".join(texts[:most])
-    return message if len(texts) <= most else f"{message} and {len(texts) - most} more"
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        return summarize(
+            [f"{shorten(value, 60)} in {name}" for value, (name,) in groups.items()], 4
+        )
+    messages = [f"{shorten(value, 60)} in {summarize(names, 4)}" for value, names in others]
+    return f"{summarize(messages, 4)}; {shorten(most[0], 60)} in the {len(most[1])} others"

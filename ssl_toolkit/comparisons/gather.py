@@ -97,15 +97,8 @@ def gather(
         )
     completed = [run for run in runs if run.completed]
     shared, overrides = check_comparable(completed, allow)
-    rows = [
-        _variant(
-            row,
-            algorithms[row],
-            tuple(run for run in runs if run.row == row),
-            overrides.get(row, {}),
-        )
-        for row in names
-    ]
+    of_row = {row: tuple(run for run in runs if run.row == row) for row in names}
+    rows = [_variant(row, algorithms[row], of_row[row], overrides.get(row, {})) for row in names]
     return Comparison(
         name=name,
         rows=tuple(_with_differences(rows, baseline)),
@@ -195,35 +188,22 @@ def _uses_hidden_labels(algorithm: str, runs: Sequence[ComparedRun]) -> bool:
 def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
     notes = [_missing(runs)] if len(completed) < len(runs) else []
-    results = {run.folder: run.summary for run in completed if run.summary}
-    if results and sum(summary.test is None for summary in results.values()) > 0:
+    if any(run.summary and run.summary.test is None for run in completed):
         notes.append(
             "runs without test images have a validation accuracy only, which chose their weights"
         )
-    fitted = [run for run in completed if results[run.folder].fitted]
+    fitted = [run for run in completed if run.summary and run.summary.fitted]
     if 0 < len(fitted) < len(completed):
-        runs_text = _describe(fitted, completed)
-        notes.append(
-            f"fitted to frozen features at once, whatever the number of steps: {runs_text}"
-        )
-    notes += [
-        f"auto chose {name}: {_describe(of, completed)}"
-        for name, of in _grouped(completed, _chosen_by_auto).items()
-    ]
+        note = "fitted to frozen features at once, whatever the number of steps"
+        notes.append(f"{note}: {_describe(fitted, completed)}")
+    chosen = _grouped(completed, lambda record: [record.auto.algorithm] if record.auto else [])
+    notes += [f"auto chose {name}: {_describe(of, completed)}" for name, of in chosen.items()]
     notes += _environment(completed)
     notes += [
         f"{_describe(warned, completed)}: {' '.join(warning.split())}"
-        for warning, warned in _grouped(completed, _warnings).items()
+        for warning, warned in _grouped(completed, attrgetter("warnings")).items()
     ]
     return notes
-
-
-def _chosen_by_auto(run: ComparedRun) -> list[str]:
-    return [run.record.auto.algorithm] if run.record and run.record.auto else []
-
-
-def _warnings(run: ComparedRun) -> tuple[str, ...]:
-    return run.record.warnings if run.record else ()
 
 
 def _missing(runs: Sequence[ComparedRun]) -> str:
@@ -240,15 +220,14 @@ def _missing(runs: Sequence[ComparedRun]) -> str:
 
 def _environment(completed: Sequence[ComparedRun]) -> list[str]:
     """Return a note for each fact about machine and software that is not the same for all runs."""
-    records = {run.folder: run.record for run in completed if run.record}
 
     def differing(runs: Sequence[ComparedRun], fact: Callable[[RunRecord], str | None]) -> str:
-        groups = _grouped(runs, lambda run: [fact(records[run.folder]) or "unknown"])
+        groups = _grouped(runs, lambda record: [fact(record) or "unknown"])
         texts = [f"{value} in {_describe(of, runs)}" for value, of in groups.items()]
         return "; ".join(texts) if len(texts) > 1 else ""
 
     notes = []
-    on_cpu = [run for run in completed if records[run.folder].device.startswith("cpu")]
+    on_cpu = [run for run in completed if run.record and run.record.device.startswith("cpu")]
     if text := differing(on_cpu, _threads):
         notes.append(
             f"numbers of CPU threads differ: {text}; that alone changes scores, because sums are "
@@ -258,7 +237,7 @@ def _environment(completed: Sequence[ComparedRun]) -> list[str]:
         notes.append(f"seconds are not comparable, numbers of CPU threads differ: {text}")
     if text := differing(completed, _device):
         notes.append(f"seconds and images per second are not comparable, devices differ: {text}")
-    packages = dict.fromkeys(name for record in records.values() for name in record.versions)
+    packages = dict.fromkeys(n for run in completed if run.record for n in run.record.versions)
     facts: dict[str, Callable[[RunRecord], str | None]] = {
         "precisions": attrgetter("precision"),
         "platforms": attrgetter("platform"),
@@ -288,11 +267,12 @@ def _threads(record: RunRecord) -> str:
 
 
 def _grouped(
-    runs: Sequence[ComparedRun], values: Callable[[ComparedRun], Iterable[str]]
+    runs: Sequence[ComparedRun], values: Callable[[RunRecord], Iterable[str]]
 ) -> dict[str, list[ComparedRun]]:
+    """Return the runs of each value that is computed from their records."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs:
-        for value in values(run):
+        for value in values(run.record) if run.record else ():
             groups.setdefault(value, []).append(run)
     return groups
 
@@ -302,8 +282,8 @@ def _describe(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> 
     if len(runs) == len(completed):
         return "all runs"
     parts = []
-    for row, of_row in _grouped(runs, lambda run: [run.row]).items():
-        seeds = ", ".join(str(run.seed) for run in of_row)
-        whole = len(of_row) == sum(run.row == row for run in completed)
-        parts.append(row if whole else f"{row} (seed {seeds})")
+    for row in dict.fromkeys(run.row for run in runs):
+        seeds = [str(run.seed) for run in runs if run.row == row]
+        whole = len(seeds) == sum(run.row == row for run in completed)
+        parts.append(row if whole else f"{row} (seed {', '.join(seeds)})")
     return ", ".join(parts)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.roles import flatten, shared_keys
+from ssl_toolkit.config.settings import flatten, shared_keys
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.errors import ConfigError, ModelError, ToolkitError
 from ssl_toolkit.runs.folder import RunFolder

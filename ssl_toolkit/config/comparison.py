@@ -11,25 +11,21 @@ from typing import Any, Literal
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.declaration import setting
-from ssl_toolkit.config.default_plugins import PROBE
-from ssl_toolkit.config.faults import FLAGS, Faults
+from ssl_toolkit.config.defaults import PROBE
+from ssl_toolkit.config.faults import Faults
 from ssl_toolkit.config.loading import (
     AUTO,
     Layer,
     RunConfig,
     Tree,
-    given_flags,
     merge,
     nested,
-    parse_set,
+    read_layers,
     validate,
-    validate_model,
 )
-from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.config.roles import FOLLOW_STEPS, shared_keys
+from ssl_toolkit.config.options import Options, option, setting
 from ssl_toolkit.config.seeds import Seeds
-from ssl_toolkit.config.settings import Names, Place
+from ssl_toolkit.config.settings import FOLLOW_STEPS, Names, Place, shared_keys
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 
@@ -128,7 +124,7 @@ class ComparisonConfig:
 
     @property
     def baseline(self) -> str:
-        """Name of the row that the others are held against."""
+        """Name of the row that the others are compared with."""
         if self.settings.baseline is not None:
             return self.settings.baseline
         pretrained = self.rows[0].config.settings.pretrained
@@ -162,16 +158,14 @@ def load_comparison(
         ConfigError: all faults that were found, each reported once.
         PluginError: an algorithm, an augmenter or the launcher is unknown or broken.
     """
-    layers = [Layer(str(path), yaml.read(path)) for path in files]
-    layers += [Layer(FLAGS, given_flags(flags or {})), *map(parse_set, sets)]
-    layers += map(_parse_sweep, sweeps)
-    own = [_only(layer, own=True) for layer in layers]
-    tree, origins = merge(own)
+    layers = [*read_layers(files, flags or {}, sets), *map(_parse_sweep, sweeps)]
+    keys = ComparisonSettings.model_fields.keys()
+    tree, origins = merge([layer.only(keys) for layer in layers])
     faults = Faults(origins, "")
-    settings: ComparisonSettings | None = validate_model(faults, ComparisonSettings, tree, ())
+    settings = faults.validate(ComparisonSettings, tree)
     faults.stop()
     assert settings is not None
-    shared = [_only(layer, own=False) for layer in layers]
+    shared = [layer.without(keys) for layer in layers]
     every, left_out = _all_algorithms(settings)
     rows = _with_probe(settings, tuple(_rows(settings, shared, every)))
     comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree, left_out)
@@ -198,20 +192,12 @@ def _with_probe(
     return (*rows, PlannedRow(PROBE, validate([Layer(f"row {PROBE}", tree | {"algo": PROBE})])))
 
 
-def _only(layer: Layer, *, own: bool) -> Layer:
-    keys = ComparisonSettings.model_fields
-    return Layer(layer.origin, {k: v for k, v in layer.tree.items() if (k in keys) == own})
-
-
 def _parse_sweep(text: str) -> Layer:
     key, equals, values = text.partition("=")
     if not equals or not key or not values:
         raise ConfigError(f"--sweep {text}: write --sweep section.key=value,value")
-    listed = values if values.startswith("[") else f"[{values}]"
-    try:
-        return Layer(f"--sweep {text}", {"sweep": {key: yaml.parse(listed)}})
-    except ConfigError as error:
-        raise ConfigError([f"--sweep {text}: {message}" for message in error.messages]) from error
+    origin, array = f"--sweep {text}", values if values.startswith("[") else f"[{values}]"
+    return Layer(origin, {"sweep": {key: yaml.parse(array, origin)}})
 
 
 def _all_algorithms(settings: ComparisonSettings) -> tuple[list[str], dict[str, str]]:
@@ -238,41 +224,41 @@ def _rows(
     settings: ComparisonSettings, layers: Sequence[Layer], every: Sequence[str]
 ) -> Iterator[PlannedRow]:
     """The rows of ``algos`` and ``rows``, multiplied by the sweeps."""
-    for name, taken in (("algo", "algos"), ("seed", "seeds")):
+    for name, plural in (("algo", "algos"), ("seed", "seeds")):
         for layer in layers:
             if name in layer.tree:
-                raise ConfigError(f"{layer.origin}: {name}: a comparison takes {taken}: a,b,c")
-    wanted: dict[str, Tree] = {}
-    for listed in settings.algos:
-        for algo in every if listed == ALL else [listed]:
-            if algo in wanted:
-                raise ConfigError(f"algos: {listed} is given twice; give each once")
-            wanted[algo] = {"algo": algo}
+                raise ConfigError(f"{layer.origin}: {name}: a comparison takes {plural}: a,b,c")
+    trees: dict[str, Tree] = {}
+    for item in settings.algos:
+        for algo in every if item == ALL else [item]:
+            if algo in trees:
+                raise ConfigError(f"algos: {item} is given twice; give each once")
+            trees[algo] = {"algo": algo}
     for name, tree in settings.rows.items():
-        if name in wanted or "algo" not in tree:
-            fault = "an algorithm has this name" if name in wanted else "give its algorithm as algo"
+        if name in trees or "algo" not in tree:
+            fault = "an algorithm has this name" if name in trees else "give its algorithm as algo"
             raise ConfigError(f"rows.{name}: {fault}")
-        wanted[name] = tree
-    if not wanted:
+        trees[name] = tree
+    if not trees:
         raise ConfigError("no algorithms to compare; give --algos simple,fixmatch,supervised")
-    sections = {name: str(tree["algo"]).rpartition(":")[2] for name, tree in wanted.items()}
+    sections = {name: str(tree["algo"]).rpartition(":")[2] for name, tree in trees.items()}
     _check_sections(sections.values(), settings, layers)
 
     messages: list[str] = []
     plugins: list[str] = []
-    made: dict[str, str] = {}
-    for name, tree in wanted.items():
+    folders: dict[str, str] = {}
+    for name, tree in trees.items():
         for changes in _combinations(settings.sweep, sections[name], set(sections.values())):
             row_name = " ".join(
                 [name, *(_describe(k, v, sections[name]) for k, v in changes.items())]
             )
-            own = [_without_others(layer, sections[name], sections.values()) for layer in layers]
-            own.append(Layer(f"row {name}", tree))
-            own += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
-            own.append(Layer("comparison", {"seed": settings.seeds[0]}))
+            others = {*sections.values()} - {sections[name]}
+            of_row = [*(layer.without(others) for layer in layers), Layer(f"row {name}", tree)]
+            of_row += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
+            of_row.append(Layer("comparison", {"seed": settings.seeds[0]}))
             try:
                 optional = name in every and row_name != settings.baseline
-                row = PlannedRow(row_name, validate(own), optional)
+                row = PlannedRow(row_name, validate(of_row), optional)
             except UserError as error:
                 kind = plugins if isinstance(error, PluginError) else messages
                 kind += [m for m in error.messages if m not in kind]
@@ -282,12 +268,12 @@ def _rows(
                     f"minutes: {minutes:g}: the runs of a comparison are made equal by its budget; "
                     f"use --budget minutes={minutes:g}, which gives each run that time"
                 )
-            if row.slug.lower() in made:
+            if row.slug.lower() in folders:
                 raise ConfigError(
-                    f"rows {made[row.slug.lower()]!r} and {row_name!r} would share a folder; "
+                    f"rows {folders[row.slug.lower()]!r} and {row_name!r} would share a folder; "
                     "rename one"
                 )
-            made[row.slug.lower()] = row_name
+            folders[row.slug.lower()] = row_name
             yield row
     if messages:
         raise ConfigError(messages + plugins)
@@ -300,17 +286,17 @@ def _check_sections(
 ) -> None:
     """Refuse options of algorithms that no row uses, and ``algorithm.`` where it is ambiguous."""
     known = {entry.name for entry in registry.entries("algorithms")}
-    given = [(layer.origin, key) for layer in layers for key in layer.tree]
-    given += [("sweep", key.partition(".")[0]) for key in settings.sweep]
+    origins = [(layer.origin, key) for layer in layers for key in layer.tree]
+    origins += [("sweep", key.partition(".")[0]) for key in settings.sweep]
     messages = [
         f"{origin}: {key}: is an option of {key!r}, which is not compared; leave it out"
-        for origin, key in given
+        for origin, key in origins
         if key in known and key not in sections
     ]
     if len(set(sections)) > 1:
         messages += [
             f"{origin}: algorithm: which of {', '.join(sorted(set(sections)))}? Name it instead"
-            for origin, key in given
+            for origin, key in origins
             if key == "algorithm"
         ]
     if messages:
@@ -338,13 +324,8 @@ def _describe(key: str, value: Any, section: str) -> str:
     return f"{key.removeprefix(f'{section}.').removeprefix('algorithm.')}={value}"
 
 
-def _without_others(layer: Layer, section: str, sections: Collection[str]) -> Layer:
-    others = {*sections} - {section}
-    return Layer(layer.origin, {k: v for k, v in layer.tree.items() if k not in others})
-
-
 def allowed_keys(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> set[str]:
-    """Shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
+    """Return shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
     sections = {row.config.section for row in rows} | {"algorithm"}
     swept = {key for key in settings.sweep if key.partition(".")[0] not in sections}
     budget = () if settings.budget == "steps" else FOLLOW_STEPS
@@ -362,6 +343,6 @@ Kind = Literal["steps", "images", "minutes"]
 
 
 def parse_budget(text: str) -> tuple[Kind, float]:
-    """A budget as its kind and its amount (0 for steps: the configuration says how many)."""
+    """Return the kind and the amount of a budget (0 for steps, which the configuration has)."""
     kind, _, amount = text.partition("=")
     return kind, float(amount or 0)  # type: ignore[return-value]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ssl_toolkit.config.declaration import fields_of
+from ssl_toolkit.config.options import fields_of
 from ssl_toolkit.config.other_names import OTHER_NAMES, american, our_name
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import near_names
 
 Path_ = tuple[str, ...]
+M = TypeVar("M", bound=BaseModel)
 
 FLAGS = "command line"
 """The origin of flags."""
@@ -69,8 +70,21 @@ class Faults:
         """Add a fault for an unknown key; `siblings` are the valid keys of its section."""
         self.add(path, f"unknown key{_suggest(path, siblings, self._section)}")
 
-    def explain(self, model: type[BaseModel], error: ValidationError, prefix: Path_) -> None:
-        """Add every fault that pydantic finds in the values of a model."""
+    def validate(self, model: type[M], values: Any, prefix: Path_ = ()) -> M | None:
+        """Return an instance, or None after adding every fault that pydantic finds.
+
+        Args:
+            model: the class of the instance.
+            values: of its fields.
+            prefix: the path of keys above its fields.
+        """
+        try:
+            return model.model_validate(values)
+        except ValidationError as error:
+            self._explain(model, error, prefix)
+            return None
+
+    def _explain(self, model: type[BaseModel], error: ValidationError, prefix: Path_) -> None:
         messages: dict[Path_, list[str]] = {}
         inputs: dict[Path_, Any] = {}
         for fault in error.errors(include_url=False):
@@ -106,8 +120,8 @@ class Faults:
 def _message(fault: Any) -> str:
     """Return the message for an error of pydantic's."""
     facts = fault.get("ctx", {})
-    known = "must not be empty" if facts.get("min_length") == 1 else _MESSAGES.get(fault["type"])
-    message: str = fault["msg"] if known is None else known.format(**facts)
+    template = "must not be empty" if facts.get("min_length") == 1 else _MESSAGES.get(fault["type"])
+    message: str = fault["msg"] if template is None else template.format(**facts)
     return message[:1].lower() + message[1:]
 
 
@@ -122,25 +136,25 @@ def _siblings(model: type[BaseModel], path: Path_) -> list[str]:
 
 
 def _suggest(path: Path_, siblings: Sequence[str], section: str) -> str:
-    """Return ", did you mean …": our key for the name, a near name beside it, or one anywhere."""
+    """Return " (did you mean …?)": our key for the name, a near name beside it, or one anywhere."""
     *above, last = path
     prefix = ".".join(above) + "." if above else ""
     keys = [key for key, _ in fields_of(Settings)]
     anywhere = {key.rpartition(".")[2]: key for key in reversed(keys)}
     ours = our_name(last)
     if ours is None and (near := near_names(american(last), siblings, most=1, cutoff=0.7)):
-        found = prefix + near[0]
+        suggestion = prefix + near[0]
     elif ours or (alias := near_names(last, OTHER_NAMES, most=1, cutoff=0.8)):
         ours = ours or OTHER_NAMES[alias[0]]
         known = ours in anywhere.values()
-        found = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
+        suggestion = prefix + ours if ours in siblings else ours if known else f"{section}.{ours}"
     elif near := near_names(last, anywhere, most=1, cutoff=0.7):
-        found = anywhere[near[0]]
+        suggestion = anywhere[near[0]]
     elif above and siblings:
         return f"; known here: {', '.join(sorted(siblings))}"
     else:
         return "; `ssl-toolkit run --dry-run` shows all keys"
-    return f", did you mean {found!r}?"
+    return f" (did you mean {suggestion!r}?)"
 
 
 def _is_union_tag(part: Any) -> bool:

@@ -5,26 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, Self
 
-from pydantic import ValidationError
 from typing_extensions import TypeVar
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.faults import FLAGS, Faults, Path_
-from ssl_toolkit.config.options import Options
-from ssl_toolkit.config.recipes import (
+from ssl_toolkit.config.defaults import (
     FINE_TUNING,
     FINE_TUNING_RATE,
     HEAD_TRAINING,
     SHARED_REFERENCE,
 )
-from ssl_toolkit.config.roles import NOT_COMPARED
-from ssl_toolkit.config.settings import ResolvedSettings, Settings
+from ssl_toolkit.config.faults import FLAGS, Faults, M, Path_
+from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.settings import NOT_COMPARED, ResolvedSettings, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.files import holds_features
 
@@ -44,6 +42,14 @@ class Layer:
     """A file, or ``command line``: how messages name it."""
     tree: Tree
 
+    def only(self, keys: Collection[str]) -> Layer:
+        """Return the layer with these keys alone."""
+        return Layer(self.origin, {k: v for k, v in self.tree.items() if k in keys})
+
+    def without(self, keys: Collection[str]) -> Layer:
+        """Return the layer without these keys."""
+        return self.only(self.tree.keys() - keys)
+
 
 Chosen = TypeVar("Chosen", bound=Settings, covariant=True, default=Settings)
 
@@ -62,6 +68,10 @@ class RunConfig(Generic[Chosen]):
         """The key of the algorithm's own section."""
         return self.settings.algo.rpartition(":")[2]
 
+    def with_settings(self, **values: Any) -> Self:
+        """Return the configuration with other values of some settings."""
+        return replace(self, settings=self.settings.model_copy(update=values))
+
     def tree(self) -> Tree:
         """Plain types; read as a ``--config`` file they give this configuration back."""
         tree = self.settings.model_dump(mode="json")
@@ -69,6 +79,10 @@ class RunConfig(Generic[Chosen]):
         tree["augment"]["strong_options"] = self.strong.model_dump(mode="json")
         tree[self.section] = self.algorithm.model_dump(mode="json")
         return tree
+
+    def updated(self, **values: Any) -> Self:
+        """Return the configuration with other values of some settings, which are not validated."""
+        return replace(self, settings=self.settings.model_copy(update=values))
 
     def fingerprint(self) -> str:
         """Hash of what a comparison holds equal: all but the algorithm's section and the seed."""
@@ -129,26 +143,16 @@ def load_config(
         PluginError: the algorithm or an augmenter is unknown or broken (when nothing else is
             wrong).
     """
+    return validate(read_layers(files, flags or {}, sets))
+
+
+def read_layers(
+    files: Sequence[Path], flags: Mapping[str, Any], sets: Sequence[str]
+) -> list[Layer]:
+    """Return the layers of files, of the flags that the user set, and of ``--set``."""
     layers = [Layer(str(path), yaml.read(path)) for path in files]
-    layers.append(Layer(FLAGS, given_flags(flags or {})))
-    layers += [parse_set(text) for text in sets]
-    return validate(layers)
-
-
-def validate_model(faults: Faults, model: type[Options], values: Any, prefix: Path_) -> Any:
-    """Return an instance, or None after adding every fault.
-
-    Args:
-        faults: collects them.
-        model: the class of the instance.
-        values: of its fields.
-        prefix: the path of keys above its fields.
-    """
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        faults.explain(model, error, prefix)
-        return None
+    layers.append(Layer(FLAGS, {key: value for key, value in flags.items() if value is not None}))
+    return layers + [parse_set(text) for text in sets]
 
 
 def check_options(model: type[Options], given: Tree, section: str) -> Options:
@@ -163,15 +167,10 @@ def check_options(model: type[Options], given: Tree, section: str) -> Options:
         ConfigError: every fault found.
     """
     faults = Faults({}, section)
-    options: Options | None = validate_model(faults, model, given, (section,))
+    options = faults.validate(model, given, (section,))
     faults.stop()
     assert options is not None
     return options
-
-
-def given_flags(flags: Mapping[str, Any]) -> Tree:
-    """Return the flags that the user set."""
-    return {key: value for key, value in flags.items() if value is not None}
 
 
 def validate(layers: Sequence[Layer]) -> RunConfig:
@@ -183,8 +182,8 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     Raises:
         UserError: lists every fault, as `load_config` does.
     """
-    given = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
-    algo = str(next(given, Settings.model_fields["algo"].default))
+    names = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
+    algo = str(next(names, Settings.model_fields["algo"].default))
     section = _bare(algo)
     tree, origins = merge([_without_alias(layer, section) for layer in layers])
     reference = tree.get("profile") == "reference"
@@ -196,7 +195,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             f"algorithm {section!r} of {entry.distribution} can't be used: its name is a key of "
             "every configuration"
         )
-    own = _section(tree, section, faults)
+    section_tree = _section(tree, section, faults)
     others = {entry.name for entry in registry.entries("algorithms")}
     others -= {section, *Settings.model_fields}
     for name in sorted(others & tree.keys()):
@@ -206,15 +205,15 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             faults.add(path, f"is an option of {name!r}, but this run uses {algo!r}; leave it out")
 
     shared = _deep(SHARED_REFERENCE if reference else {}, tree)
-    settings: Settings | None = validate_model(faults, Settings, shared, ())
-    if settings is None and not own:
+    settings = faults.validate(Settings, shared)
+    if settings is None and not section_tree:
         raise ConfigError(faults.messages)  # early: reporting these needs no plugin, so no torch
     under = {} if settings is None else _pretrained_defaults(settings)
     defaults: Defaults = "reference" if reference else "for_pretrained" if under else None
     algorithm = (
-        validate_model(faults, Options, own, (section,))
+        faults.validate(Options, section_tree, (section,))
         if algo == AUTO
-        else _plugin_options("algorithms", algo, own, (section,), defaults, faults)
+        else _plugin_options("algorithms", algo, section_tree, (section,), defaults, faults)
     )
     if settings is None:
         raise ConfigError(faults.messages)
@@ -223,8 +222,8 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     settings = _with_transfer_recipe(settings, trained=under is FINE_TUNING)
     augment = settings.augment
     weak, strong = (
-        _plugin_options("augmenters", name, given, ("augment", key), defaults, faults)
-        for name, given, key in (
+        _plugin_options("augmenters", name, values, ("augment", key), defaults, faults)
+        for name, values, key in (
             (augment.weak, augment.weak_options, "weak_options"),
             (augment.strong, augment.strong_options, "strong_options"),
         )
@@ -253,8 +252,8 @@ def _pretrained_defaults(settings: Settings) -> Tree:
 
 def _with_defaults(under: Tree, settings: Settings, shared: Tree) -> Settings:
     """Return settings with other defaults; only what the user set counts as set."""
-    made = Settings.model_validate(_deep(under, shared))
-    return made.model_construct(_fields_set=settings.model_fields_set, **dict(made))
+    filled_in = Settings.model_validate(_deep(under, shared))
+    return filled_in.model_construct(_fields_set=settings.model_fields_set, **dict(filled_in))
 
 
 def _with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
@@ -266,43 +265,39 @@ def _with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
     """
     augment, optimizer = settings.augment, settings.optimizer
     frozen = settings.pretrained or holds_features(settings.data)
-    if augment.strong == "auto":
-        strong = "fixed" if settings.pretrained and settings.data else "randaugment"
-        augment = augment.model_copy(update={"strong": strong})
+    strong = "fixed" if settings.pretrained and settings.data else "randaugment"
+    settings = settings.model_copy(update={"augment": _replace_auto(augment, strong=strong)})
     if settings.algo == AUTO:  # each candidate fills the rest in its own way
-        return settings.model_copy(update={"augment": augment})
-    if optimizer.backbone_lr == "auto":
-        backbone_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
-        optimizer = optimizer.model_copy(update={"backbone_lr": backbone_lr})
-    model = settings.model
-    if model.freeze == "auto":
-        model = model.model_copy(update={"freeze": "backbone" if frozen else "none"})
-    if model.stages == "auto":
-        model = model.model_copy(update={"stages": 2 if model.freeze == "backbone" else 0})
-    if model.head_init == "auto":
-        head = "probe" if frozen and model.freeze != "none" else "random"
-        model = model.model_copy(update={"head_init": head})
-    if model.probe == "auto":
-        model = model.model_copy(update={"probe": frozen})
-    update = {"augment": augment, "optimizer": optimizer, "model": model}
+        return settings
+    backbone_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
+    model = _replace_auto(settings.model, freeze="backbone" if frozen else "none", probe=frozen)
+    head = "probe" if frozen and model.freeze != "none" else "random"
+    stages = 2 if model.freeze == "backbone" else 0
+    update = {
+        "optimizer": _replace_auto(optimizer, backbone_lr=backbone_lr),
+        "model": _replace_auto(model, stages=stages, head_init=head),
+    }
     return settings.model_copy(update=update)
 
 
+def _replace_auto(section: M, **values: Any) -> M:
+    """Return a section with values for those of these options that are ``auto``."""
+    automatic = {name: v for name, v in values.items() if getattr(section, name) == "auto"}
+    return section.model_copy(update=automatic)
+
+
 def _plugin_options(
-    group: str, name: str, given: Any, prefix: Path_, defaults: Defaults, faults: Faults
+    group: str, name: str, values: Any, prefix: Path_, defaults: Defaults, faults: Faults
 ) -> Options | None:
     try:
         config: type[Options] = registry.load(group, name).Config
     except PluginError as error:
         faults.plugin_messages += error.messages
         return None
-    if not isinstance(given, dict):
-        faults.add(prefix, f"must be a map of options (given {given!r})")
+    if not isinstance(values, dict):
+        faults.add(prefix, f"must be a map of options (given {values!r})")
         return None
-    options: Options | None = validate_model(
-        faults, config, (getattr(config, defaults) if defaults else {}) | given, prefix
-    )
-    return options
+    return faults.validate(config, (getattr(config, defaults) if defaults else {}) | values, prefix)
 
 
 def _section(tree: Tree, key: str, faults: Faults) -> Tree:
@@ -327,11 +322,7 @@ def parse_set(text: str) -> Layer:
     origin = f"--set {text}"
     if not value.strip():
         raise ConfigError(f"{origin}: the value is missing; write --set {key}=VALUE")
-    try:
-        tree: Any = yaml.parse(value)
-    except ConfigError as error:
-        raise ConfigError([f"{origin}: {message}" for message in error.messages]) from error
-    return Layer(origin, nested(key, tree))
+    return Layer(origin, nested(key, yaml.parse(value, origin)))
 
 
 def nested(key: str, value: Any) -> Tree:
@@ -343,11 +334,10 @@ def nested(key: str, value: Any) -> Tree:
 
 def _without_alias(layer: Layer, section: str) -> Layer:
     """The layer with ``algorithm`` read as the section of the algorithm that runs."""
-    own = layer.tree.get("algorithm")
-    if own is None:
+    alias = layer.tree.get("algorithm")
+    if alias is None:
         return layer
-    tree = {key: value for key, value in layer.tree.items() if key != "algorithm"}
-    return Layer(layer.origin, _deep({section: own}, tree))
+    return Layer(layer.origin, _deep({section: alias}, layer.without({"algorithm"}).tree))
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:

@@ -1,10 +1,13 @@
-"""`Options`: the frozen, self-describing settings of everything that can be configured."""
+"""Declare options and settings once; flags, lists and the reference page derive from it."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 
 class Options(BaseModel):
@@ -40,3 +43,74 @@ def option(default: Any, *, help: str, source: str = "", **bounds: Any) -> Any:
     0.5
     """
     return Field(default, description=help, json_schema_extra={"source": source}, **bounds)
+
+
+Affects = Literal["data", "split", "weights", "draws"]
+Resume = Literal["fixed", "moved", "recorded", "free"]
+"""How `resume` handles another value: ``fixed`` refuses it; ``moved`` accepts it for data whose
+content is the same; ``recorded`` takes it from a flag and notes it in record.json; ``free`` accepts
+it, because no result depends on it."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Facts about a setting beside its type, default, bounds and help."""
+
+    flag: bool = False
+    """True if the command line has a flag for it."""
+    metavar: str = ""
+    """The flag's placeholder for a value; empty for switches and choices."""
+    repeatable: bool = False
+    """True if the flag may be repeated."""
+    default_text: str = ""
+    """The default in words, where the value doesn't say it."""
+    when_open: Any = None
+    """The value that replaces a default of None, if it is the same for all runs."""
+    affects: tuple[Affects, ...] = ()
+    """Which of these depend on it: ``data`` (the images and all that depends on them), the split,
+    the initial weights, or the draws of images and views."""
+    compared: bool = True
+    """True if the rows of a comparison must agree on it."""
+    follows_steps: bool = False
+    """True if it follows from the number of steps, which other budgets choose for each row."""
+    resume: Resume = "fixed"
+    resume_help: str = ""
+    """Help of the flag of `resume`; empty if it has none."""
+
+
+def setting(default: Any, *, help: str, source: str = "", **facts: Any) -> Any:
+    """Declare a setting: an `option` with the facts of a `Declaration`; a metavar means a flag."""
+    role = {name: facts.pop(name) for name in [*facts] if name in Declaration.__dataclass_fields__}
+    role.setdefault("flag", "metavar" in role)
+    field = option(default, help=help, source=source, **facts)
+    field.json_schema_extra["declaration"] = Declaration(**role)
+    return field
+
+
+def declaration_of(field: FieldInfo) -> Declaration:
+    """Return the declaration of a field; the default one for a plain `option`."""
+    extra = field.json_schema_extra
+    declaration = extra.get("declaration") if isinstance(extra, dict) else None
+    return declaration if isinstance(declaration, Declaration) else Declaration()
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Iterate over the fields of a model and of its sections, by dotted key."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}", field
+        if isinstance(field.default, BaseModel):
+            yield from fields_of(type(field.default), f"{prefix}{name}.")
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return the default as the help shows it; empty if there is nothing to say."""
+    declared = declaration_of(field)
+    if declared.default_text:
+        return declared.default_text
+    value = field.default if declared.when_open is None else declared.when_open
+    return str(value) if isinstance(value, int | float | str) and value is not False else ""
+
+
+def sentence(text: str, default: str = "") -> str:
+    """Return a help text as a sentence that ends with the default."""
+    return f"{text[:1].upper()}{text[1:]}{f' (default: {default})' if default else ''}."

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from ssl_toolkit.config.declaration import setting
-from ssl_toolkit.config.options import Options, option
+from ssl_toolkit.config.options import Options, option, setting
 
 Auto = Literal["auto"]
 Off = Annotated[Literal[False], BeforeValidator(lambda _: False)]

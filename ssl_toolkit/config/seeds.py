@@ -17,20 +17,20 @@ MOST_SEEDS = 10_000
 
 def _ranges(value: Any) -> Any:
     """Seeds with ``0-2`` written out; whatever is neither list nor text is left to pydantic."""
-    listed = split_names(value)
-    if not isinstance(listed, list):
-        return listed
+    values = split_names(value)
+    if not isinstance(values, list):
+        return values
     seeds: list[Any] = []
-    for part in listed:
+    for part in values:
         if not isinstance(part, str):
             seeds.append(part)
             continue
-        found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
-        if found is None:
+        match = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+        if match is None:
             raise PydanticCustomError(
                 "seeds", f"{part!r} is no seed; write whole numbers from 0 and ranges, as in 0,5-9"
             )
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < MOST_SEEDS:
             raise PydanticCustomError(
                 "seeds", f"{part} is no range of seeds; write the smaller one first, as in 0-2"

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.files import check_format, write_text
+from ssl_toolkit.files import at_home, check_format, write_text
+from ssl_toolkit.registry import did_you_mean
 
 FORMAT = 1
 """The number of the layout of configuration files, optional in those that people write."""
@@ -58,18 +59,50 @@ class _TextLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def parse(text: str) -> Any:
+def parse(text: str, origin: object = "text") -> Any:
     """Parse one YAML document.
+
+    Args:
+        text: the document.
+        origin: start of the message of an error: the file or flag.
 
     Raises:
         ConfigError: it is not YAML, a key is duplicated, or it asks for a Python object.
     """
     try:
         return yaml.load(text, Loader=_TextLoader)
+    except ConfigError as error:  # of the loader
+        raise ConfigError(f"{origin}: {error}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{origin}: not valid YAML: {reason}") from error
     except RecursionError as error:
-        raise ConfigError("not valid YAML: nested too deep") from error
+        raise ConfigError(f"{origin}: not valid YAML: nested too deep") from error
+
+
+def configs_dir() -> Path:
+    """Return the folder ``configs/``, in an installed wheel or beside the package in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def find_config(name: str) -> Path:
+    """Return a configuration file by path, or by its name below `configs_dir`.
+
+    Raises:
+        ConfigError: it is neither; the message suggests near names of packaged files.
+    """
+    path = at_home(name)
+    packaged = configs_dir() / name
+    if path.exists():
+        return path
+    if packaged.is_file():
+        return packaged
+    known = [str(one.relative_to(configs_dir())) for one in configs_dir().rglob("*.yaml")]
+    raise ConfigError(
+        f"{path}: no such file, nor one that comes with ssl-toolkit{did_you_mean(name, known)}"
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -84,10 +117,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not UTF-8 text ({error.reason})") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
-    try:
-        tree = parse(text)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {message}" for message in error.messages]) from error
+    tree = parse(text, path)
     if tree is None:
         return {}
     if not isinstance(tree, dict):

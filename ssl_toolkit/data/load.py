@@ -9,15 +9,22 @@ from typing import get_args
 import numpy as np
 
 from ssl_toolkit import registry
-from ssl_toolkit.config import default_plugins
+from ssl_toolkit.config import defaults
 from ssl_toolkit.config.settings import Fit, Settings
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import files_of, open_files, verify
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, name_fault
+from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.arrays import FittedRead
-from ssl_toolkit.data.readers.file_table import TableBuilder, entries
-from ssl_toolkit.data.readers.folders import LAYOUTS, read_folder
+from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder
 from ssl_toolkit.data.readers.hugging_face import is_metadata, read_image_folder, read_parquet
+from ssl_toolkit.data.readers.image_files import (
+    TableBuilder,
+    files_of,
+    open_files,
+    skipped,
+    unreadable,
+    with_files,
+)
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
 from ssl_toolkit.data.readers.npz import read_npz
 from ssl_toolkit.data.readers.rows import SUFFIXES
@@ -27,7 +34,7 @@ from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable, Part
-from ssl_toolkit.text import display_path, display_text, summarize
+from ssl_toolkit.text import display_path, summarize
 
 _FOLDERS_OF_FILES = frozenset((*PARTS, "data"))  # that may hold shards and parquet files
 
@@ -123,16 +130,16 @@ def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, 
             rows.notes.append(f"--root is not used: {display_path(top)} is a folder")
         shards, tables, metadata = _packed_files(top)
         if shards and tables:
+            names = summarize([display_path(file.relative_to(top)) for file in shards + tables])
             raise DataError(
-                f"{display_path(top)} has both .tar and .parquet files "
-                f"({summarize([*shards, *tables])}); keep one kind"
+                f"{display_path(top)} has both .tar and .parquet files ({names}); keep one kind"
             )
         if shards:
-            return read_shards(list(shards.values()), top, rows)
+            return read_shards(shards, top, rows)
         if tables:
-            return read_parquet(list(tables.values()), top, rows)
+            return read_parquet(tables, top, rows)
         if metadata:
-            return read_image_folder(list(metadata.values()), top, rows)
+            return read_image_folder(metadata, top, rows)
         return read_folder(top, rows)
     if not top.exists():
         raise DataError(
@@ -152,29 +159,20 @@ def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, 
     )
 
 
-def _packed_files(top: Path) -> tuple[dict[str, Path], dict[str, Path], dict[str, Path]]:
-    """Return shards, parquet files and metadata by key; beside class folders only the latter."""
+def _packed_files(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Return shards, parquet files and metadata; beside class folders only the latter."""
     items = entries(top)
     folders = [item for item in items if item.is_dir()]
-    files = {display_text(item.name): item for item in items if not item.is_dir()}
-    has_classes = False
-    for folder in folders:
-        if folder.name.lower() not in _FOLDERS_OF_FILES:
-            has_classes = True
-            continue
-        for item in entries(folder):
-            has_classes = has_classes or item.is_dir()
-            files[f"{display_text(folder.name)}/{display_text(item.name)}"] = item
-    metadata = {key: file for key, file in files.items() if is_metadata(file)}
-    if has_classes:
-        return {}, {}, metadata
-    if compressed_files := [file for file in files.values() if is_compressed(file)]:
+    splits = [folder for folder in folders if folder.name.lower() in _FOLDERS_OF_FILES]
+    items += [item for folder in splits for item in entries(folder)]
+    files = [item for item in items if not item.is_dir()]
+    metadata = [file for file in files if is_metadata(file)]
+    if len(files) + len(splits) < len(items):  # any other folder is a class
+        return [], [], metadata
+    if compressed_files := [file for file in files if is_compressed(file)]:
         raise compressed(compressed_files)
-    shards, tables = (
-        {key: file for key, file in files.items() if file.suffix.lower() == suffix}
-        for suffix in (".tar", ".parquet")
-    )
-    return shards, tables, metadata
+    shards = [file for file in files if file.suffix.lower() == ".tar"]
+    return shards, [file for file in files if file.suffix.lower() == ".parquet"], metadata
 
 
 def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
@@ -195,6 +193,52 @@ def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
     if fit != "crop" and table.features is None:
         raise DataError(f"--fit {fit}: the data set makes its images square itself; leave it out")
     return table
+
+
+def verify(
+    table: ImageTable, size: int, *, skip_bad: bool = False, progress: Progress | None = None
+) -> ImageTable:
+    """Decode the image files of a table, unless they are in the cache.
+
+    Args:
+        table: Images; returned unchanged if they are not files.
+        size: Side in pixels.
+        skip_bad: Drop unreadable images instead of refusing them.
+        progress: Called while images are decoded.
+
+    Returns:
+        The table without unreadable images; notes name them.
+
+    Raises:
+        DataError: Some images can't be read, one message each; or no labeled one of a class can.
+    """
+    files = files_of(table)
+    if files is None or not (faults := files.open(size, progress)):
+        return table
+    if not skip_bad:
+        raise unreadable(files, faults)
+    good = np.delete(np.arange(len(files)), sorted(faults))
+    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
+    before, left = (
+        np.bincount(table.labels[rows], minlength=len(table.classes))
+        for rows in (np.flatnonzero(labeled), good[labeled[good]])
+    )
+    if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
+        messages = []
+        for label in empty:
+            row = next(row for row in sorted(faults) if labeled[row] and table.labels[row] == label)
+            messages.append(
+                f"class {table.classes[label]!r} has no readable image with a label, but "
+                f"{before[label]} unreadable ones, the first {table.keys[row]}: {faults[row]}"
+            )
+        raise DataError(messages)
+    return replace(
+        with_files(table, files.drop(faults)),
+        keys=PackedStrings(table.keys[row] for row in good.tolist()),
+        labels=table.labels[good],
+        parts=table.parts[good],
+        notes=(*table.notes, *skipped(table.keys, faults)),
+    )
 
 
 def chosen_labels(table: ImageTable, settings: Settings) -> tuple[ImageTable, Rows | None]:
@@ -222,7 +266,7 @@ def named_dataset(name: str | None) -> Dataset:
     Raises:
         PluginError: It is unknown or broken.
     """
-    name = name or default_plugins.DATASET
+    name = name or defaults.DATASET
     prefix, _, rest = name.partition(":")
     dataset: Dataset
     if registry.has("datasets", prefix) and not registry.has("datasets", name):

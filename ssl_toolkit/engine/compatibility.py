@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
@@ -17,8 +16,8 @@ from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm, Image
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.models.freezing import has_batchnorm
 from ssl_toolkit.registry import did_you_mean
-from ssl_toolkit.torch_workarounds import BatchNorm
 
 
 def check_needs(
@@ -126,11 +125,6 @@ def check_parts(settings: ResolvedSettings, classifier: Classifier, size: int) -
             "--stream-buffer: shards are read from start to end by one process; leave it out, or "
             "train with --devices 1"
         )
-
-
-def has_batchnorm(module: nn.Module) -> bool:
-    """Return True if a layer normalizes by the statistics of a batch."""
-    return any(isinstance(m, BatchNorm) for m in module.modules())
 
 
 def check_views(

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit import registry
-from ssl_toolkit.config import default_plugins
+from ssl_toolkit.config.defaults import BACKBONE, DATASET
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
-from ssl_toolkit.config.roles import OPEN_VALUES
-from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import holds_features
@@ -22,7 +21,7 @@ from ssl_toolkit.models.factory import own_image_size, size_for
 from ssl_toolkit.models.feature_input import feature_backbone
 
 MOST_HEADERS = 200
-"""Images whose headers are read to learn how large the images of a data set are."""
+"""Images whose headers are read to estimate the size of the images of a data set."""
 MOST_ROWS = 20
 """Evaluations of a run whose ``eval_every`` was left open."""
 
@@ -36,14 +35,14 @@ def dataset_defaults(settings: Settings) -> DatasetDefaults:
     """
     if settings.labels is not None:
         others = ("labels_per_class", "num_labels")
-        if given := [name for name in others if getattr(settings, name) is not None]:
+        if extra := [name for name in others if getattr(settings, name) is not None]:
             raise ConfigError(
-                f"--labels says which images are labeled; leave --{given[0].replace('_', '-')} out"
+                f"--labels lists the labeled images; leave --{extra[0].replace('_', '-')} out"
             )
     if settings.data is not None:
         if settings.dataset is not None:
             raise ConfigError(
-                f"--data {settings.data} and --dataset {settings.dataset}: give only one of them"
+                f"--data {settings.data} and --dataset {settings.dataset}: use only one of them"
             )
         return _features_defaults(settings) if holds_features(settings.data) else DatasetDefaults()
     return named_dataset(settings.dataset).defaults
@@ -55,14 +54,14 @@ def _features_defaults(settings: Settings) -> DatasetDefaults:
     Raises:
         ConfigError: the settings name a backbone for images, or weights of one.
     """
-    for flag, given in (
+    for flag, is_set in (
         ("pretrained", settings.pretrained),
         (
             f"backbone {settings.backbone}",
             not (settings.backbone or "features_").startswith("features_"),
         ),
     ):
-        if given:
+        if is_set:
             raise ConfigError(f"--{flag}: {settings.data} holds features already; leave it out")
     length = feature_length(Path(settings.data or ""))
     return DatasetDefaults(image_size=1, backbone=feature_backbone(length))
@@ -100,7 +99,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
 
 def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None) -> dict[str, Any]:
     steps = settings.steps or OPEN_VALUES["steps"]
-    backbone = settings.backbone or defaults.backbone or default_plugins.BACKBONE
+    backbone = settings.backbone or defaults.backbone or BACKBONE
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
     labels_given = any(
         value is not None
@@ -108,7 +107,7 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
     )
     image_size = settings.image_size or _image_size(settings, backbone, defaults, side)
     update: dict[str, Any] = {
-        "dataset": None if settings.data else settings.dataset or default_plugins.DATASET,
+        "dataset": None if settings.data else settings.dataset or DATASET,
         "backbone": backbone,
         "image_size": image_size,
         "steps": steps,
@@ -132,8 +131,8 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         update["ema"] = settings.ema.model_copy(update={"decay": decay})
     model: dict[str, Any] = {}
     if settings.model.batchnorm_momentum == "auto":
-        own = registry.has("backbones", backbone)
-        plugin = registry.load("backbones", backbone) if own else Backbone
+        registered = registry.has("backbones", backbone)
+        plugin = registry.load("backbones", backbone) if registered else Backbone
         model["batchnorm_momentum"] = plugin.batchnorm_momentum(steps)
     if settings.model.channels_last == "auto":
         model["channels_last"] = True
@@ -149,9 +148,9 @@ def _image_size(
         if side is None:
             return own_image_size(backbone) or defaults.image_size
         return size_for(backbone, side, trained=trained) or defaults.image_size
-    own = registry.has("backbones", backbone)
-    return defaults.image_size if own else defaults.min_stride_size or defaults.image_size
+    registered = registry.has("backbones", backbone)
+    return defaults.image_size if registered else defaults.min_stride_size or defaults.image_size
 
 
-def _first(given: float | None, default: float) -> float:
-    return default if given is None else given
+def _first(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -14,42 +14,42 @@ from ssl_toolkit.errors import ModelError
 CHOICES = "auto, cpu, cuda, cuda:N or mps"
 
 
-def choose_device(asked: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """Return the device of a name; ``auto`` is a GPU if there is one.
 
     Raises:
         ModelError: the name is unknown, or the device is not available. There is no fallback.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if asked == "auto":
+    if name == "auto":
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
-    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", asked):
-        raise ModelError(f"--device {asked}: unknown device; choose {CHOICES}")
-    kind, _, index = asked.partition(":")
+    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", name):
+        raise ModelError(f"--device {name}: unknown device; choose {CHOICES}")
+    kind, _, index = name.partition(":")
     count = torch.cuda.device_count() if kind == "cuda" else int(kind == "cpu" or mps)
     if int(index or 0) >= count:
         here = f"{count} CUDA device(s)" if kind == "cuda" else f"no {kind} device"
-        raise ModelError(f"--device {asked}: torch sees {here} here; use --device auto or cpu")
-    return torch.device(asked)
+        raise ModelError(f"--device {name}: torch sees {here} here; use --device auto or cpu")
+    return torch.device(name)
 
 
-def own_device(asked: str, number: int, count: int) -> torch.device:
+def process_device(name: str, number: int, count: int) -> torch.device:
     """Return the device of one of several processes on a host, each of which has its own GPU.
 
     Args:
-        asked: device of the run, as for `choose_device`.
+        name: device of the run, as for `choose_device`.
         number: index of the process on its host.
         count: number of processes on the host.
 
     Raises:
         ModelError: as `choose_device`, or there are fewer GPUs than processes.
     """
-    device = choose_device(asked)
+    device = choose_device(name)
     if device.type == "cpu" or count == 1:
         return device
     if device.type != "cuda" or device.index is not None:
         raise ModelError(
-            f"--device {asked}: one device for {count} processes; use --device cuda or cpu"
+            f"--device {name}: one device for {count} processes; use --device cuda or cpu"
         )
     if count > torch.cuda.device_count():
         raise ModelError(
@@ -66,21 +66,21 @@ def describe(device: torch.device) -> str:
     return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
 
 
-def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
+def choose_precision(name: str, device: torch.device) -> tuple[str, str]:
     """Return the precision to use, and a warning if it is not the requested one.
 
-    ``auto`` is bf16 on GPUs that compute in it themselves, fp32 elsewhere. A CPU without native
-    bfloat16 is twice as slow under autocast (measured), fp16 is for CUDA; both use float32 there.
+    ``auto`` is bf16 on GPUs with native bfloat16, fp32 elsewhere. A CPU without native
+    bfloat16 is twice as slow under autocast (measured), and fp16 needs CUDA: both use fp32 there.
     """
-    if asked == "auto":
+    if name == "auto":
         cuda = device.type == "cuda"
         native = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if native else "fp32", ""
-    if asked == "fp32" or device.type == "cuda" or (device.type == "mps" and asked == "bf16"):
-        return asked, ""
-    if asked == "bf16" and device.type == "cpu" and native_bfloat16():
-        return asked, ""
-    return "fp32", f"--precision {asked} would not pay on this {device.type} device; using fp32"
+    if name == "fp32" or device.type == "cuda" or (device.type == "mps" and name == "bf16"):
+        return name, ""
+    if name == "bf16" and device.type == "cpu" and native_bfloat16():
+        return name, ""
+    return "fp32", f"--precision {name} is not faster on this {device.type} device; using fp32"
 
 
 def native_bfloat16() -> bool:

@@ -19,13 +19,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from ssl_toolkit.errors import ConfigError, ToolkitError, TrainingError, UserError
 from ssl_toolkit.torch_workarounds import (
     BatchNorm,
     copy_all_,
-    data_parallel,
     fresh_store,
     leave_process_group,
 )
@@ -114,10 +112,6 @@ class ProcessGroup:
         if buffers:
             mean = self.all_reduce_sum(torch.cat(buffers)) / self.size
             copy_all_(buffers, torch.split(mean, [len(s) for s in buffers]))
-
-    def parallel(self, module: nn.Module) -> DistributedDataParallel:
-        """Return the module with gradients averaged over the processes during backward."""
-        return data_parallel(module)
 
     # --- messages -------------------------------------------------------------------------------
 

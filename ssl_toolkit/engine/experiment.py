@@ -18,9 +18,9 @@ from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.sections import EMASettings
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
@@ -33,7 +33,7 @@ from ssl_toolkit.engine.devices import (
     choose_precision,
     make_autocast,
     make_scaler,
-    own_device,
+    process_device,
 )
 from ssl_toolkit.engine.distributed import ProcessGroup, convert_sync_batchnorm
 from ssl_toolkit.engine.ema import EMA
@@ -128,7 +128,7 @@ def _prepare(
     table: ImageTable | None,
     split: Split | None,
 ) -> Experiment:
-    device = own_device(config.settings.device, processes.local_rank, processes.local_size)
+    device = process_device(config.settings.device, processes.local_rank, processes.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     settings = config.settings

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.files import write_atomically

@@ -63,8 +63,8 @@ class ModelFactory:
         initial = pretrained or settings.model.freeze != "none"
         from_file = initial and settings.weights is not None
         network, _ = build_network(settings, self.classes, seed, initial=initial and not from_file)
-        if from_file:  # the backbone's only
-            load_weights(network.backbone, Path(settings.weights or ""))
+        if from_file:
+            load_weights(network, Path(settings.weights or ""), with_head=False)
         if settings.model.sync_batchnorm:
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
         freeze(network, settings.model.freeze)

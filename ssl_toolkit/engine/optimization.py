@@ -30,9 +30,14 @@ def build_optimizer(
     groups = parameter_groups(
         classifier, lr, backbone_lr, settings.weight_decay, settings.weight_decay_on
     )
-    if own := [parameter for parameter in extra if parameter.requires_grad]:
+    if parameters := [parameter for parameter in extra if parameter.requires_grad]:
         groups.append(
-            {"params": own, "lr": lr, "weight_decay": settings.weight_decay, "name": "algorithm"}
+            {
+                "params": parameters,
+                "lr": lr,
+                "weight_decay": settings.weight_decay,
+                "name": "algorithm",
+            }
         )
     for group in groups:
         group["base_lr"] = group["lr"]
@@ -55,11 +60,11 @@ def parameter_groups(
     Parameters that need no gradient are left out, and so are empty groups.
 
     Args:
-        classifier: whose parameters to group.
+        classifier: backbone and head.
         lr: learning rate of the head, and of the backbone where `backbone_lr` is None.
-        backbone_lr: learning rate of the backbone (SimPLE's transfer runs use one of their own).
+        backbone_lr: learning rate of the backbone, as in SimPLE's transfer runs.
         weight_decay: for the parameters that decay.
-        decay_on: "all" parameters, as SimPLE's published code, or "kernels" only: those with two
+        decay_on: "all" parameters, as in SimPLE's published code, or "kernels" only: those with two
             dimensions or more, which leaves out biases and normalization (MixMatch, FixMatch).
 
     Returns:
@@ -90,7 +95,7 @@ def parameter_groups(
 def set_learning_rate(
     optimizer: Optimizer, schedule: ScheduleSettings, step: int, max_steps: int
 ) -> float:
-    """Set every group's rate for the update after `step` updates; returns the multiplier.
+    """Set every group's rate for the update after `step` updates, and return the multiplier.
 
     The rate is a pure function of the step, so that a schedule has no state to save.
     """

@@ -15,14 +15,14 @@ SHARE_EXPONENT = 0.5
 
 def shares_of(counts: Sequence[int]) -> Tensor:
     """Return counts of C classes as float32 shares."""
-    given = torch.tensor(counts, dtype=torch.float64)
-    return (given / given.sum()).float()
+    numbers = torch.tensor(counts, dtype=torch.float64)
+    return (numbers / numbers.sum()).float()
 
 
 def labels_are_informative(counts: Sequence[int]) -> bool:
     """Return True if the label counts are evidence about the pool.
 
-    Equal counts, up to one image, are by design (``--labels-per-class``), whatever the pool.
+    Counts that differ by at most one image are by design (``--labels-per-class``).
 
     Args:
         counts: labeled images of each class.

@@ -33,8 +33,8 @@ class StepRecorder:
     have the value. A metric that is not finite in a batch counts as absent there.
 
     Args:
-        label_counts: labeled images of each class, C numbers; empty to leave out how the pseudo
-            labels are spread over the classes.
+        label_counts: labeled images of each class, C numbers; empty to leave out the distribution
+            of the pseudo labels over the classes.
         processes: the processes that share each batch; None for this one.
         validation_counts: validation images of each class, empty without a validation split.
         metrics: declarations of the algorithm.
@@ -125,7 +125,7 @@ class StepRecorder:
         return counts
 
     def _take_classes(self, columns: dict[str, list[float]]) -> dict[str, float]:
-        """Return how the used pseudo labels are spread over the classes; pops their columns."""
+        """Pop the counts by class, and return how the used pseudo labels are distributed."""
         names = [name for name in columns if name.startswith(_CLASS)]
         counts = [sum(columns.pop(name)) for name in names]
         if not self._class_counts or not sum(counts):
@@ -149,7 +149,7 @@ class StepRecorder:
         self._fetch()
 
     def state(self) -> dict[str, object]:
-        """Return what is not flushed yet, for a checkpoint; fetches it."""
+        """Fetch and return the values that are not flushed yet, for a checkpoint."""
         return {"rows": self._fetch(), "class_counts": self._class_counts}
 
     def restore(self, state: dict[str, object]) -> None:
@@ -188,9 +188,9 @@ class StepRecorder:
         device = values.device
         optional = torch.tensor([column.optional for column in columns], device=device)
         summed = torch.tensor([column.reduction == "sum" for column in columns], device=device)
-        taken = values.isfinite() | ~optional
+        present = values.isfinite() | ~optional
         total, parts = self._processes.all_reduce_sum(
-            torch.stack([values.where(taken, 0), taken.float()])
+            torch.stack([values.where(present, 0), present.float()])
         )
         # A value that no process has is 0 / 0, thus absent.
         reduced: Tensor = total / parts.where(~summed | (parts == 0), 1)
@@ -209,7 +209,7 @@ _CLASS, _PAIRS, _FALSE = "class ", "pairs ", "false "
 
 
 def _distance(shares: Sequence[float], others: Sequence[float]) -> float:
-    """Total variation distance: 0 for equal distributions, 1 for disjoint ones."""
+    """Return the total variation distance: 0 for equal distributions, 1 for disjoint ones."""
     return sum(abs(share - other) for share, other in zip(shares, others, strict=True)) / 2
 
 
@@ -240,7 +240,7 @@ def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[_Column, T
 
 
 def _false_shares(columns: dict[str, list[float]]) -> dict[str, float]:
-    """Return the share of false pairs among those that pass; pops the columns of the counts."""
+    """Pop the counts of pairs, and return the share of false ones among those that pass."""
     shares = {}
     for key in [key for key in columns if key.startswith(_PAIRS)]:
         name = key.removeprefix(_PAIRS)

@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles, files_of, skipped, unreadable
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
 from ssl_toolkit.data.images.files import each_image, try_image
-from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.readers.image_files import ImageFiles, files_of, skipped, unreadable
+from ssl_toolkit.data.splits.draw import Split, without_rows
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import display_path, summarize
@@ -251,11 +251,7 @@ def cache_all_but_unlabeled(
         return split
     if refuse:
         raise unreadable(files, faults)
-    bad = np.array([*faults], dtype=np.int64)
-    parts = {part: getattr(split, part) for part in ("labeled", "unlabeled", "validation", "test")}
-    readable = {part: rows[~np.isin(rows, bad)] for part, rows in parts.items()}
-    counts = np.bincount(table.labels[readable["labeled"]], minlength=len(table.classes))
-    if empty := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
+    split, empty = without_rows(table, split, np.array([*faults], dtype=np.int64))
+    if empty:
         raise DataError(f"no labeled image of {summarize(empty)} can be read")
-    notes = skipped(table.keys, faults)
-    return replace(split, **readable, notes=(*split.notes, *notes))
+    return replace(split, notes=(*split.notes, *skipped(table.keys, faults)))

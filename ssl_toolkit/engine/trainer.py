@@ -30,7 +30,7 @@ from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
 from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.torch_workarounds import keep_freed_memory
+from ssl_toolkit.torch_workarounds import data_parallel, keep_freed_memory
 
 Row = dict[str, float | int]
 
@@ -136,7 +136,7 @@ class Trainer:
         started = flushed = time.perf_counter()
         before, counted = self.seconds, self.images
         if self.processes.size > 1:
-            self._step_module = self.processes.parallel(StepModule(self.classifier, self.algorithm))
+            self._step_module = data_parallel(StepModule(self.classifier, self.algorithm))
         keep_freed_memory(self.classifier.mean.device)
         self.classifier.train()
         while self.step < steps:

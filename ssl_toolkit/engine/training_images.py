@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssl_toolkit.config.settings import ResolvedSettings
-from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
+from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.streaming import Order, StreamedImages, reading_order
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable

@@ -6,23 +6,23 @@ import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import verify
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.data.load import lay_out, read_data
-from ssl_toolkit.data.readers.file_table import TableBuilder, entries, real_path, walk
+from ssl_toolkit.data.load import lay_out, read_data, verify
+from ssl_toolkit.data.readers.folders import entries, real_path, walk
+from ssl_toolkit.data.readers.image_files import TableBuilder
+from ssl_toolkit.data.readers.npz import EMBEDDINGS_FORMAT
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.files import holds_features, write_atomically
+from ssl_toolkit.files import holds_features, write_bytes
 from ssl_toolkit.models.factory import build_classifier, own_image_size
 from ssl_toolkit.text import display_path, display_text
 
@@ -47,30 +47,24 @@ class Embeddings:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` or ``.parquet`` file, whole or not at all.
 
-        The arrays of an ``.npz`` have the names of the attributes. A ``.parquet`` file has the
-        columns ``path``, ``label`` (a class or null), ``split`` and ``embedding``.
+        The arrays of an ``.npz`` have the names of the attributes; ``format`` is the format number.
+        A ``.parquet`` file has the columns ``path``, ``label`` (a class or null), ``split`` and
+        ``embedding``, and the format number in its metadata.
 
         Raises:
             ConfigError: another suffix, or pyarrow is missing for ``.parquet``.
             OSError: the file can't be written.
         """
-        target = Path(path)
+        target, buffer = Path(path), io.BytesIO()
         if target.suffix.lower() == ".parquet":
-            content = _parquet(self)
+            _write_parquet(self, buffer)
         elif target.suffix.lower() == ".npz":
-            buffer = io.BytesIO()
-            arrays: dict[str, Any] = {
-                "features": self.features,
-                "keys": np.array(self.keys, dtype=np.str_),
-                "labels": self.labels,
-                "classes": np.array(self.classes, dtype=np.str_),
-                "splits": self.splits,
-            }
-            np.savez(buffer, **arrays)
-            content = buffer.getvalue()
+            names = {"keys": self.keys, "classes": self.classes}
+            texts = {name: np.array(values, dtype=np.str_) for name, values in names.items()}
+            np.savez(buffer, format=np.int64(EMBEDDINGS_FORMAT), **vars(self) | texts)
         else:
             raise ConfigError(f"{display_path(target)}: the output must be a .npz or .parquet file")
-        write_atomically(target, lambda file: file.write(content))
+        write_bytes(target, buffer.getvalue())
 
 
 def embed(
@@ -150,12 +144,13 @@ def embed(
 def _is_flat(data: Path) -> bool:
     """Return True if a folder contains images, and no folders of classes or tables."""
     files = entries(data) if data.is_dir() else []
-    readable = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
-    plain = all(path.is_file() and path.suffix.lower() not in readable for path in files)
-    return plain and any(path.suffix.lower() in IMAGE_SUFFIXES for path in files)
+    suffixes = {path.suffix.lower() for path in files}
+    tables = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
+    plain = all(path.is_file() for path in files) and not suffixes & tables
+    return plain and not suffixes.isdisjoint(IMAGE_SUFFIXES)
 
 
-def _parquet(embeddings: Embeddings) -> bytes:
+def _write_parquet(embeddings: Embeddings, buffer: io.BytesIO) -> None:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -165,17 +160,15 @@ def _parquet(embeddings: Embeddings) -> bytes:
         ) from error
     size = embeddings.features.shape[1]
     values = pa.array(embeddings.features.reshape(-1), pa.float32())
-    labels = [
-        None if label < 0 else embeddings.classes[label] for label in embeddings.labels.tolist()
-    ]
+    names = [*embeddings.classes, None]  # the last one at -1
+    labels = [names[label] for label in embeddings.labels.tolist()]
     table = pa.table(
         {
             "path": pa.array([display_text(key) for key in embeddings.keys], pa.string()),
             "label": pa.array(labels, pa.string()),
             "split": pa.array(embeddings.splits.tolist(), pa.string()),
             "embedding": pa.FixedSizeListArray.from_arrays(values, size),
-        }
+        },
+        metadata={"format": str(EMBEDDINGS_FORMAT)},
     )
-    buffer = io.BytesIO()
     pq.write_table(table, buffer)
-    return buffer.getvalue()

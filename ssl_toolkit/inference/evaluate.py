@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.decoded_images import Progress
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.compatibility import check_input
@@ -23,12 +23,7 @@ from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.model import Model, load_model, reported_weights
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed
-from ssl_toolkit.runs.predictions import (
-    Predictions,
-    confusions,
-    predict_parts,
-    score_parts,
-)
+from ssl_toolkit.runs.predictions import Predictions, confusions, predict_parts, score_parts
 from ssl_toolkit.runs.summary import Scores
 from ssl_toolkit.text import display_path
 
@@ -112,9 +107,10 @@ def _predict_run(
     summary = folder.read_summary()
     require_completed(folder, summary.status)
     config = folder.reopen()
-    options = {"device": device, "eval_batch_size": batch_size}
-    update = {key: value for key, value in options.items() if value is not None}
-    config = replace(config, settings=config.settings.model_copy(update=update))
+    config = config.updated(
+        device=device or config.settings.device,
+        eval_batch_size=batch_size or config.settings.eval_batch_size,
+    )
     experiment = prepare(config, progress=progress)
     check_classes(experiment.classes, summary.classes, path, config.settings.data)
     state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)

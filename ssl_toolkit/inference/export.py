@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import at_home, check_writable, naming, write_atomically
+from ssl_toolkit.files import at_home, check_writable, naming, write_bytes
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
@@ -68,7 +68,7 @@ def export(
         _copy_model(folder.model, target)
     else:
         make = torch_export_file if form == "torch-export" else onnx_file
-        _write(target, make(classifier.requires_grad_(False), config))
+        write_bytes(target, make(classifier.requires_grad_(False), config))
     return ExportedModel(target, _how_to_open(target, form, config))
 
 
@@ -83,10 +83,8 @@ def _check_target(target: Path, form: Format, overwrite: bool) -> None:
     if not overwrite:
         raise ModelError(f"{name}: exists; choose another name, or replace it with --overwrite")
     if form == "timm":
-        export = not target.is_symlink() and all(
-            (target / f).is_file() for f in (_CONFIG, _WEIGHTS)
-        )
-        if not export:
+        complete = all((target / name).is_file() for name in (_CONFIG, _WEIGHTS))
+        if target.is_symlink() or not complete:
             raise ModelError(f"{name}: not the folder of a model, so it is not overwritten")
     elif target.is_dir():
         raise ModelError(f"{name}: a folder; give the name of a file")
@@ -94,14 +92,13 @@ def _check_target(target: Path, form: Format, overwrite: bool) -> None:
 
 def _copy_model(source: Path, target: Path) -> None:
     """Copy a model's folder, whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     before = target.with_name(f".{target.name}.{os.getpid()}.before")
     try:
         with naming(target, beside, before):
             for name in (_CONFIG, _WEIGHTS, _CARD):
                 if (source / name).is_file():
-                    _write(beside / name, (source / name).read_bytes())
+                    write_bytes(beside / name, (source / name).read_bytes())
             if target.exists():
                 target.rename(before)  # a non-empty folder can't be replaced in one step
             beside.rename(target)
@@ -112,10 +109,6 @@ def _copy_model(source: Path, target: Path) -> None:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(before, ignore_errors=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))
 
 
 def _how_to_open(target: Path, form: Format, config: dict[str, Any]) -> str:

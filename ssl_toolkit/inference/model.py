@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,20 +42,13 @@ LEAST_AHEAD = 64
 """Fewest images decoded ahead of the forward pass, so that small batches keep threads busy."""
 
 
+@dataclass(eq=False, repr=False)
 class Model:
-    """A trained classifier, from images to probabilities; see `load_model`.
-
-    Args:
-        classifier: put into eval mode and onto the device.
-        classes: C names in the order of the probabilities.
-        image_size: side in pixels that it was trained with.
-        backbone: name to build the backbone by.
-        device: of the weights.
-        fit: how images are made square, ``crop`` or ``pad``.
-    """
+    """A trained classifier, from images to probabilities; see `load_model`."""
 
     classifier: Classifier
     """The weights that the run reports, with their normalization inside, in eval mode."""
+    _: KW_ONLY
     classes: tuple[str, ...]
     """C names in the order of the probabilities."""
     image_size: int
@@ -62,26 +57,13 @@ class Model:
     """Name of the backbone."""
     device: torch.device
     """Device of the weights."""
-    fit: Fit
+    fit: Fit = "crop"
     """How images are made square, as in training: ``crop`` or ``pad``."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        classes: Sequence[str],
-        image_size: int,
-        backbone: str,
-        device: torch.device,
-        fit: Fit = "crop",
-    ) -> None:
+    def __post_init__(self) -> None:
         # The layout of runs, in which decoded images arrive too.
-        self.classifier = classifier.to(device).to(memory_format=torch.channels_last).eval()
-        self.classes = tuple(classes)
-        self.image_size = image_size
-        self.backbone = backbone
-        self.device = device
-        self.fit: Fit = fit
+        layout = torch.channels_last
+        self.classifier = self.classifier.to(self.device).to(memory_format=layout).eval()
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
@@ -97,19 +79,13 @@ class Model:
         Raises:
             DataError: another shape or dtype.
         """
-        side = self.image_size
-        if (length := feature_length(self.backbone)) is not None:
-            if images.shape[1:] != (length,) or not images.is_floating_point():
-                raise DataError(
-                    f"the model takes features (N, {length}) float, got {tuple(images.shape)} "
-                    f"{images.dtype}"
-                )
-            return self._probabilities(images.to(self.device, torch.float32))
-        if images.shape[1:] != (3, side, side) or not images.is_floating_point():
-            raise DataError(
-                f"images must be (N, 3, {side}, {side}) float in [0, 1], got "
-                f"{tuple(images.shape)} {images.dtype}; predict() takes any size"
-            )
+        side, length = self.image_size, feature_length(self.backbone)
+        shape = (3, side, side) if length is None else (length,)
+        if images.shape[1:] != shape or not images.is_floating_point():
+            wanted = f"the model takes features (N, {length}) float"
+            if length is None:
+                wanted = f"images must be (N, 3, {side}, {side}) float in [0, 1] (see predict)"
+            raise DataError(f"{wanted}, got {tuple(images.shape)} {images.dtype}")
         return self._probabilities(images.to(self.device, torch.float32))
 
     def predict(
@@ -145,23 +121,21 @@ class Model:
             if not isinstance(images, np.ndarray | Tensor):
                 kind = type(images).__name__
                 raise DataError(f"the model takes features, an array or a tensor, got a {kind}")
-            parts = [
-                images[start : start + batch_size] for start in range(0, len(images), batch_size)
-            ]
-            tensors = [part if isinstance(part, Tensor) else torch.tensor(part) for part in parts]
-            found = [self(part.float()).cpu().numpy() for part in tensors]
-            return np.concatenate(found) if found else np.empty((0, len(self.classes)), np.float32)
-        given = as_list(images)
-        rows = list(self.stream(given, batch_size, workers=workers))
-        faults = [
-            f"can't read image {name_of(image, place)}: {row}"
-            for place, (image, row) in enumerate(zip(given, rows, strict=True))
-            if isinstance(row, str)
-        ]
+            features = images if isinstance(images, Tensor) else torch.tensor(images)
+            parts = [self(part.float()).cpu() for part in torch.split(features, batch_size)]
+            probabilities: NDArray[np.float32] = torch.cat(parts).numpy()
+            return probabilities
+        several = as_list(images)
+        result = np.empty((len(several), len(self.classes)), dtype=np.float32)
+        faults = []
+        for index, row in enumerate(self.stream(several, batch_size, workers=workers)):
+            if isinstance(row, str):
+                faults.append(f"can't read image {name_of(several[index], index)}: {row}")
+            else:
+                result[index] = row
         if faults:
             raise DataError(faults)
-        empty = np.empty((0, len(self.classes)), dtype=np.float32)
-        return np.stack([row for row in rows if not isinstance(row, str)]) if rows else empty
+        return result
 
     def stream(
         self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
@@ -209,9 +183,8 @@ class Model:
         if any(image.dtype != np.uint8 for image in decoded):
             decoded = [to_float01(image) for image in decoded]
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
-        images = pixels.to(torch.float32)
-        if pixels.dtype == torch.uint8:
-            images = images.div_(255)  # as the image store of a run does, for identical floats
+        # As the image store of a run does, for identical floats.
+        images = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels.float()
         probabilities: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
         return probabilities
 
@@ -241,8 +214,8 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     where, chosen = at_home(path), choose_device(device)
     folder = RunFolder(where)
     checkpoint = folder.best if folder.best.exists() else folder.last
-    if (where / "config.json").is_file() or folder.model.is_dir():
-        exported = where if (where / "config.json").is_file() else folder.model
+    exported = where if (where / "config.json").is_file() else folder.model
+    if exported.is_dir():
         classifier, config = load_exported(exported)
     elif checkpoint.exists():
         classifier, config = _from_checkpoint(checkpoint)
@@ -254,7 +227,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         )
     return Model(
         classifier,
-        classes=config["classes"],
+        classes=tuple(config["classes"]),
         image_size=config["image_size"],
         backbone=config["backbone"],
         device=chosen,
@@ -262,20 +235,18 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     )
 
 
-def reported_weights(state: dict[str, object]) -> dict[str, Tensor]:
+def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights to evaluate: the best, else the averaged, else the live ones.
 
     Args:
         state: of `load_checkpoint`.
     """
     average = state.get("ema") or {}
-    assert isinstance(average, dict)
-    weights = state.get("weights") or average.get("module") or state["model"]
-    assert isinstance(weights, dict)
+    weights: dict[str, Tensor] = state.get("weights") or average.get("module") or state["model"]
     return weights
 
 
-def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, object]]:
+def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, Any]]:
     state = load_checkpoint(path)
     if state.get("step") == 0:
         raise ModelError(

@@ -1,16 +1,21 @@
-"""Classify image files, one at a time."""
+"""Classify image files, one at a time or in a table."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.readers.listing import Listing, list_images
+from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.inference.model import Model, load_model
+from ssl_toolkit.inference.run_inputs import inputs_of
+from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
 
 
 @dataclass(frozen=True)
@@ -55,27 +60,99 @@ def predict(
         DataError: a file or folder is not found, or there is no image.
         ModelError: as `load_model`.
     """
-    given = [images] if isinstance(images, str | os.PathLike) else images
-    listing = list_images([os.fspath(image) for image in given])
-    opened = model if isinstance(model, Model) else load_model(model, device)
-    return classify(opened, listing, batch_size, workers)
+    model, listing = open_inputs(model, images, device=device)
+    return _classify(model, listing, batch_size, workers)
 
 
-def classify(
-    model: Model, listing: Listing, batch_size: int, workers: int | None
-) -> Iterator[ImagePrediction]:
-    """Classify listed images; see `predict`.
+class PredictionTable(NamedTuple):
+    """A table of predictions that `predict_table` has written."""
+
+    images: int
+    """Their number."""
+    unreadable: int
+    """Number of those that can't be read; the column ``error`` has the reasons."""
+    notes: list[str]
+    """Lines on files that are not used."""
+
+
+def predict_table(
+    model: Model | str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: Path | None = None,
+    *,
+    probabilities: bool = False,
+    device: str = "auto",
+    batch_size: int = 64,
+    workers: int | None = None,
+) -> PredictionTable:
+    """Classify image files and write a row for each, as they are read.
+
+    The columns are ``path``, ``class``, ``confidence`` and ``error``.
 
     Args:
-        model: the model.
-        listing: the images.
+        model: as for `predict`.
+        images: as for `predict`.
+        output: path to the table, .csv, .tsv or .jsonl; None prints CSV.
+        probabilities: add a column ``p_<class>`` for each class.
+        device: as for `predict`.
         batch_size: as for `predict`.
         workers: as for `predict`.
+
+    Raises:
+        ConfigError: the output can't be written, or is one of the inputs.
+        UserError: as `predict`.
+        OSError: the output can't be written completely.
     """
+    model, listing = open_inputs(model, images, output, TABLES, device)
+    unreadable = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal unreadable
+        for image in _classify(model, listing, batch_size, workers):
+            unreadable += bool(image.error)
+            cells = [image.path, image.label or "", image.confidence, image.error]
+            values = image.probabilities
+            each = [None] * len(model.classes) if values is None else map(plain, values)
+            yield [*cells, *(each if probabilities else ())]
+
+    columns = ["path", "class", "confidence", "error"]
+    write_rows(output, columns + [f"p_{name}" for name in model.classes] * probabilities, rows())
+    return PredictionTable(len(listing.names), unreadable, listing.notes)
+
+
+def open_inputs(
+    model: Model | str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: Path | None = None,
+    suffixes: Sequence[str] = (),
+    device: str = "auto",
+) -> tuple[Model, Listing]:
+    """Find the images, check the output and load the model, if it is a folder.
+
+    Args:
+        model: as for `predict`.
+        images: as for `predict`.
+        output: path to the file to write; None for none.
+        suffixes: allowed suffixes of its name.
+        device: as for `predict`.
+
+    Raises:
+        UserError: as `predict` and `check_target`.
+    """
+    paths = [images] if isinstance(images, str | os.PathLike) else images
+    listing = list_images([os.fspath(path) for path in paths])
+    inputs = [] if isinstance(model, Model) else inputs_of(at_home(model))
+    check_target(output, suffixes, [*listing.paths, *inputs])
+    return (model if isinstance(model, Model) else load_model(model, device)), listing
+
+
+def _classify(
+    model: Model, listing: Listing, batch_size: int, workers: int | None
+) -> Iterator[ImagePrediction]:
     rows = model.stream(listing.paths, batch_size, workers=workers)
     for name, row in zip(listing.names, rows, strict=True):
         if isinstance(row, str):
             yield ImagePrediction(name, None, None, None, row)
         else:
             best = int(row.argmax())
-            yield ImagePrediction(name, model.classes[best], float(row[best]), row)
+            yield ImagePrediction(name, model.classes[best], plain(row[best]), row)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.class_names import class_name, class_of, guarded, name_fault
-from ssl_toolkit.data.readers.listing import Listing, list_images
+from ssl_toolkit.data.readers.listing import Listing
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.files import at_home, check_target
-from ssl_toolkit.inference.model import Model, load_model
+from ssl_toolkit.files import at_home
+from ssl_toolkit.inference.model import Model
+from ssl_toolkit.inference.predict import open_inputs
 from ssl_toolkit.tabular import Row, plain, write_rows
 from ssl_toolkit.text import display_path, display_text, summarize
 
@@ -22,47 +24,25 @@ MANIFEST = ("path", "label", "split", "confidence")
 """Columns of a manifest of pseudo labels."""
 
 UNCERTAIN = ("path", "class", "confidence", "second", "margin")
-"""Columns of a list of uncertain images."""
+"""Columns of a list of `UncertainImage`."""
 
 
-@dataclass(frozen=True)
-class PoolPredictions:
-    """The two most probable classes of a pool; N images that could be read."""
+class UncertainImage(NamedTuple):
+    """An image of a pool, and how certain its class is."""
 
-    names: list[str]
-    """(N,) as `Listing.names`."""
-    paths: list[Path]
-    """(N,) the files."""
-    first: NDArray[np.int64]
-    """(N, 2) the most probable class and the second; ties in the order of the classes."""
-    probabilities: NDArray[np.float32]
-    """(N, 2) theirs."""
-    unreadable: list[str]
-    """The other images of the pool, each with its reason."""
+    path: str
+    """The file, as it was named."""
+    label: str
+    """The most probable class; of equally probable ones the first."""
+    confidence: float
+    """Its probability."""
+    second: str
+    """The second class."""
+    margin: float
+    """Probability of the most probable class minus that of the second.
 
-
-def predict_pool(
-    model: Model, listing: Listing, batch_size: int = 64, *, workers: int | None = None
-) -> PoolPredictions:
-    """Classify every image of a pool; arguments as for `Model.stream`."""
-    readable: list[int] = []
-    first, probabilities = [], []
-    unreadable = []
-    for place, row in enumerate(model.stream(listing.paths, batch_size, workers=workers)):
-        if isinstance(row, str):
-            unreadable.append(f"{listing.names[place]}: {row}")
-        else:
-            readable.append(place)
-            # Two of C, so that memory for a large pool does not grow with the classes.
-            first.append(np.argsort(-row, kind="stable")[:2])
-            probabilities.append(row[first[-1]])
-    return PoolPredictions(
-        [listing.names[place] for place in readable],
-        [listing.paths[place] for place in readable],
-        np.array(first, np.int64).reshape(-1, 2),
-        np.array(probabilities, np.float32).reshape(-1, 2),
-        unreadable,
-    )
+    Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
+    """
 
 
 @dataclass(frozen=True)
@@ -70,15 +50,28 @@ class PseudoLabeling:
     """Pseudo labels of a pool of N images, as `pseudo_label` returns them."""
 
     paths: tuple[str, ...]
-    """(N,) as in the manifest: relative to it where it contains the pool, otherwise absolute."""
+    """(N,) as in the manifest: relative to it if it contains the pool, otherwise absolute."""
     labels: tuple[str | None, ...]
     """(N,) a class; None below the threshold."""
     confidences: tuple[float, ...]
     """(N,) the probability of the most probable class."""
-    unreadable: tuple[str, ...]
-    """The other images, each with the reason."""
     root: str
     """The ``root`` that training on the manifest needs; empty for none."""
+    unreadable: tuple[str, ...] = ()
+    """The other images, each with the reason."""
+    uncertain: tuple[UncertainImage, ...] = ()
+    """The most uncertain images, if they were requested, sorted by their margin."""
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the manifest, a value for each of its columns.
+
+        The split is ``labeled`` or ``unlabeled``, so that training does not draw other labels.
+        """
+        columns = zip(self.paths, self.labels, self.confidences, strict=True)
+        return [
+            [path, label or "", "unlabeled" if label is None else "labeled", confidence]
+            for path, label, confidence in columns
+        ]
 
 
 def pseudo_label(
@@ -87,11 +80,12 @@ def pseudo_label(
     *,
     threshold: float = 0.95,
     output: str | os.PathLike[str] | None = None,
+    uncertain: int = 0,
     device: str = "auto",
     batch_size: int = 64,
     workers: int | None = None,
 ) -> PseudoLabeling:
-    """Label the images of a folder where a model is confident.
+    """Label the images of a folder for which a model is confident.
 
     Args:
         model: a model, or the folder of a run or of an exported model.
@@ -99,6 +93,7 @@ def pseudo_label(
         threshold: minimum probability of a pseudo label, in [0, 1].
         output: manifest to write, .csv, .tsv or .jsonl, which ``data`` of a configuration accepts;
             images below the threshold are in it without a label.
+        uncertain: number of images most worth labeling next to return as well.
         device: see `load_model`; ignored for a model.
         batch_size: images per forward pass; changes speed and memory, not the result.
         workers: as for `Model.predict`.
@@ -106,27 +101,27 @@ def pseudo_label(
     Raises:
         DataError: the pool is not found or has no image, or a name can't be in a manifest.
         ModelError: as `load_model`.
-        ConfigError: the output can't be written, or is one of the images.
+        ConfigError: the output can't be written, or is one of the inputs.
     """
-    listing = list_images([os.fspath(pool)])
     target = None if output is None else at_home(output)
-    check_target(target, (".csv", ".tsv", ".jsonl"), listing.paths)
-    opened = model if isinstance(model, Model) else load_model(model, device)
-    check_names(opened.classes, listing)
-    found = predict_pool(opened, listing, batch_size, workers=workers)
-    rows = manifest_rows(
-        found, opened.classes, threshold, None if target is None else target.absolute().parent
-    )
+    opened, listing = open_inputs(model, pool, target, (".csv", ".tsv", ".jsonl"), device)
+    if target is not None or not uncertain:
+        check_names(opened.classes, listing)
+    folder = None if target is None else target.absolute().parent
+    files, images, unreadable = [], [], []
+    rows = opened.stream(listing.paths, batch_size, workers=workers)
+    for name, file, row in zip(listing.names, listing.paths, rows, strict=True):
+        if isinstance(row, str):
+            unreadable.append(f"{name}: {row}")
+        else:
+            files.append(file)
+            images.append(uncertain_image(name, row, opened.classes))
+    labeling = label_pool(files, images, threshold, folder)
     if target is not None:
-        write_rows(target, MANIFEST, rows)
-    paths = tuple(str(row[0]) for row in rows)
-    return PseudoLabeling(
-        paths=paths,
-        labels=tuple(None if row[1] == "" else str(row[1]) for row in rows),
-        confidences=tuple(found.probabilities[:, 0].tolist()),
-        unreadable=tuple(found.unreadable),
-        root=root_of(paths),
-    )
+        write_rows(target, MANIFEST, labeling.rows())
+    # Sorting is stable: of equal margins the earlier image comes first.
+    most = sorted(images, key=lambda image: image.margin)[:uncertain]
+    return replace(labeling, unreadable=tuple(unreadable), uncertain=tuple(most))
 
 
 def check_names(classes: Sequence[str], listing: Listing) -> None:
@@ -144,19 +139,15 @@ def check_names(classes: Sequence[str], listing: Listing) -> None:
         for name in classes
         if name_fault(name) or class_name(class_of(guarded(name, as_label=True))) != name
     ]
-    odd = [display_path(path) for path in listing.paths if not _is_utf8(os.fsencode(path))]
+    odd = [display_path(path) for path in listing.paths if not _is_utf8(path)]
     if odd:
         faults.append(f"names that are not UTF-8, which no manifest can hold: {summarize(odd)}")
     if faults:
         raise DataError([f"pseudo-label: {fault}" for fault in faults])
 
 
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+def _is_utf8(path: Path) -> bool:
+    return display_text(str(path)).encode() == os.fsencode(path)
 
 
 def root_of(paths: Sequence[str]) -> str:
@@ -166,32 +157,36 @@ def root_of(paths: Sequence[str]) -> str:
     return os.path.commonpath([os.path.dirname(path) for path in paths])
 
 
-def manifest_rows(
-    predictions: PoolPredictions, classes: Sequence[str], threshold: float, folder: Path | None
-) -> list[Row]:
-    """Return the rows of a manifest: a class at the threshold or above, else unlabeled.
+def uncertain_image(
+    path: str, probs: NDArray[np.float32], classes: Sequence[str]
+) -> UncertainImage:
+    """Return an image with (C,) probabilities of the classes."""
+    best, second = np.argsort(-probs, kind="stable")[:2].tolist()
+    margin = plain(probs[best] - probs[second])
+    return UncertainImage(path, classes[best], plain(probs[best]), classes[second], margin)
+
+
+def label_pool(
+    files: Sequence[Path], images: Sequence[UncertainImage], threshold: float, folder: Path | None
+) -> PseudoLabeling:
+    """Return a class for each image at the threshold or above.
 
     Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
 
     Args:
-        predictions: of the pool.
-        classes: C names.
+        files: N paths.
+        images: N predictions.
         threshold: minimum probability of a pseudo label, in [0, 1].
         folder: of the manifest. If it contains the whole pool, with links resolved too, the paths
             are relative to it; otherwise, and for None, they are absolute.
-
-    Returns:
-        A value for each of `MANIFEST`, in the order of the predictions. The split is ``labeled`` or
-        ``unlabeled``, so that training does not draw its own labels.
     """
-    paths = _paths(predictions.paths, folder)
-    rows: list[Row] = []
-    confidences = predictions.probabilities[:, 0]
-    for path, best, confidence in zip(paths, predictions.first[:, 0], confidences, strict=True):
-        rounded = plain(confidence)  # compared as it is written: 0.9 is at the threshold 0.9
-        label, split = (classes[best], "labeled") if rounded >= threshold else ("", "unlabeled")
-        rows.append([display_text(path), label, split, rounded])
-    return rows
+    paths = tuple(map(display_text, _paths(files, folder)))
+    return PseudoLabeling(
+        paths=paths,
+        labels=tuple(image.label if image.confidence >= threshold else None for image in images),
+        confidences=tuple(image.confidence for image in images),
+        root=root_of(paths),
+    )
 
 
 def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
@@ -209,32 +204,3 @@ def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
 def _all_in(folder: str, paths: Sequence[str]) -> bool:
     base = os.path.join(folder, "")
     return all(path.startswith(base) for path in paths)
-
-
-def uncertain_rows(predictions: PoolPredictions, classes: Sequence[str], most: int) -> list[Row]:
-    """Return the images most worth labeling next, the most uncertain first.
-
-    They are sorted by margin: the probability of the most probable class minus that of the
-    second. Of equal margins the earlier image comes first.
-
-    Source: Scheffer, Decomain and Wrobel, Active Hidden Markov Models, IDA 2001, section 4.
-
-    Args:
-        predictions: of the pool.
-        classes: C names, at least two.
-        most: maximum number of images.
-
-    Returns:
-        A value for each of `UNCERTAIN`; ``second`` is the second class.
-    """
-    margins = predictions.probabilities[:, 0] - predictions.probabilities[:, 1]
-    return [
-        [
-            predictions.names[place],
-            classes[predictions.first[place, 0]],
-            plain(predictions.probabilities[place, 0]),
-            classes[predictions.first[place, 1]],
-            plain(margins[place]),
-        ]
-        for place in np.argsort(margins, kind="stable")[:most].tolist()
-    ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ssl_toolkit.config.roles import flatten
+from ssl_toolkit.config.settings import flatten
 
 
 @dataclass(frozen=True)

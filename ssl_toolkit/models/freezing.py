@@ -41,9 +41,9 @@ def freeze(classifier: Classifier, what: str) -> None:
     classifier.train(classifier.training)
 
 
-def has_batchnorm(backbone: nn.Module) -> bool:
-    """Return True if a backbone has BatchNorm layers."""
-    return any(isinstance(layer, BatchNorm) for layer in backbone.modules())
+def has_batchnorm(module: nn.Module) -> bool:
+    """Return True if a module or one of its submodules is a BatchNorm layer."""
+    return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 
 def _until(backbone: nn.Module, name: str) -> list[nn.Module]:

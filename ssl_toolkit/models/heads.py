@@ -97,19 +97,6 @@ class FeatureTransform(nn.Module):
         self._powers, self._weights = self.powers.tolist(), self.weights.tolist()
         self._unit_blocks = bool(self.unit_blocks)
 
-    @classmethod
-    def like(cls, state: Mapping[str, Tensor]) -> FeatureTransform:
-        """Return the transform of a state dict."""
-        return cls(
-            state["mean"],
-            sizes=state["sizes"].tolist(),
-            powers=state["powers"].tolist(),
-            weights=state["weights"].tolist(),
-            shift=state["shift"],
-            scale=state["scale"],
-            unit_blocks=bool(state["unit_blocks"]),
-        )
-
 
 class FeatureHead(nn.Module):
     """Map features to logits: a fixed transform, then a fitted predictor.
@@ -207,6 +194,9 @@ def head_for(state: Mapping[str, Tensor]) -> FeatureHead | None:
     else:
         classes, size = state["predictor.weight"].shape
         predictor = nn.Linear(size, classes)
-    prefix = "transform."
-    transform = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-    return FeatureHead(FeatureTransform.like(transform), predictor)
+    sizes, powers, weights = (
+        state[f"transform.{name}"].tolist() for name in ("sizes", "powers", "weights")
+    )
+    mean = state["transform.mean"]
+    transform = FeatureTransform(mean, sizes=sizes, powers=powers, weights=weights)
+    return FeatureHead(transform, predictor)

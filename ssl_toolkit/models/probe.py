@@ -195,6 +195,7 @@ def fit_soft_labels(
 
 def choose_strength(x: NDArray[np.float64], y: NDArray[np.int64]) -> CrossValidation:
     """Choose C and the temperature by stratified cross-validation."""
+    from scipy.special import softmax
     from sklearn.metrics import log_loss
     from sklearn.model_selection import StratifiedKFold
 
@@ -211,7 +212,7 @@ def choose_strength(x: NDArray[np.float64], y: NDArray[np.int64]) -> CrossValida
         for train, test in parts:
             weight, bias = fit_logistic_regression(x[train], y[train], strength, classes)
             logits[test] = x[test] @ weight.T + bias
-        loss = float(log_loss(y, _softmax(logits), labels=np.arange(classes)))
+        loss = float(log_loss(y, softmax(logits, axis=1), labels=np.arange(classes)))
         if loss < least:
             accuracy = float((logits.argmax(axis=1) == y).mean())
             least = loss
@@ -230,12 +231,15 @@ def fit_temperature(logits: NDArray[np.float64], y: NDArray[np.int64]) -> float:
         y: (n,) labels of these images.
     """
     from scipy.optimize import minimize_scalar
+    from scipy.special import softmax
     from sklearn.metrics import log_loss
 
     classes = np.arange(logits.shape[1])
 
     def loss(log_t: float) -> float:
-        likelihood = log_loss(y, _softmax(logits / np.exp(log_t)), labels=classes, normalize=False)
+        likelihood = log_loss(
+            y, softmax(logits / np.exp(log_t), axis=1), labels=classes, normalize=False
+        )
         return float(likelihood) + (log_t / TEMPERATURE_SPREAD) ** 2 / 2
 
     bounds = tuple(np.log(TEMPERATURES))
@@ -267,9 +271,3 @@ def fit_logistic_regression(
     bias += offsets.min()
     weight[model.classes_], bias[model.classes_] = rows, offsets
     return weight, bias
-
-
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probs: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
-    return probs

@@ -114,7 +114,9 @@ def _download(name: str, configuration: Any) -> Path:
 
     remedy = "give a file with --weights FILE, or leave --pretrained out"
     missing = f"the published weights of backbone {name!r} are not on this machine and"
-    if _is_offline():
+    # The library reads the variable once, at its import; a notebook may set it later.
+    now = os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
+    if now or constants.HF_HUB_OFFLINE:
         raise ModelError(f"{missing} downloads are disabled (HF_HUB_OFFLINE); {remedy}")
     url = constants.ENDPOINT
     try:
@@ -134,14 +136,6 @@ def _download(name: str, configuration: Any) -> Path:
         reason = " ".join(str(error).split())[:200]
         host = urlsplit(url).hostname
         raise ModelError(f"{missing} {host} does not provide them ({reason}); {remedy}") from error
-
-
-def _is_offline() -> bool:
-    from huggingface_hub import constants
-
-    # The library reads the variable once, at its import; a notebook may set it later.
-    now = os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
-    return now or bool(constants.HF_HUB_OFFLINE)
 
 
 def _exists(url: str) -> bool:

@@ -36,11 +36,9 @@ class TimmBackbone(Backbone):
         self, name: str, *, image_size: int | None = None, pretrained: bool = False
     ) -> None:
         super().__init__()
-        import timm
         import timm.data
 
-        _check_known(name)
-        configuration: Any = timm.get_pretrained_cfg(name)
+        configuration = _configuration(name)
         own_size = int(configuration.input_size[-1]) if configuration else 224
         size = own_size if image_size is None else image_size
         if size < 1:
@@ -50,11 +48,9 @@ class TimmBackbone(Backbone):
             from ssl_toolkit.models.published import published_weights
 
             published = published_weights(name, configuration)
-        arguments: dict[str, Any] = {"num_classes": 0}
-        if configuration and configuration.fixed_input_size:
-            arguments["img_size"] = size
+        has_fixed_size = configuration and configuration.fixed_input_size
         try:
-            self.model, self.build_arguments = _create(name, arguments)
+            self.model, self.build_arguments = _create(name, size if has_fixed_size else None)
         except Exception as error:
             raise _size_error(name, size, own_size, _allowed(name, error)) from error
         self.feature_dim = self._own_dim = self._probe(name, size, own_size)
@@ -84,18 +80,13 @@ class TimmBackbone(Backbone):
         Raises:
             PluginError: timm has no such model.
         """
-        import timm
-
-        _check_known(name)
-        configuration: Any = timm.get_pretrained_cfg(name)
+        configuration = _configuration(name)
         return int(configuration.input_size[-1]) if configuration else None
 
     @classmethod
     def takes_other_sizes(cls, name: str) -> bool:
         """Return True if the model has no position table or the like (``fixed_input_size``)."""
-        import timm
-
-        configuration: Any = timm.get_pretrained_cfg(name)
+        configuration = _configuration(name)
         return bool(configuration) and not configuration.fixed_input_size
 
     def forward(self, images: Tensor) -> Tensor:
@@ -182,18 +173,18 @@ class TimmBackbone(Backbone):
         return features.shape[1]
 
 
-def _create(name: str, arguments: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+def _create(name: str, size: int | None) -> tuple[nn.Module, dict[str, Any]]:
     """Return a timm model with random weights, and its arguments except ``num_classes``."""
     import timm
 
+    arguments: dict[str, Any] = {} if size is None else {"img_size": size}
     try:
-        model: nn.Module = timm.create_model(name, **arguments)
+        return timm.create_model(name, num_classes=0, **arguments), arguments
     except TypeError as error:
-        if "img_size" not in arguments or "img_size" not in str(error):
+        if size is None or "img_size" not in str(error):
             raise
         # Some models have a size of their own but no argument for it.
-        return _create(name, {key: arguments[key] for key in arguments if key != "img_size"})
-    return model, {key: arguments[key] for key in arguments if key != "num_classes"}
+        return timm.create_model(name, num_classes=0), {}
 
 
 def _trunk(model: nn.Module) -> list[nn.Module]:
@@ -201,9 +192,9 @@ def _trunk(model: nn.Module) -> list[nn.Module]:
 
     The list is empty for models of another structure.
     """
-    layers = [getattr(model, f"layer{number}", None) for number in range(1, 5)]
-    if all(layer is not None for layer in layers):
-        return [layer for layer in layers if layer is not None]
+    names = [f"layer{number}" for number in range(1, 5)]
+    if all(hasattr(model, name) for name in names):
+        return [getattr(model, name) for name in names]
     for name in ("blocks", "stages"):
         trunk = getattr(model, name, None)
         if isinstance(trunk, nn.Sequential | nn.ModuleList):
@@ -211,7 +202,12 @@ def _trunk(model: nn.Module) -> list[nn.Module]:
     return []
 
 
-def _check_known(name: str) -> None:
+def _configuration(name: str) -> Any:
+    """Return timm's ``PretrainedCfg`` of a model, None if it has none.
+
+    Raises:
+        PluginError: timm has no such model; the message has near names.
+    """
     import timm
 
     if "." in name:
@@ -226,6 +222,7 @@ def _check_known(name: str) -> None:
             f"unknown backbone {name!r}{registry.did_you_mean(name, [*known, *registered])}; "
             f"known: {', '.join(sorted(set(registered)))}, and the models of timm"
         )
+    return timm.get_pretrained_cfg(name)
 
 
 def _allowed(name: str, error: Exception) -> str:

@@ -7,20 +7,20 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.interfaces import Backbone
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.heads import head_for
+from ssl_toolkit.text import summarize
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "backbone.")
 # Averaged weights come first: a run, and a training by timm, reports their accuracy.
@@ -28,8 +28,7 @@ _NESTED = ("ema", "model_ema", "state_dict_ema", "state_dict", "weights", "model
 _HEADS = ("head", "fc", "classifier", "linear", "head.fc")
 
 
-@dataclass(frozen=True)
-class WeightsFile:
+class WeightsFile(NamedTuple):
     """The tensors of a file, and its metadata."""
 
     tensors: dict[str, Tensor]
@@ -79,23 +78,25 @@ def read_weights(path: Path) -> WeightsFile:
 
 
 def load_weights(
-    target: Classifier | Backbone,
+    classifier: Classifier,
     path: Path,
     *,
     backbone_name: str | None = None,
     classes: Sequence[str] | None = None,
+    with_head: bool = True,
 ) -> list[str]:
-    """Copy the weights of a file into a classifier or a backbone.
+    """Copy the weights of a file into a classifier.
 
     Prefixes of wrappers (``module.``, ``_orig_mod.``, ``model.``, ``backbone.``) are ignored. The
     head is loaded if its shape matches and the file does not name other classes. Channel
     statistics in the file replace the classifier's. Timm models convert weights as timm does.
 
     Args:
-        target: Classifier or backbone, changed in place.
+        classifier: Classifier, changed in place.
         path: Path for `read_weights`.
-        backbone_name: Name of the target's backbone, for messages.
-        classes: Names of the target's classes in order, if known.
+        backbone_name: Name of the backbone, for messages.
+        classes: Names of the classes in order, if known.
+        with_head: False to leave the head as it is.
 
     Returns:
         Messages for the user: how much was loaded, and what was skipped, missing or unexpected.
@@ -103,7 +104,7 @@ def load_weights(
     Raises:
         ModelError: As `read_weights`, or the weights don't fit the backbone.
     """
-    backbone = target.backbone if isinstance(target, Classifier) else target
+    backbone = classifier.backbone
     file = read_weights(path)
     source = _without_wrappers(file.tensors)
     if adapt := getattr(backbone, "adapt", None):
@@ -115,32 +116,23 @@ def load_weights(
     backbone.load_state_dict({keys[key]: tensor for key, tensor in fitting.items()}, strict=False)
     notes = [f"{path}: {len(fitting)} of {len(keys)} tensors of the backbone loaded"]
     if missing:
-        notes.append(f"{path}: {len(missing)} tensors missing, left as they were: {_some(missing)}")
+        notes.append(
+            f"{path}: {len(missing)} tensors missing, left as they were: {summarize(missing, 3)}"
+        )
 
     rest = {key: tensor for key, tensor in source.items() if key not in fitting}
-    statistics = rest.pop("mean", None), rest.pop("std", None)
-    if isinstance(target, Classifier) and all(t is not None and t.numel() == 3 for t in statistics):
-        mean, std = (t.flatten().tolist() for t in statistics if t is not None)
-        target.set_statistics(mean, std)
-    head = target.head if isinstance(target, Classifier) else None
-    prefix = _head_prefix(rest, head, backbone)
+    mean, std = rest.pop("mean", None), rest.pop("std", None)
+    if mean is not None and std is not None and mean.numel() == std.numel() == 3:
+        classifier.set_statistics(mean.flatten().tolist(), std.flatten().tolist())
+    prefix = _head_prefix(rest, classifier) if with_head else None
     if prefix is not None:
         values = {
             key.removeprefix(prefix): rest.pop(key) for key in list(rest) if key.startswith(prefix)
         }
-        new_head = head_for(values)
-        if (
-            isinstance(target, Classifier)
-            and new_head is not None
-            and new_head.predictor.out_features == target.num_classes
-            and new_head.transform.in_features == target.backbone.feature_dim
-            and _same(file.classes, classes)
-        ):
-            target.head = head = new_head
-        if note := _load_head(head, values, file.classes, classes):
+        if note := _load_head(classifier, values, file.classes, classes):
             notes.append(f"{path}: {note}")
     if rest:
-        notes.append(f"{path}: {len(rest)} unexpected tensors ignored: {_some(rest)}")
+        notes.append(f"{path}: {len(rest)} unexpected tensors ignored: {summarize([*rest], 3)}")
     return notes
 
 
@@ -159,8 +151,8 @@ def _check_fit(
     state = backbone.state_dict()
     if keys and not fitting:
         raise ModelError(
-            f"nothing in {theirs} fits {mine}: the file contains {_some(file.tensors)}, "
-            f"the backbone {_some(keys)}"
+            f"nothing in {theirs} fits {mine}: the file contains {summarize([*file.tensors], 3)}, "
+            f"the backbone {summarize([*keys], 3)}"
         )
     wrong = [key for key, tensor in fitting.items() if tensor.shape != state[keys[key]].shape]
     if wrong:
@@ -170,16 +162,15 @@ def _check_fit(
             f"({len(wrong)} of {len(keys)} tensors differ)"
         )
     if missing and file.backbone and name and _family(file.backbone) != _family(name):
-        raise ModelError(f"{theirs} does not fit {mine}: {_some(missing)} are missing")
+        raise ModelError(f"{theirs} does not fit {mine}: {summarize(missing, 3)} are missing")
 
 
-def _head_prefix(
-    rest: Mapping[str, Tensor], head: nn.Module | None, backbone: Backbone
-) -> str | None:
+def _head_prefix(rest: Mapping[str, Tensor], classifier: Classifier) -> str | None:
     """Return the best matching prefix of the head's keys in a file, or None without a head."""
-    names = getattr(getattr(backbone, "model", None), "pretrained_cfg", {}).get("classifier") or ()
+    model = getattr(classifier.backbone, "model", None)
+    names = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
     candidates = [*_HEADS, *((names,) if isinstance(names, str) else names)]
-    wanted = set(head.state_dict()) if head is not None else {"weight", "bias"}
+    wanted = set(classifier.head.state_dict())
     present = [f"{c}." for c in candidates if any(key.startswith(f"{c}.") for key in rest)]
     for prefix in present:
         if {key.removeprefix(prefix) for key in rest if key.startswith(prefix)} == wanted:
@@ -188,28 +179,31 @@ def _head_prefix(
 
 
 def _load_head(
-    head: nn.Module | None,
+    classifier: Classifier,
     values: dict[str, Tensor],
     theirs: Sequence[str] | None,
     ours: Sequence[str] | None,
 ) -> str:
     """Load a head if it fits; otherwise return why it was skipped."""
-    if head is None:
-        return "skipped its head"
-    state = head.state_dict()
+    others = theirs if theirs and ours and tuple(theirs) != tuple(ours) else ()
+    head = head_for(values)
+    if (
+        head is not None
+        and head.predictor.out_features == classifier.num_classes
+        and head.transform.in_features == classifier.backbone.feature_dim
+        and not others
+    ):
+        classifier.head = head
+    state = classifier.head.state_dict()
     if values.keys() != state.keys() or any(values[k].shape != state[k].shape for k in state):
         rows = next(iter(values.values())).shape[:1]
         of = f" of {rows[0]} classes" if rows else ""
         return f"skipped its head{of}; the new head is random"
-    if not _same(theirs, ours):
-        assert theirs is not None
-        return f"skipped its head for other classes ({_some(theirs)}); the new head is random"
-    head.load_state_dict(values)
+    if others:
+        names = summarize(others, 3)
+        return f"skipped its head for other classes ({names}); the new head is random"
+    classifier.head.load_state_dict(values)
     return ""
-
-
-def _same(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> bool:
-    return theirs is None or ours is None or tuple(theirs) == tuple(ours)
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
@@ -257,8 +251,3 @@ def _without_wrappers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _family(name: str) -> str:
     return name.rpartition(":")[2].partition(".")[0]
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")

@@ -24,10 +24,10 @@ from ssl_toolkit.comparisons.schema import (
     describe_left_out,
     read_failures,
 )
-from ssl_toolkit.config import default_plugins
+from ssl_toolkit.config import defaults
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
-from ssl_toolkit.config.locations import find_config
+from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import check_writable
@@ -167,12 +167,12 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
         True if no job failed.
     """
     runs: dict[str, ComparedRun] = {}
-    steps: dict[str, int] = {}
+    folders: dict[str, tuple[Path, int]] = {}
     jobs: list[Job] = []
     for row, seed in plan.runs:
         name, folder = f"{row.name}, seed {seed}", plan.run_folder(row, seed)
         runs[name] = run = ComparedRun.read(row.name, seed, folder)
-        steps[name] = plan.configs[row.name, seed].settings.steps
+        folders[name] = folder, plan.configs[row.name, seed].settings.steps
         if not run.completed:
             config = plan.config_path(row, seed)
             command = [sys.executable, "-m", "ssl_toolkit", "run", "--config", str(config)]
@@ -180,7 +180,6 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
             log = plan.folder / "logs" / f"{row.slug}-s{seed}.txt"
             jobs.append(plan.job(name, command, folder, log, row, config))
     completed = {name: state_of(run) for name, run in runs.items() if run.completed}
-    folders = {name: (run.folder, steps[name]) for name, run in runs.items()}
     succeeded = True
     with RunStates(folders, completed, console).shown() as states:
         for result in launcher.launch(jobs) if jobs else ():
@@ -199,7 +198,9 @@ def _run_jobs(plan: Plan, launcher: Launcher, failures: Failures, console: Conso
 
 def _folder(comparison: ComparisonConfig) -> Path:
     """Return the absolute path to the comparison, checked but not created."""
-    output = comparison.settings.output or f"runs/comparison-{_data_name(comparison)}"
+    settings = comparison.rows[0].config.settings
+    data = Path(settings.data).stem if settings.data else settings.dataset
+    output = comparison.settings.output or f"runs/comparison-{data or defaults.DATASET}"
     folder = Path(output).absolute()
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"--output {output}: a file has this name; choose another one")
@@ -208,13 +209,6 @@ def _folder(comparison: ComparisonConfig) -> Path:
         raise ModelError(f"--output {output}: not the folder of a comparison; choose another")
     check_writable(folder, f"--output {display_path(folder)}")
     return folder
-
-
-def _data_name(comparison: ComparisonConfig) -> str:
-    settings = comparison.rows[0].config.settings
-    return (
-        Path(settings.data).stem if settings.data else settings.dataset or default_plugins.DATASET
-    )
 
 
 def _empty(folder: Path) -> None:

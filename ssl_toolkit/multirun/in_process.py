@@ -12,7 +12,7 @@ import torch
 
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.errors import ConfigError, ToolkitError, one_line, visible_lines
+from ssl_toolkit.errors import ToolkitError, one_line, visible_lines
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.runs.train import train
 
@@ -47,10 +47,7 @@ class InProcess(Launcher):
 def _run(job: Job) -> JobResult:
     with _output_to(job.log), _threads(job.threads):
         try:
-            if job.config is None:
-                raise ConfigError(
-                    f"{job.name}: a job without a configuration needs a process of its own"
-                )
+            assert job.config is not None, "measuring starts no job in this process"
             result = train(load_config([job.config], {"output": str(job.folder)}), resume=True)
         except ToolkitError as error:
             for message in error.messages:

@@ -43,11 +43,7 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
     """
     seconds = 60 * parse_budget(plan.comparison.settings.budget)[1]
     unmeasured = {row.name: row for row in plan.unmeasured}
-    steps = {
-        name: config.settings.steps
-        for (name, _), config in plan.configs.items()
-        if name not in unmeasured
-    }
+    steps: dict[str, int] = {}
     left_out: dict[str, str] = {}
     for name, costs in _costs(plan, launcher):
         if isinstance(costs, str):
@@ -57,7 +53,9 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
             continue
         steps[name] = steps_within(seconds, costs, unmeasured[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")
-    return replace(plan, comparison=plan.comparison.without(left_out)).with_steps(steps)
+    rows = tuple(row for row in plan.unmeasured if row.name not in left_out)
+    rest = replace(plan, comparison=plan.comparison.without(left_out), unmeasured=rows)
+    return rest.with_steps(steps)
 
 
 def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs | str]]:

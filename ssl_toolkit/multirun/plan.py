@@ -26,15 +26,14 @@ from ssl_toolkit.config.comparison import (
     allowed_keys,
     parse_budget,
 )
-from ssl_toolkit.config.loading import ResolvedConfig, RunConfig
-from ssl_toolkit.config.roles import shared_keys
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.loading import ResolvedConfig
+from ssl_toolkit.config.settings import Settings, shared_keys
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.compatibility import check_parts, fits_random_features
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
-from ssl_toolkit.engine.devices import own_device
+from ssl_toolkit.engine.devices import process_device
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, UserError
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
@@ -84,21 +83,22 @@ class Plan:
         return self.configs[row.name, self.comparison.settings.seeds[0]]
 
     def with_steps(self, steps: Mapping[str, int]) -> Plan:
-        """Return the plan with the steps of some rows by name; the others are unmeasured.
+        """Return the plan with the steps of unmeasured rows by name.
 
         Raises:
             ConfigError: A row has less than one step.
         """
-        settings, configs, unmeasured = self.comparison.settings, dict(self.configs), []
-        for row in self.comparison.rows:
-            if row.name not in steps:
-                unmeasured.append(row)
-                continue
+        settings, configs = self.comparison.settings, dict(self.configs)
+        unmeasured = tuple(row for row in self.unmeasured if row.name not in steps)
+        for row in (row for row in self.unmeasured if row.name in steps):
             if steps[row.name] < 1:
                 raise ConfigError(f"budget {settings.budget}: not enough for a step of {row.name}")
-            resolved = resolve_config(_with_steps(row.config, steps[row.name]))[0]
-            configs |= {(row.name, seed): _seeded(resolved, seed) for seed in settings.seeds}
-        return replace(self, configs=configs, unmeasured=tuple(unmeasured))
+            resolved = resolve_config(row.config.with_settings(steps=steps[row.name]))[0]
+            configs |= {
+                (row.name, seed): resolved.with_settings(seed=seed, output=None)
+                for seed in settings.seeds
+            }
+        return replace(self, configs=configs, unmeasured=unmeasured)
 
     def job(
         self,
@@ -190,13 +190,14 @@ def make_plan(
         _check_earlier(comparison, earlier, folder)
     threads = settings.threads or (earlier and earlier.threads) or _threads(comparison, launcher)
     configs = {
-        (row.name, seed): _seeded(resolved[row.name], seed)
+        (row.name, seed): resolved[row.name].with_settings(seed=seed, output=None)
         for row in rows
         for seed in settings.seeds
     }
     comparison, rehearsals = _rehearse_all(comparison, configs, launcher, console, folder)
-    plan = Plan(folder, comparison, configs, threads)
+    rows = comparison.rows
     kind, amount = parse_budget(settings.budget)
+    plan = Plan(folder, comparison, configs, threads, () if kind == "steps" else tuple(rows))
     if kind != "steps":
         # Measured minutes would give other steps at each call.
         steps = {} if replaced else _earlier_steps(plan, earlier)
@@ -285,11 +286,10 @@ def _rehearse(
         )
     device = settings.device
     if launcher.slots(1) is not None:  # the devices of a cluster are not known here
-        device = own_device(device, 0, settings.devices).type
+        device = process_device(device, 0, settings.devices).type
     if device != "cpu":
         model = settings.model.model_copy(update={"sync_batchnorm": False})
-        update = {"device": "cpu", "precision": "auto", "model": model}
-        config = replace(config, settings=settings.model_copy(update=update))
+        config = config.with_settings(device="cpu", precision="auto", model=model)
     experiment = prepare(config, progress=console.reading)
     trainer = experiment.trainer
     if settings.devices > 1:
@@ -306,7 +306,7 @@ def _rehearse(
         folder=folder,
         status="missing",
         config=config.tree(),
-        record=RunRecord.model_construct(draws=draws),
+        record=RunRecord.model_construct(split="", initial_weights="", draws=draws),
     )
     return _Rehearsal(images, experiment.table, experiment.split, run)
 
@@ -345,11 +345,6 @@ def _check_existing(plan: Plan, rehearsals: Mapping[tuple[str, int], _Rehearsal]
                 refuse_contradictions([folder.path])
 
 
-def _seeded(config: ResolvedConfig, seed: int) -> ResolvedConfig:
-    update = {"seed": seed, "output": None}
-    return replace(config, settings=config.settings.model_copy(update=update))
-
-
 def _earlier_steps(plan: Plan, earlier: PlanFile | None) -> dict[str, int]:
     """Return the steps of rows in an earlier plan, or of runs that were started."""
     steps = {row.name: row.steps for row in earlier.rows} if earlier else {}
@@ -364,13 +359,9 @@ def steps_within(seconds: float, costs: Costs, row: PlannedRow) -> int:
     """Return the steps of a row that some seconds allow."""
 
     def eval_every(steps: int) -> int:
-        return resolve_config(_with_steps(row.config, steps))[0].settings.eval_every
+        return resolve_config(row.config.with_settings(steps=steps))[0].settings.eval_every
 
     return costs.steps_within(seconds, eval_every)
-
-
-def _with_steps(config: RunConfig, steps: int) -> RunConfig:
-    return replace(config, settings=config.settings.model_copy(update={"steps": steps}))
 
 
 def _threads(comparison: ComparisonConfig, launcher: Launcher) -> int:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from ssl_toolkit.text import shorten
+
 MOST_NAMED = 60
 """Maximum number of classes with names at rows and columns; with more, cells are a few pixels."""
 
@@ -39,7 +41,7 @@ def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.I
     grid = Image.fromarray(colors).resize((number * cell,) * 2, Image.Resampling.NEAREST)
 
     font = ImageFont.load_default(12)
-    names = [n if len(n) <= _LONGEST else n[: _LONGEST - 1] + "…" for n in classes]
+    names = [shorten(name, _LONGEST) for name in classes]
     margin = 30 + (round(max(font.getlength(name) for name in names)) if named else 0)
     image = Image.new("RGB", (margin + grid.width + 20, margin + grid.height + 20), _WHITE)
     image.paste(grid, (margin, margin))

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.decoded_images import Progress
-from ssl_toolkit.data.cache.image_files import ImageFiles, files_of
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.hugging_face import METADATA
+from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
 from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import at_home
@@ -125,9 +125,8 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
     duplicates = same_images(table, np.arange(len(table.keys)))
     labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
     sizes = np.bincount(table.labels[labeled], minlength=len(table.classes))
-    warnings = [leaks.warning() if leaks else "", *look_alike(table.classes)]
-    if files is not None:
-        warnings.insert(0, files.warning)
+    warnings = ["" if files is None else files.warning, leaks.warning() if leaks else ""]
+    warnings += look_alike(table.classes)
     facts: DatasetFacts = {
         "data": display_text(str(data)),
         "layout": _layout(data, table, files),
@@ -164,11 +163,8 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
     Args:
         table: The images.
     """
-    groups = [
-        (name, np.flatnonzero(table.labels == label))
-        for label, name in enumerate(table.classes[:_DOWN])
-    ]
-    groups.append(("(unlabeled)", np.flatnonzero(table.labels < 0)))
+    labels = [*enumerate(table.classes[:_DOWN]), (-1, "(unlabeled)")]
+    groups = [(name, np.flatnonzero(table.labels == label)) for label, name in labels]
     groups = [(name, rows) for name, rows in groups if len(rows)]
     step = _TILE + _GAP
     sheet = Image.new("RGB", (_NAME + _ACROSS * step + _GAP, len(groups) * step + _GAP), "white")
@@ -185,8 +181,7 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
 
 
 def _counts(parts: NDArray[np.str_]) -> dict[str, int]:
-    counts = {part: int((parts == part).sum()) for part in get_args(Part)}
-    return {part: count for part, count in counts.items() if count}
+    return {part: n for part in get_args(Part) if (n := int((parts == part).sum()))}
 
 
 def _range(values: NDArray[np.int32]) -> Range:

@@ -64,10 +64,8 @@ def report(
             f"{display_path(compared[0])} is a comparison: report it alone, or name the runs in it"
         )
     single = not compared and len(paths) == 1
-    if output is not None:
-        target = at_home(output)
-    else:
-        target = compared[0] if compared else paths[0] / PAGE if single else Path("report")
+    default = compared[0] if compared else paths[0] / PAGE if single else Path("report")
+    target = default if output is None else at_home(output)
     suffix = target.suffix.lower()
     if output is not None and suffix in _OTHER_FILES:
         raise ConfigError(
@@ -101,18 +99,12 @@ def report(
 def _refuse_foreign(files: Sequence[Path]) -> None:
     """Refuse to replace files that are not of a report."""
     existing = [file for file in files if file.exists()]
-    if not existing:
-        return
-    problem = f"{NAMES[0]} not found"
     try:
-        Comparison.read(files[0])
-    except FileNotFoundError:
-        pass
-    except ModelError as error:
-        problem = str(error)
-    else:
-        return
-    raise ConfigError(
-        f"{display_path(existing[0])} exists and is not of a report ({problem}); choose another "
-        "--output"
-    )
+        if existing:
+            Comparison.read(files[0])
+    except (FileNotFoundError, ModelError) as error:
+        problem = str(error) if isinstance(error, ModelError) else f"{NAMES[0]} not found"
+        raise ConfigError(
+            f"{display_path(existing[0])} exists and is not of a report ({problem}); choose "
+            "another --output"
+        ) from error

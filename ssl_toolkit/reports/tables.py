@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,6 @@ from ssl_toolkit.comparisons.schema import (
     SCORES,
     ComparedRun,
     Comparison,
-    Difference,
     ScoreStats,
     Variant,
 )
@@ -53,10 +54,10 @@ class SummaryTable:
     """Titles of the columns, in groups that are narrow enough for a terminal."""
     names: tuple[str, ...]
     """Names of the rows with the marks of their footnotes; to be escaped."""
-    rows: tuple[dict[str, str], ...]
-    """Cells by column."""
     footnotes: tuple[str, ...]
     """Explanations of the marks ``[1]`` at the names."""
+    rows: tuple[dict[str, str], ...]
+    """Cells by column."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -69,19 +70,13 @@ def summary_table(comparison: Comparison) -> SummaryTable:
 
     A column without any value is absent.
     """
-    titles = {
-        _DIFFERENCE: f"difference to {display_text(comparison.baseline or '')}",
-        _DIFFERENCE_INTERVAL: "its 95 % interval",
-    }
-    rows = tuple(
-        {titles.get(name, name): show(row) for group in _GROUPS for name, show in group.items()}
-        for row in comparison.rows
-    )
-    filled = {title for cells in rows for title, cell in cells.items() if cell != NOTHING}
-    groups = [[titles.get(name, name) for name in group] for group in _GROUPS]
-    shown = [tuple(title for title in group if title in filled) for group in groups]
-    names, footnotes = _marked_names(comparison)
-    return SummaryTable(tuple(filter(None, shown)), names, rows, footnotes)
+    rows = [_cells(row, comparison.baseline or "") for row in comparison.rows]
+    shown = [
+        tuple(title for title in group if any(row[k][title] != NOTHING for row in rows))
+        for k, group in enumerate(rows[0])
+    ]
+    cells = tuple(dict(ChainMap(*groups)) for groups in rows)
+    return SummaryTable(tuple(filter(None, shown)), *_marked_names(comparison), cells)
 
 
 def table_notes(comparison: Comparison) -> list[str]:
@@ -136,7 +131,7 @@ def show_table(comparison: Comparison, console: Console) -> None:
     if console.rich.is_terminal:
         for number, group in enumerate(summary.groups):
             title = None if number else Text(visible(display_text(comparison.name)))
-            table = Table(_HEAD, title=title)
+            table = Table("row", title=title)
             for name in group:
                 table.add_column(Text(visible(name)), justify="right")
             for name, cells in zip(summary.names, summary.rows, strict=True):
@@ -166,12 +161,18 @@ def markdown_page(comparison: Comparison) -> str:
     }
     parts = [
         f"# {_escaped(display_text(comparison.name))}",
-        markdown.table([_HEAD, *map(_escaped, summary.columns)], rows),
+        markdown.table(["row", *map(_escaped, summary.columns)], rows),
         "  \n".join(map(_escaped, summary.footnotes)),
         markdown.bullets(map(_escaped, table_notes(comparison))),
         "  \n".join(_escaped(f"{name}: {text}") for name, text in origin.items() if text),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def setting_text(value: Any) -> str:
+    """Format a value of a setting as a configuration file has it, without quotes."""
+    is_constant = value is None or isinstance(value, bool)
+    return json.dumps(value) if is_constant else display_text(str(value))
 
 
 def share(value: float) -> str:
@@ -190,21 +191,6 @@ def p_text(value: float | None) -> str:
     return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-Show = Callable[[Variant], str]
-
-
-def _score(name: str, digits: int = 4) -> Show:
-    def show(row: Variant) -> str:
-        stats = row.scores.get(name)
-        return NOTHING if stats is None else stats_text(stats, digits)
-
-    return show
-
-
-def _difference(show: Callable[[Difference], str]) -> Show:
-    return lambda row: NOTHING if row.difference is None else show(row.difference)
-
-
 def _interval(stats: ScoreStats | None, sign: str = "") -> str:
     if stats is None or stats.interval is None:
         return NOTHING
@@ -212,39 +198,43 @@ def _interval(stats: ScoreStats | None, sign: str = "") -> str:
     return f"{lower:{sign}.4f} to {upper:{sign}.4f}"
 
 
-def _n(row: Variant) -> str:
-    completed = sum(run.completed for run in row.runs)
-    return str(completed) if completed == len(row.runs) else f"{completed} of {len(row.runs)}"
+def _cells(row: Variant, baseline: str) -> list[dict[str, str]]:
+    """Return the cells of a row by title, in groups of columns that fit 80 characters."""
 
+    def score(name: str, digits: int = 4) -> str:
+        stats = row.scores.get(name)
+        return NOTHING if stats is None else stats_text(stats, digits)
 
-_HEAD = "row"
-_DIFFERENCE = "difference"
-_DIFFERENCE_INTERVAL = "interval of the difference"
-_GROUPS: tuple[dict[str, Show], ...] = (
-    {
-        "n": _n,
-        "accuracy": _score("test.accuracy"),
-        "95 % interval": lambda row: _interval(row.scores.get("test.accuracy")),
-    },
-    {
-        _DIFFERENCE: _difference(lambda difference: stats_text(difference, 4, "+")),
-        _DIFFERENCE_INTERVAL: _difference(lambda difference: _interval(difference, "+")),
-        "p": _difference(lambda difference: p_text(difference.p_value)),
-        "p (Holm)": _difference(lambda difference: p_text(difference.adjusted_p_value)),
-    },
-    {
-        "validation accuracy": _score("validation.accuracy"),
-        "balanced accuracy": _score("test.balanced_accuracy"),
-        "macro F1": _score("test.macro_f1"),
-    },
-    {
-        "ECE": _score("test.ece"),
-        "NLL": _score("test.nll"),
-        "convergence step": _score("convergence_step", 0),
-    },
-    {"seconds": _score("seconds", 0), "images/s": _score("images_per_second", 0)},
-)
-"""The columns of the terminal, Markdown and the HTML report, in groups that fit 80 characters."""
+    completed, difference = len(row.completed_runs), row.difference
+    p_value, adjusted = (
+        (difference.p_value, difference.adjusted_p_value) if difference else (None, None)
+    )
+    return [
+        {
+            "n": str(completed) + f" of {len(row.runs)}" * (completed < len(row.runs)),
+            "accuracy": score("test.accuracy"),
+            "95 % interval": _interval(row.scores.get("test.accuracy")),
+        },
+        {
+            f"difference to {display_text(baseline)}": (
+                NOTHING if difference is None else stats_text(difference, 4, "+")
+            ),
+            "its 95 % interval": _interval(difference, "+"),
+            "p": p_text(p_value),
+            "p (Holm)": p_text(adjusted),
+        },
+        {
+            "validation accuracy": score("validation.accuracy"),
+            "balanced accuracy": score("test.balanced_accuracy"),
+            "macro F1": score("test.macro_f1"),
+        },
+        {
+            "ECE": score("test.ece"),
+            "NLL": score("test.nll"),
+            "convergence step": score("convergence_step", 0),
+        },
+        {"seconds": score("seconds", 0), "images/s": score("images_per_second", 0)},
+    ]
 
 
 def _marked_names(comparison: Comparison) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -261,8 +251,7 @@ def _marked_names(comparison: Comparison) -> tuple[tuple[str, ...], tuple[str, .
 def _remarks(row: Variant) -> list[str]:
     remarks = []
     if row.overrides:
-        settings = ", ".join(f"{key} = {_setting(value)}" for key, value in row.overrides.items())
-        remarks.append(f"differs from other rows by permission: {settings}")
+        remarks.append(f"differs from other rows by permission: {_overrides(row)}")
     if row.uses_hidden_labels:
         remarks.append("uses the hidden labels: an upper bound, not a competitor")
     for run in row.runs:
@@ -272,8 +261,8 @@ def _remarks(row: Variant) -> list[str]:
     return remarks
 
 
-def _setting(value: Any) -> str:
-    return "null" if value is None else display_text(str(value))
+def _overrides(row: Variant) -> str:
+    return ", ".join(f"{key}={setting_text(value)}" for key, value in row.overrides.items())
 
 
 def _relative(comparison: Comparison, folder: Path) -> Comparison:
@@ -294,12 +283,11 @@ _CSV_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "
 
 
 def _csv_row(row: Variant, run: ComparedRun) -> Row:
-    overrides = ", ".join(f"{key}={_setting(value)}" for key, value in row.overrides.items())
     scores = (row.scores[name].values if name in row.scores else {} for name in SCORES)
     return [
         *map(display_text, (row.name, row.algorithm)),
         "yes" if row.uses_hidden_labels else "no",
-        display_text(overrides),
+        display_text(_overrides(row)),
         run.seed,
         run.status,
         display_text(run.reason),

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import AUTO, Layer, RunConfig, Tree, validate
-from ssl_toolkit.data.cache.decoded_images import Progress
+from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm
 from ssl_toolkit.models.freezing import has_batchnorm
-from ssl_toolkit.runs.auto_trials import (
-    HELD_OUT,
-    LEVEL,
-    Trial,
-    computed,
-    cross_validated,
-    tuned_and_validated,
-    tuned_trial,
-    validated,
-)
+from ssl_toolkit.runs.auto_trials import HELD_OUT, LEVEL, Trial, computed, fitted_trial, tuned_trial
 from ssl_toolkit.runs.record import AutoChoice, Candidate
 
 Announce = Callable[[str], None]
@@ -64,23 +56,11 @@ def describe(choice: AutoChoice) -> list[str]:
     return [*lines, f"auto: uses {choice.name}: {choice.reason}"]
 
 
-def _choice(
-    candidate: Candidate,
-    reason: str,
-    trials: Sequence[Trial] = (),
-    folds: int = 0,
-    skipped: Sequence[str] = (),
-) -> AutoChoice:
-    return AutoChoice(
-        **candidate.model_dump(include={"name", "algorithm", "overrides"}),
-        reason=reason,
-        trials=tuple(trial.record() for trial in trials),
-        folds=folds,
-        skipped=tuple(skipped),
-    )
+def _choice(candidate: Candidate, reason: str, **results: Any) -> AutoChoice:
+    return AutoChoice(**dict(candidate), reason=reason, **results)
 
 
-def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
+def candidates(pretrained: bool, features: bool = False) -> list[Candidate]:
     """Return the candidates, the preferred one first.
 
     With a pre-trained backbone the algorithms that fit a head to frozen features come first; the
@@ -88,17 +68,15 @@ def candidates(pretrained: bool, given: bool = False) -> list[Candidate]:
 
     Args:
         pretrained: the backbone starts from weights.
-        given: the data are features; then only algorithms that fit a head to features are
+        features: the data are features; then only algorithms that fit a head to features are
             candidates, since the others learn from augmented views.
     """
     ranked = []
     for entry in registry.entries("algorithms"):
         plugin, _ = registry.attempt(entry)
-        if plugin is None:
+        if not (plugin and issubclass(plugin, Algorithm)) or plugin.uses_hidden_labels:
             continue
-        if not issubclass(plugin, Algorithm) or plugin.uses_hidden_labels:
-            continue
-        if given and not issubclass(plugin, FeatureAlgorithm):
+        if features and not issubclass(plugin, FeatureAlgorithm):
             continue
         rank = plugin.auto_rank if pretrained else plugin.auto_rank_from_scratch
         if rank <= 0:
@@ -143,9 +121,9 @@ def choose(
     Raises:
         UserError: as `prepare`, or there is no candidate.
     """
-    given = holds_features(config.settings.data)
-    pretrained = config.settings.pretrained or given
-    ranked = candidates(pretrained, given)
+    features = holds_features(config.settings.data)
+    pretrained = config.settings.pretrained or features
+    ranked = candidates(pretrained, features)
     if not ranked:
         raise ConfigError("--algo auto: no installed algorithm is a candidate; name one")
     if not pretrained:
@@ -161,13 +139,7 @@ def choose(
         return with_candidate(config, first), _choice(first, reason if frozen else "the only kind")
     limit = computed() + (BUDGET if budget is None else budget)
     experiment.trainer.start()
-    trials = []
-    for candidate in frozen:
-        own = with_candidate(config, candidate)
-        if enough:
-            trials.append(validated(own, candidate, experiment))
-        else:
-            trials.append(cross_validated(own, candidate, experiment, folds))
+    trials = [fitted_trial(with_candidate(config, c), c, experiment, folds) for c in frozen]
     best, reason = _best(trials)
     skipped: list[str] = []
     tuned = _worth_training(config, experiment, ranked, best)
@@ -176,12 +148,8 @@ def choose(
             f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the {best.images}; "
             f"trying {candidate.name} …"
         )
-        own = with_candidate(config, candidate)
-        trial = (
-            tuned_and_validated(own, candidate, experiment, limit)
-            if enough
-            else tuned_trial(own, candidate, experiment, folds, best, limit)
-        )
+        changed = with_candidate(config, candidate)
+        trial = tuned_trial(changed, candidate, experiment, folds, best, limit)
         if trial is None:
             skipped.append(candidate.name)
             continue
@@ -190,7 +158,13 @@ def choose(
         if p < LEVEL or (trial.leads(best) and not best.candidate.tuned):
             reason = _ahead(trial, best, p)
             best = trial
-    choice = _choice(best.candidate, reason, trials, len(folds), skipped)
+    choice = _choice(
+        best.candidate,
+        reason,
+        trials=tuple(trial.record() for trial in trials),
+        folds=len(folds),
+        skipped=tuple(skipped),
+    )
     return with_candidate(config, best.candidate), choice
 
 
@@ -210,8 +184,8 @@ def _worth_training(
 
 def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
     """Return the configuration with the candidate's algorithm, its defaults and its overrides."""
-    given = config.settings.model_dump(mode="json", exclude_unset=True)
-    layers = [candidate.overrides, given, {"algo": candidate.algorithm}]
+    settings = config.settings.model_dump(mode="json", exclude_unset=True)
+    layers = [candidate.overrides, settings, {"algo": candidate.algorithm}]
     return validate([Layer("--algo auto", tree) for tree in layers])
 
 
@@ -226,8 +200,8 @@ def without_auto(config: RunConfig, chosen: Candidate | None = None) -> RunConfi
         return config
     if chosen is not None:
         return with_candidate(config, chosen)
-    given = holds_features(config.settings.data)
-    ranked = candidates(config.settings.pretrained or given, given)
+    features = holds_features(config.settings.data)
+    ranked = candidates(config.settings.pretrained or features, features)
     return with_candidate(config, ranked[0]) if ranked else config
 
 
@@ -239,13 +213,10 @@ def as_row(config: RunConfig) -> RunConfig:
     """
     if config.settings.algo != AUTO:
         return config
-    shared = without_auto(config).settings.model_copy(update={"algo": AUTO})
-    return replace(config, settings=shared)
+    return replace(config, settings=without_auto(config).updated(algo=AUTO).settings)
 
 
-def _folds(
-    experiment: Experiment,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _folds(experiment: Experiment) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield indices of labels to train on and to hold out; none if a class has one label."""
     from sklearn.model_selection import StratifiedKFold
 

@@ -10,6 +10,7 @@ from math import comb
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
@@ -18,13 +19,13 @@ from ssl_toolkit.engine.experiment import Experiment, prepare
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.transfer import training_features
-from ssl_toolkit.interfaces import FeatureAlgorithm, TrainingFeatures
+from ssl_toolkit.interfaces import TrainingFeatures
 from ssl_toolkit.runs.record import AutoTrial, Candidate
 
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 """Indices of the labels to train on and to hold out."""
 
-HELD_OUT = "held-out labels"
+HELD_OUT, VALIDATION = "held-out labels", "validation images"
 LEVEL = 0.05
 """Significance level at which another candidate replaces the best so far."""
 TUNED_FOLDS = 3
@@ -88,20 +89,45 @@ def computed() -> float:
     return time.process_time() / torch.get_num_threads()
 
 
-def cross_validated(
-    config: RunConfig,
-    candidate: Candidate,
-    experiment: Experiment,
-    folds: Folds,
+def fitted_trial(
+    config: RunConfig, candidate: Candidate, experiment: Experiment, folds: Folds
 ) -> Trial:
-    """Fit heads to the features that the experiment has computed."""
-    started = computed()
+    """Fit heads to the features that the experiment has computed.
+
+    Args:
+        config: of the candidate.
+        candidate: it fits a head to frozen features.
+        experiment: started.
+        folds: of the labels; without any, all labels are fitted and the validation images tested.
+    """
+    started, trainer = computed(), experiment.trainer
     plugin = registry.load("algorithms", candidate.algorithm)
-    algorithm = plugin(config.algorithm, experiment.trainer.algorithm.task)
-    hits = np.zeros(len(experiment.split.labeled), dtype=np.bool_)
+    algorithm = plugin(config.algorithm, trainer.algorithm.task)
+    images = trainer.batches.images
+    assert images.features is not None
+
+    def hits(features: TrainingFeatures, inputs: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+        head = algorithm.fit(features, torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            right: NDArray[np.bool_] = (head(inputs).argmax(dim=-1) == labels).numpy()
+        return right
+
+    if not folds:
+        rows, labels = trainer.validation
+        features = training_features(images, trainer.classifier.blocks)
+        found = hits(features, images.features.gather(rows).cpu(), labels.cpu())
+        return Trial(candidate, np.ones_like(found), found, computed() - started, VALIDATION)
+    labeled = images.features.gather(images.labeled).cpu()
+    pool = images.features.gather(images.unlabeled).cpu()
+    labels = images.labels.cpu()
+    found = np.zeros(len(labels), dtype=np.bool_)
     for kept, held_out in folds:
-        hits[held_out] = _fitted(algorithm, experiment, kept, held_out)
-    return Trial(candidate, np.ones_like(hits), hits, computed() - started)
+        unlabeled = torch.cat([labeled[held_out], pool])
+        features = TrainingFeatures(
+            labeled[kept][None], labels[kept], unlabeled[None], trainer.classifier.blocks
+        )
+        found[held_out] = hits(features, labeled[held_out], labels[held_out])
+    return Trial(candidate, np.ones_like(found), found, computed() - started)
 
 
 def tuned_trial(
@@ -112,68 +138,56 @@ def tuned_trial(
     best: Trial,
     limit: float,
 ) -> Trial | None:
-    """Train a candidate without a fold, until the comparison is decided; None if too slow."""
-    split, labels = experiment.split, experiment.table.labels
-    tested = np.zeros(len(split.labeled), dtype=np.bool_)
+    """Train a candidate without a fold, until the comparison is decided; None if too slow.
+
+    Without folds it is trained as the run would be, and tested on the validation images.
+    """
+    started, split = computed(), experiment.split
+    if not folds:
+        trainer = _trainer(config, experiment, split)
+        found = _trained_hits(trainer, *trainer.validation, limit)
+        if found is None:
+            return None
+        return Trial(candidate, np.ones_like(found), found, computed() - started, VALIDATION)
+    labels = torch.from_numpy(experiment.table.labels[split.labeled])
+    tested = np.zeros(len(labels), dtype=np.bool_)
     trial = Trial(candidate, tested, np.zeros_like(tested), 0.0)
-    started = computed()
     for number, (kept, held_out) in enumerate(folds[:TUNED_FOLDS]):
         if number and computed() + trial.seconds / number > limit:
             break
-        trainer = _without_fold(config, experiment, kept, held_out)
-        if not number:
-            trainer.stop = _watch(trainer, limit)
-        if trainer.fit():
-            return None
+        trainer = _trainer(config, experiment, _without_fold(config, experiment, kept, held_out))
+        # Evaluating on training images is useless.
+        trainer.settings = trainer.settings.model_copy(update={"eval_every": trainer.steps})
         places = trainer.batches.images.unlabeled[-len(held_out) :]
-        size = trainer.settings.eval_batch_size
-        probs = predict(trainer.eval_model, trainer.batches.images.inputs, places, size)
-        right = probs.argmax(dim=-1).numpy() == labels[split.labeled[held_out]]
-        tested[held_out], trial.hits[held_out] = True, right
+        found = _trained_hits(trainer, places, labels[held_out], None if number else limit)
+        if found is None:
+            return None
+        tested[held_out], trial.hits[held_out] = True, found
         trial = replace(trial, seconds=computed() - started)
         if trial.chance(best) < LEVEL or not trial.leads(best):
             break
     return trial
 
 
-def validated(config: RunConfig, candidate: Candidate, experiment: Experiment) -> Trial:
-    """Fit a head to the features of all labels and test it on the validation images."""
-    started = computed()
-    trainer = experiment.trainer
-    images = trainer.batches.images
-    assert images.features is not None
-    plugin = registry.load("algorithms", candidate.algorithm)
-    algorithm = plugin(config.algorithm, trainer.algorithm.task)
-    features = training_features(images, trainer.classifier.blocks)
-    head = algorithm.fit(features, torch.Generator().manual_seed(0))
-    rows, labels = trainer.validation
-    with torch.no_grad():
-        probs = head(images.features.gather(rows).cpu())
-    return _on_validation(candidate, probs, labels, started)
-
-
-def tuned_and_validated(
-    config: RunConfig, candidate: Candidate, experiment: Experiment, limit: float
-) -> Trial | None:
-    """Train a candidate as the run would, and test it on validation; None if there is no time."""
-    started = computed()
-    trainer = prepare(config, table=experiment.table, split=experiment.split).trainer
+def _trainer(config: RunConfig, experiment: Experiment, split: Split) -> Trainer:
+    trainer = prepare(config, table=experiment.table, split=split).trainer
     if trainer.transfer is not None:  # its probe is not needed
         trainer.transfer = replace(trainer.transfer, probe=False)
-    trainer.stop = _watch(trainer, limit)
+    return trainer
+
+
+def _trained_hits(
+    trainer: Trainer, rows: Tensor, labels: Tensor, limit: float | None
+) -> NDArray[np.bool_] | None:
+    """Train; return which images are predicted, or None if the time does not suffice."""
+    if limit is not None:
+        trainer.stop = _watch(trainer, limit)
     if trainer.fit():
         return None
-    rows, labels = trainer.validation
-    size = trainer.settings.eval_batch_size
-    probs = predict(trainer.eval_model, trainer.batches.images.inputs, rows, size)
-    return _on_validation(candidate, probs, labels, started)
-
-
-def _on_validation(
-    candidate: Candidate, probs: torch.Tensor, labels: torch.Tensor, started: float
-) -> Trial:
-    hits = (probs.argmax(dim=-1) == labels.cpu()).numpy()
-    return Trial(candidate, np.ones_like(hits), hits, computed() - started, "validation images")
+    inputs, size = trainer.batches.images.inputs, trainer.settings.eval_batch_size
+    probs = predict(trainer.eval_model, inputs, rows, size)
+    found: NDArray[np.bool_] = (probs.argmax(dim=-1) == labels.cpu()).numpy()
+    return found
 
 
 def _watch(trainer: Trainer, limit: float) -> Callable[[], str]:
@@ -193,48 +207,12 @@ def _watch(trainer: Trainer, limit: float) -> Callable[[], str]:
 
 
 def _without_fold(
-    config: RunConfig,
-    experiment: Experiment,
-    kept: NDArray[np.int64],
-    held_out: NDArray[np.int64],
-) -> Trainer:
-    """Return a trainer without the labels of a fold, whose images come last in the pool."""
-    split = experiment.split
-    plugin = registry.load("algorithms", config.settings.algo)
-    task = experiment.trainer.algorithm.task
-    wants = plugin(config.algorithm, task).views().needs_unlabeled
+    config: RunConfig, experiment: Experiment, kept: NDArray[np.int64], held_out: NDArray[np.int64]
+) -> Split:
+    """Return a split without the labels of a fold, whose images come last in the pool."""
+    split, task = experiment.split, experiment.trainer.algorithm.task
+    algorithm = registry.load("algorithms", config.settings.algo)(config.algorithm, task)
     nothing = np.empty(0, dtype=np.int64)
     held = split.labeled[held_out]
-    pool = np.setdiff1d(split.unlabeled, held) if wants else nothing
-    part = Split(split.labeled[kept], np.concatenate([pool, held]), nothing, nothing)
-    trainer = prepare(config, table=experiment.table, split=part).trainer
-    if trainer.transfer is not None:  # its probe is not needed
-        trainer.transfer = replace(trainer.transfer, probe=False)
-    # Evaluating on training images is useless.
-    trainer.settings = trainer.settings.model_copy(update={"eval_every": trainer.settings.steps})
-    return trainer
-
-
-def _fitted(
-    algorithm: FeatureAlgorithm,
-    experiment: Experiment,
-    kept: NDArray[np.int64],
-    held_out: NDArray[np.int64],
-) -> NDArray[np.bool_]:
-    """Return which held-out labels a head that is fitted without them predicts."""
-    images = experiment.trainer.batches.images
-    assert images.features is not None
-    labeled = images.features.gather(images.labeled).cpu()
-    pool = images.features.gather(images.unlabeled).cpu()
-    labels = images.labels.cpu()
-    features = TrainingFeatures(
-        labeled[kept][None],
-        labels[kept],
-        torch.cat([labeled[held_out], pool])[None],
-        experiment.trainer.classifier.blocks,
-    )
-    head = algorithm.fit(features, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        predicted = head(labeled[held_out]).argmax(dim=-1)
-    hits: NDArray[np.bool_] = (predicted == labels[held_out]).numpy()
-    return hits
+    pool = np.setdiff1d(split.unlabeled, held) if algorithm.views().needs_unlabeled else nothing
+    return Split(split.labeled[kept], np.concatenate([pool, held]), nothing, nothing)

@@ -15,11 +15,11 @@ import numpy as np
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import fingerprint_of
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
-from ssl_toolkit.data.splits.split_file import data_changed, load_split, read_hash
+from ssl_toolkit.data.splits.split_file import SplitFile, data_changed, load_split
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
@@ -158,19 +158,16 @@ class _Checker:
 
     def _data(self) -> None:
         """Check the data, if it is found."""
-        data = self._folder.read_config().settings.data
+        data, table = self._folder.read_config().settings.data, None
         try:
             table = find_data(self._folder)
+            check_data(self._folder, table)
         except ToolkitError as error:
-            if isinstance(error, DataError) and data is not None and Path(data).exists():
+            found = isinstance(error, DataError) and data is not None and Path(data).exists()
+            if found or table is not None:
                 self._result.faults += error.messages
             else:
                 self._result.data = error.messages[0]
-            return
-        try:
-            check_data(self._folder, table)
-        except ToolkitError as error:
-            self._result.faults += error.messages
 
     def _fault(self, text: str) -> None:
         self._result.faults.append(text)
@@ -185,10 +182,10 @@ class _Checker:
 
     def _summary_of_config(self) -> None:
         tree = yaml.read_dumped(self._folder.config)
-        expected: dict[str, Any] = {"fingerprint": fingerprint_of(tree)}
+        expected = {key: tree[key] for key in ("seed", "profile", "backbone")}
+        expected["fingerprint"] = fingerprint_of(tree)
         if self._done:
             expected["steps"] = 1 if self._summary.fitted else tree["steps"]
-        expected |= {key: tree[key] for key in ("seed", "profile", "backbone")}
         for key, value in expected.items():
             self._equal(f"summary.json: {key}", getattr(self._summary, key), value, "config.yaml")
 
@@ -198,7 +195,7 @@ class _Checker:
         self._equal("record.json: fingerprint", record.fingerprint, fingerprint, "config.yaml")
 
     def _split(self) -> None:
-        stored = read_hash(self._folder.split)
+        stored = SplitFile.read(self._folder.split).hash
         self._equal("record.json: split", self._folder.read_record().split, stored, "split.json")
 
     def _metrics(self) -> None:
@@ -217,42 +214,33 @@ class _Checker:
 
     def _checkpoints(self) -> None:
         for path in kept_checkpoints(self._folder.last):
-            state = self._checkpoint(path)
-            if path == self._folder.last and state is not None and self._done:
-                steps = self._summary.steps
-                self._equal(f"{path.name}: step", state["step"], steps, "summary.json")
+            self._checkpoint(path, self._summary.steps if path == self._folder.last else None)
 
     def _best(self) -> None:
-        state = self._checkpoint(self._folder.best)
-        if state is not None and self._done:
-            best = self._summary.best_step
-            self._equal("best.pt: step", state["step"], best, "summary.json")
+        self._checkpoint(self._folder.best, self._summary.best_step)
 
-    def _checkpoint(self, path: Path) -> dict[str, Any] | None:
+    def _checkpoint(self, path: Path, step: int | None) -> None:
         if verify_checksum(path) is None:
-            self._fault(
-                f"checkpoints/{path.name}: has no checksum (truncated, or of an old version)"
-            )
+            name = f"checkpoints/{path.name}"
+            self._fault(f"{name}: has no checksum (truncated, or of an old version)")
         try:
             state = load_checkpoint(path)
         except ToolkitError as error:
             self._fault(str(error))
-            return None
-        classes = list(self._summary.classes)
-        self._equal(f"{path.name}: classes", state["classes"], classes, "summary.json")
-        return state
+            return
+        self._same_classes(path.name, state["classes"])
+        if self._done and step is not None:
+            self._equal(f"{path.name}: step", state["step"], step, "summary.json")
 
     def _predictions(self) -> None:
-        classes = list(self._summary.classes)
         arrays = read_arrays(self._folder.predictions)
-        own = arrays["classes"].tolist()
-        self._equal("predictions.npz: classes", own, classes, "summary.json")
+        self._same_classes("predictions.npz", arrays["classes"].tolist())
         for part in ("validation", "test"):
             probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
             stored: Scores | None = getattr(self._summary, part)
             if stored is None and not self._done:  # killed before its summary was written
                 continue
-            computed = scores(probs, labels, classes) if len(labels) else {}
+            computed = scores(probs, labels, self._summary.classes) if len(labels) else {}
             names = _different(computed, {} if stored is None else stored.model_dump())
             if names:
                 self._fault(
@@ -261,9 +249,10 @@ class _Checker:
                 )
 
     def _model(self) -> None:
-        _, config = load_exported(self._folder.model)
-        classes = list(self._summary.classes)
-        self._equal("model/config.json: classes", config["classes"], classes, "summary.json")
+        self._same_classes("model/config.json", load_exported(self._folder.model)[1]["classes"])
+
+    def _same_classes(self, name: str, classes: list[str]) -> None:
+        self._equal(f"{name}: classes", classes, list(self._summary.classes), "summary.json")
 
 
 def _different(computed: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:

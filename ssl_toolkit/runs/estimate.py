@@ -69,12 +69,10 @@ class Estimate:
                 f"{roughly(left)} left"
             )
         if self._warns and left > LONG:
-            options = ["--minutes M (fits image size and steps to M minutes)", "fewer --steps"]
-            options.append("a smaller --image-size")
+            options = "--minutes M (fits image size and steps to M minutes), fewer --steps"
+            options += ", a smaller --image-size"
             pretrained = settings.pretrained or settings.weights is not None
             if pretrained and settings.model.freeze != "backbone":
-                options.append("--set model.freeze=backbone")
-            self._console.warn(
-                f"this run takes about {roughly(left)} on {self._experiment.device}; for a shorter "
-                f"one: {', '.join(options)}"
-            )
+                options += ", --set model.freeze=backbone"
+            time_left = f"{roughly(left)} on {self._experiment.device}"
+            self._console.warn(f"this run takes about {time_left}; for a shorter one: {options}")

@@ -7,7 +7,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,7 +111,7 @@ class RunFolder:
                     f"data set {config.settings.dataset}, which has no folder; leave --data out"
                 )
             update["data"] = str(data)
-        return replace(config, settings=config.settings.model_copy(update=update))
+        return config.updated(**update)
 
 
 def check_classes(

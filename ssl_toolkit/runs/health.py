@@ -31,7 +31,7 @@ NEARLY_ALL = 0.9
 """If the class shares are unknown, one class may rightly have this share of the pseudo labels."""
 FEW = 0.05
 """Below this coverage the few pseudo labels may all be of one easy class."""
-RUSH, RUSH_SHARE, RUSH_SHIFT = 0.25, 0.5, 0.45
+FAST, FAST_SHARE, FAST_SHIFT = 0.25, 0.5, 0.45
 """At this coverage, a share and a shift beyond these in two evaluations in a row are enough."""
 LARGE, SMALL = 1e3, 1e-6
 """A weighted term over the supervised one: beyond these it is out of proportion."""
@@ -85,13 +85,12 @@ def collapse(rows: Sequence[Row], *, steps: int) -> str:
 
 
 def _collapses(rows: Sequence[Row], steps: int) -> list[tuple[float, str]]:
-    reign = _first_long(rows, _one_class_reigns, LONG * steps)
-    rush = next((list(two) for two in pairwise(rows) if all(map(_one_class_rushes, two))), None)
-    stretches = [stretch for stretch in (rush, reign) if stretch]
+    fast = (list(two) for two in pairwise(rows) if all(map(_one_class_rises, two)))
+    lasting = _first_long(rows, _one_class_dominates, LONG * steps)
     problems = _falls(rows)
-    if stretches:
+    if stretches := [stretch for stretch in (next(fast, None), lasting) if stretch]:
         first = min(stretches, key=lambda stretch: stretch[-1]["step"])
-        problems.append((first[-1]["step"], _describe_reign(first)))
+        problems.append((first[-1]["step"], _describe_dominance(first)))
     return problems
 
 
@@ -113,7 +112,7 @@ Condition = tuple[Callable[[Row], bool], Callable[[Sequence[Row]], str]]
 
 def _conditions(rows: Sequence[Row]) -> list[Condition]:
     conditions: list[Condition] = [
-        (lambda row: row.get(_COVERAGE, 1.0) < COVERAGE, _nothing_passes),
+        (lambda row: row.get(_COVERAGE, 1.0) < COVERAGE, _nothing_passes)
     ]
     names = dict.fromkeys(
         key.removeprefix(_WEIGHTED)
@@ -134,34 +133,33 @@ def _nothing_passes(rows: Sequence[Row]) -> str:
     )
 
 
-def _one_class_reigns(row: Row) -> bool:
-    return row.get(_COVERAGE, 1.0) >= FEW and _unlike_pool(row, SHARE, SHIFT)
+def _one_class_dominates(row: Row) -> bool:
+    return _unlike_pool(row, FEW, SHARE, SHIFT)
 
 
-def _one_class_rushes(row: Row) -> bool:
-    return row.get(_COVERAGE, 1.0) >= RUSH and _unlike_pool(row, RUSH_SHARE, RUSH_SHIFT)
-
-
-def _labels_shift(row: Row) -> bool:
-    return row.get(_COVERAGE, 1.0) >= RUSH and _unlike_pool(row, 0.0, RUSH_SHIFT)
-
-
-def _unlike_pool(row: Row, most: float, shift: float) -> bool:
+def _unlike_pool(row: Row, coverage: float, most: float, shift: float) -> bool:
     """Return True if the pseudo labels are not spread as the classes of the pool are.
 
     Args:
         row: of an evaluation.
+        coverage: minimum share of unlabeled images with a pseudo label.
         most: share of the pseudo labels that one class must have more than.
         shift: distance from known class shares that they must have more than.
     """
     share = row.get(_SHARE, 0.0)
+    if row.get(_COVERAGE, 1.0) < coverage:
+        return False
     if (known := row.get(_SHIFT)) is not None:
         return share > most and known > shift
     estimated = row.get(_ESTIMATED_SHIFT, 0.0)
     return share > NEARLY_ALL or (share > most and estimated > ESTIMATED_SHIFT)
 
 
-def _describe_reign(rows: Sequence[Row]) -> str:
+def _one_class_rises(row: Row) -> bool:
+    return _unlike_pool(row, FAST, FAST_SHARE, FAST_SHIFT)
+
+
+def _describe_dominance(rows: Sequence[Row]) -> str:
     least = min(row[_SHARE] for row in rows)
     text = f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more"
     for key, what in (
@@ -248,7 +246,7 @@ def _falls(rows: Sequence[Row]) -> list[tuple[float, str]]:
             if row[key] > best[key]:
                 best = row
             low = [*low, row] if row[key] < best[key] - FALL else []
-            sure = row[key] < best[key] - PLUNGE or _labels_shift(row)
+            sure = row[key] < best[key] - PLUNGE or _unlike_pool(row, FAST, 0.0, FAST_SHIFT)
             if len(low) == 2 or (low and sure):
                 to = " and ".join(f"{r[key]:.4f} at step {r['step']:.0f}" for r in low)
                 text = (

@@ -25,10 +25,7 @@ _MOST_NAMED = 10
 
 
 def model_card(
-    experiment: Experiment,
-    summary: RunSummary,
-    record: RunRecord,
-    config: dict[str, Any],
+    experiment: Experiment, summary: RunSummary, record: RunRecord, config: dict[str, Any]
 ) -> str:
     """Return the model card of a finished run, Markdown after a YAML header.
 
@@ -245,10 +242,7 @@ def _terms(name: str) -> list[str]:
         return [terms]
     link = f"<{dataset.homepage}>" if dataset.homepage else ""
     source = ", ".join(filter(None, (dataset.citation, link, dataset.license)))
-    return [
-        f"The images: {source}.",
-        *([] if dataset.license or dataset.is_example else [terms]),
-    ]
+    return [f"The images: {source}.", *([] if dataset.license or dataset.is_example else [terms])]
 
 
 def _accuracy(test: Scores | None, name: str) -> str:

@@ -17,7 +17,7 @@ from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import check_format, checked_archive, write_atomically
+from ssl_toolkit.files import check_format, checked_archive, write_bytes
 from ssl_toolkit.runs.scoring import confusion_matrix, scores
 from ssl_toolkit.runs.summary import Results, Scores
 from ssl_toolkit.text import display_path
@@ -52,13 +52,9 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
     size = trainer.settings.eval_batch_size
     processes = None if alone else trainer.processes
     parts = {"validation": trainer.validation, "test": experiment.test}
+    inputs, model = trainer.batches.images.inputs, trainer.eval_model
     return {
-        part: (
-            predict(
-                trainer.eval_model, trainer.batches.images.inputs, rows, size, processes
-            ).numpy(),
-            labels.cpu().numpy(),
-        )
+        part: (predict(model, inputs, rows, size, processes).numpy(), labels.cpu().numpy())
         for part, (rows, labels) in parts.items()
     }
 
@@ -102,10 +98,8 @@ def worst_mistakes(
     if experiment.table.features is not None:
         return {}
     probs, labels = predictions["test"]
-    wrong = np.flatnonzero(probs.argmax(axis=1) != labels) if len(labels) else labels
-    places = (
-        wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most] if len(wrong) else wrong
-    )
+    wrong = np.flatnonzero(probs.argmax(axis=1) != labels)
+    places = wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most]
     rows = experiment.test[0][torch.from_numpy(places)]
     images = experiment.trainer.batches.images.loaded.pixels(rows).cpu()
     if len(places) and images.shape[-1] > size:
@@ -143,7 +137,7 @@ def write_predictions(
         arrays |= {f"{part}_probabilities": probs, f"{part}_labels": labels}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    write_atomically(path, lambda file: file.write(buffer.getvalue()))
+    write_bytes(path, buffer.getvalue())
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -93,7 +93,7 @@ class ProgressRows:
         cells = {_TIME_LEFT: clock(seconds_left)}
         for name in self._shown:
             if (value := values.get(name)) is not None:
-                cells[name] = fitted(value, self._width(name), _COLUMNS[name].decimals)
+                cells[name] = fit_number(value, self._width(name), _COLUMNS[name].decimals)
         return self._line(cells)
 
     def others(self, row: Mapping[str, float]) -> list[str]:
@@ -116,10 +116,10 @@ class ProgressRows:
         return "  ".join(cells.get(name, "").rjust(self._width(name)) for name in self._shown)
 
 
-def fitted(value: float, width: int, decimals: int) -> str:
+def fit_number(value: float, width: int, decimals: int) -> str:
     """Format a number with the decimals that fit.
 
-    >>> fitted(0.98765, 6, 4), fitted(-123456.789, 7, 4), fitted(-1.25e10, 8, 4)
+    >>> fit_number(0.98765, 6, 4), fit_number(-123456.789, 7, 4), fit_number(-1.25e10, 8, 4)
     ('0.9877', '-123457', '-1.2e+10')
     """
     fixed = (f"{value:.{digits}f}" for digits in range(decimals, -1, -1))
@@ -139,7 +139,7 @@ def clock(seconds: float) -> str:
     hours, rest = divmod(max(0, round(seconds)), 3600)
     if hours < 100:
         return f"{hours}:{rest // 60:02}:{rest % 60:02}"
-    return f"{fitted(hours / 24, 7, 0)} d"
+    return f"{fit_number(hours / 24, 7, 0)} d"
 
 
 class TrainingProgress:

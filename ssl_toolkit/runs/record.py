@@ -65,13 +65,13 @@ class MinutesChoice(Part):
 
     minutes: float
     image_size: int
-    steps: int | None
+    steps: int | None = None
     """None if a head is fitted at once."""
-    feature_views: int | None
+    feature_views: int | None = None
     """None if steps don't draw from features."""
     image_seconds: float | None
     """Measured time of the features of an image."""
-    step_seconds: float | None
+    step_seconds: float | None = None
     """Measured time of a step."""
     expected_seconds: float
     """Estimated time of the rest of the run."""
@@ -108,7 +108,11 @@ class RunRecord(Document):
     """Changes by resuming."""
 
 
-PACKAGES = ("ssl-toolkit", "torch", "torchvision", "timm", "kornia", "numpy", "pillow")
+PACKAGES = (
+    *("ssl-toolkit", "torch", "timm", "kornia", "numpy", "scipy", "scikit-learn"),
+    *("pillow", "simplejpeg"),
+)
+"""The dependencies that compute: they decode, augment, train, fit and score."""
 
 
 def versions() -> dict[str, str]:
@@ -155,14 +159,11 @@ def make_record(
     ]
     distributions = {}
     for group, name in plugins:
-        if not name:
-            continue
-        if registry.has(group, name):
+        if name and registry.has(group, name):
             entry = registry.find(group, name)
-            distributions[f"{group}: {entry.name}"] = (
-                f"{entry.distribution} {entry.version}".strip()
-            )
-        else:
+            source = f"{entry.distribution} {entry.version}"
+            distributions[f"{group}: {entry.name}"] = source.strip()
+        elif name:
             distributions[f"{group}: {name}"] = f"timm {versions().get('timm', '')}".strip()
     return RunRecord(
         versions=versions(),

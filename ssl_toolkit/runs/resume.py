@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import ResolvedConfig
-from ssl_toolkit.config.roles import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME, flatten
+from ssl_toolkit.config.settings import FREE_ON_RESUME, MOVED_ON_RESUME, RECORDED_ON_RESUME, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_newest
 from ssl_toolkit.engine.devices import describe
@@ -69,12 +70,10 @@ def resume(
     """
     console = console or Console(quiet=True)
     path, moved = at_home(run), None if data is None else at_home(data)
+    main = partial(resume_as_main, path, data=moved, steps=steps, time_limit=time_limit)
     if under_launcher():
         with init_process_group() as processes:
-            return run_with_workers(
-                processes,
-                lambda: resume_as_main(path, processes, moved, steps, time_limit, console=console),
-            )
+            return run_with_workers(processes, lambda: main(processes=processes, console=console))
     folder = RunFolder(path)
     if result := _already_finished(folder, moved, steps, console):
         return result
@@ -87,7 +86,7 @@ def resume(
             "time_limit": time_limit,
         }
         return start_workers("resume", options, console, count, str(path))
-    return resume_as_main(path, ProcessGroup(), moved, steps, time_limit, console=console)
+    return main(processes=ProcessGroup(), console=console)
 
 
 def resume_as_main(
@@ -142,11 +141,11 @@ def _resume(
     if processes.size != config.settings.devices:
         requested["devices"] = processes.size
     changes = _requested_changes(folder, config, state, requested)
-    experiment = prepare_all(_updated(folder.reopen(data), requested), processes, console)
+    experiment = prepare_all(folder.reopen(data).updated(**requested), processes, console)
     # The folder keeps the configuration of its start, wherever the data is now.
-    config = _updated(config, requested)
-    limit = {} if time_limit is None else {"time_limit": time_limit}
-    experiment = replace(experiment, config=_updated(config, limit))
+    config = config.updated(**requested)
+    limit = config.settings.time_limit if time_limit is None else time_limit
+    experiment = replace(experiment, config=config.updated(time_limit=limit))
     check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
     if state is not None:
         _load_state(experiment.trainer, state, checkpoint)
@@ -169,10 +168,6 @@ def _resume(
     summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
     return experiment
-
-
-def _updated(config: ResolvedConfig, update: dict[str, Any]) -> ResolvedConfig:
-    return replace(config, settings=config.settings.model_copy(update=update))
 
 
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:

@@ -12,40 +12,31 @@ from numpy.typing import NDArray
 
 
 def convergence_step(
-    steps: Sequence[int], accuracies: Sequence[float], fraction: float = 0.95
+    evaluations: Sequence[tuple[int, float]], fraction: float = 0.95
 ) -> int | None:
-    """The first evaluated step whose accuracy is at least `fraction` of the highest of the run.
+    """Return the first evaluated step that reaches a fraction of the highest accuracy of the run.
 
-    Known only after the run. Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence time).
+    It is known only after the run. Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence
+    time).
 
     Args:
-        steps: evaluated steps, ascending.
-        accuracies: their validation accuracies.
+        evaluations: steps, ascending, and their validation accuracies.
         fraction: share of the highest accuracy, in [0, 1].
 
     Returns:
-        The step, or None when nothing was evaluated.
+        The step, or None if nothing was evaluated.
 
-    Raises:
-        ValueError: the lengths differ, or the fraction is outside [0, 1].
-
-    >>> convergence_step([10, 20, 30], [0.50, 0.90, 0.92])
+    >>> convergence_step([(10, 0.50), (20, 0.90), (30, 0.92)])
     20
     """
-    if len(steps) != len(accuracies):
-        raise ValueError(f"{len(steps)} steps but {len(accuracies)} accuracies")
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"fraction must be in [0, 1], got {fraction}")
-    if not steps:
-        return None
-    least = fraction * max(accuracies)
-    return next(step for step, accuracy in zip(steps, accuracies, strict=True) if accuracy >= least)
+    least = fraction * max((accuracy for _, accuracy in evaluations), default=0.0)
+    return next((step for step, accuracy in evaluations if accuracy >= least), None)
 
 
 def scores(
     probs: NDArray[np.float32], labels: NDArray[np.int64], classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything that is reported about a labeled set.
+    """Return all scores of a model on labeled images.
 
     Args:
         probs: (N, C) probabilities, N >= 1.
@@ -89,13 +80,13 @@ def scores(
 def expected_calibration_error(
     probs: NDArray[np.float64], correct: NDArray[np.bool_], bins: int = 15
 ) -> float:
-    """Mean gap between confidence and accuracy over equal bins of confidence, weighted by count.
+    """Return the mean gap between confidence and accuracy over equal bins, weighted by count.
 
     Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, eq. 3.
 
     Args:
         probs: (N, C).
-        correct: (N,) whether the most probable class is the true one.
+        correct: (N,) True if the most probable class is the true one.
         bins: number of bins over (0, 1].
     """
     confidence = probs.max(axis=1)
@@ -105,10 +96,10 @@ def expected_calibration_error(
 
 
 def top_k_accuracy(probs: NDArray[np.floating[Any]], labels: NDArray[np.int64], k: int) -> float:
-    """Share of images whose true class is among the `k` most probable ones.
+    """Return the share of images whose true class is among the `k` most probable ones.
 
     Of equal probabilities the first class counts as the more probable, as it does for the
-    accuracy, which this is for ``k = 1``. With C <= k classes it is 1.
+    accuracy, which is the case ``k = 1``. With C <= k classes it is 1.
 
     Args:
         probs: (N, C), N >= 1.
@@ -127,7 +118,7 @@ def top_k_accuracy(probs: NDArray[np.floating[Any]], labels: NDArray[np.int64], 
 def confusion_matrix(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """How often each class was taken for each.
+    """Return how often each true class was predicted as each class.
 
     Args:
         probs: (N, C).
@@ -144,21 +135,21 @@ def confusion_matrix(
 def bootstrap_interval(
     correct: int, count: int, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of an accuracy under resampling of its images with replacement.
+    """Return the percentile interval of an accuracy under resampling of its images.
 
-    How many of a resample are correct is binomial with the accuracy that was observed, so that
-    number is drawn instead of the images: the same distribution, at no cost for large sets. It
-    says how much another test set of that size would move the result, nothing of another
-    training; for 0 or all correct it has no width.
+    The number of correct images in a resample (with replacement) is binomial with the observed
+    accuracy, so it is drawn instead of the images: the same distribution, at no cost for large
+    sets. The interval shows how much another test set of this size would change the result, not
+    how much another training would; if no image or every image is correct, it has no width.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
 
     Args:
-        correct: images that were classified rightly.
-        count: all images, at least 1.
+        correct: number of correctly classified images.
+        count: number of all images, at least 1.
         level: share of the resamples inside, in (0, 1).
-        resamples: how many are drawn.
-        seed: of a numpy generator of its own; equal arguments give equal intervals.
+        resamples: number of resamples.
+        seed: of a separate numpy generator; equal arguments give equal intervals.
 
     Returns:
         The lower and the upper end, in [0, 1].
@@ -171,7 +162,7 @@ def bootstrap_interval(
 def paired_interval(
     ours: NDArray[np.bool_], theirs: NDArray[np.bool_], level: float = 0.95
 ) -> tuple[float, float, float]:
-    """The difference of two accuracies on the same images, and its interval.
+    """Return the difference of two accuracies on the same images, and its interval.
 
     The hybrid score interval with continuity-corrected correlation, which stays in [-1, 1] and
     has a width also where both classifiers agree everywhere.
@@ -180,9 +171,9 @@ def paired_interval(
     based on paired data, Statistics in Medicine 1998, method 10.
 
     Args:
-        ours: (N,) whether each image is classified correctly, N >= 1.
+        ours: (N,) True for correctly classified images, N >= 1.
         theirs: (N,) the same of the other classifier.
-        level: share of such intervals that hold the difference.
+        level: share of such intervals that contain the difference.
 
     Returns:
         Difference (ours less theirs), lower and upper end.
@@ -212,7 +203,7 @@ def paired_interval(
 
 
 def _wilson(hits: int, n: int, z: float) -> tuple[float, float, float]:
-    """A proportion and its score interval (Wilson, JASA 1927)."""
+    """Return a proportion and its score interval (Wilson, JASA 1927)."""
     p = hits / n
     center, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n

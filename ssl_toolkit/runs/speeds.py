@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.loading import ResolvedConfig
-from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
 from ssl_toolkit.engine.experiment import prepare
@@ -30,19 +30,11 @@ READ = 8
 """Images that are read to measure the time of reading."""
 SHORT = 2.0
 """A shorter measurement, in seconds, is repeated with more steps."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Numbers of images of a run."""
-
-    all: int
-    labeled: int
-    unlabeled: int
-    trained: int
-    """In training, each counted once."""
-    validation: int
-    test: int
+OF_THE_DATA = (
+    *("data", "labels", "labels_per_class", "num_labels", "split", "classes", "stream_buffer"),
+    *("weights", "minutes"),
+)
+"""Settings that do not apply to noise."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +60,8 @@ class Speeds:
         """Return the expected speeds for images with so many times the pixels."""
         costs = self.costs
         if costs is not None and not self.on_features:
-            costs = replace(
-                costs,
-                step=factor * costs.step,
-                evaluation=factor * costs.evaluation,
-                scan=factor * costs.scan,
-            )
+            parts = ("step", "evaluation", "scan")
+            costs = replace(costs, **{part: factor * getattr(costs, part) for part in parts})
         return replace(
             self,
             plain=factor * self.plain,
@@ -81,18 +69,6 @@ class Speeds:
             predict=self.predict if self.on_features else factor * self.predict,
             costs=costs,
         )
-
-
-def count_images(split: Split) -> Counts:
-    """Count the images of a split."""
-    return Counts(
-        all=len(rows_of(split)),
-        labeled=len(split.labeled),
-        unlabeled=len(split.unlabeled),
-        trained=len(np.union1d(split.labeled, split.unlabeled)),
-        validation=len(split.validation),
-        test=len(split.test),
-    )
 
 
 def rows_of(split: Split) -> Rows:
@@ -115,8 +91,7 @@ def measure_speeds(
     Raises:
         UserError: as `prepare`.
     """
-    counts = count_images(split)
-    trainer = _trainer(config, counts, table)
+    trainer = _trainer(config, split, table)
     transfer = trainer.transfer
     cached = transfer is not None and transfer.cached
     fitted = isinstance(trainer.algorithm, FeatureAlgorithm)
@@ -128,7 +103,7 @@ def measure_speeds(
     if not fitted:
         if cached:
             _use_features(trainer)
-        costs, predict = _costs(trainer, counts)
+        costs, predict = _costs(trainer, split)
     return Speeds(
         read=read,
         plain=plain,
@@ -172,13 +147,12 @@ def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     return 0.0
 
 
-def _trainer(config: ResolvedConfig, counts: Counts, table: ImageTable) -> Trainer:
+def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer:
     """Return a trainer like that of the run, on noise."""
-    settings = config.settings
-    classes = len(table.classes)
-    pool = settings.eval_batch_size
-    labeled = max(classes, min(counts.labeled, pool))
-    ends = np.cumsum([0, labeled, min(counts.unlabeled, pool), min(counts.validation, pool)])
+    classes, most = len(table.classes), config.settings.eval_batch_size
+    counts = [min(len(rows), most) for rows in (split.labeled, split.unlabeled, split.validation)]
+    counts[0] = max(classes, counts[0])
+    ends = np.cumsum([0, *counts])
     labels, unlabeled, validation = (np.arange(a, b) for a, b in pairwise(ends))
     drawn = np.random.default_rng(0)
 
@@ -193,22 +167,9 @@ def _trainer(config: ResolvedConfig, counts: Counts, table: ImageTable) -> Train
         parts=np.full(total, "pool"),
         read=noise,
     )
-    split = Split(labels, unlabeled, validation, np.empty(0, dtype=np.int64))
-    update = {
-        "data": None,
-        "labels": None,
-        "labels_per_class": None,
-        "num_labels": None,
-        "split": None,
-        "classes": None,
-        "stream_buffer": None,
-        "drop_leaks": False,
-        "pretrained": False,
-        "weights": None,
-        "minutes": None,
-    }
-    resolved = replace(config, settings=settings.model_copy(update=update))
-    return prepare(resolved, table=random_table, split=split).trainer
+    resolved = config.updated(**dict.fromkeys(OF_THE_DATA), drop_leaks=False, pretrained=False)
+    small = Split(labels, unlabeled, validation, np.empty(0, dtype=np.int64))
+    return prepare(resolved, table=random_table, split=small).trainer
 
 
 def _use_features(trainer: Trainer) -> None:
@@ -232,7 +193,7 @@ def _use_features(trainer: Trainer) -> None:
     )
 
 
-def _costs(trainer: Trainer, counts: Counts) -> tuple[Costs, float]:
+def _costs(trainer: Trainer, split: Split) -> tuple[Costs, float]:
     """Return the costs of training on the images of the run, and of predicting one."""
     costs = trainer.measure(steps=2, warm=1)
     if 12 * costs.step < SHORT:
@@ -241,6 +202,6 @@ def _costs(trainer: Trainer, counts: Counts) -> tuple[Costs, float]:
     evaluated = len(trainer.validation[0]) or len(images.labeled)
     predict = costs.evaluation / evaluated
     seen = len(images.labeled) + len(images.unlabeled)
-    scan = costs.scan * max(1.0, (counts.labeled + counts.unlabeled) / seen)
-    evaluation = predict * (counts.validation or counts.labeled)
+    scan = costs.scan * max(1.0, (len(split.labeled) + len(split.unlabeled)) / seen)
+    evaluation = predict * (len(split.validation) or len(split.labeled))
     return replace(costs, evaluation=evaluation, scan=scan), predict

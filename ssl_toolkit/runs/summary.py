@@ -177,8 +177,6 @@ def summary_of(
         reason: why the run ended early.
     """
     settings, trainer = experiment.config.settings, experiment.trainer
-    steps = [step for step, _ in trainer.evaluations]
-    accuracies = [accuracy for _, accuracy in trainer.evaluations]
     return RunSummary(
         status=status,
         reason=reason,
@@ -188,7 +186,7 @@ def summary_of(
         profile=settings.profile,
         steps=trainer.saved,
         best_step=None if trainer.best is None else trainer.best.step,
-        convergence_step=convergence_step(steps, accuracies),
+        convergence_step=convergence_step(trainer.evaluations),
         counts=counts(experiment.split),
         classes=experiment.classes,
         validation=None,

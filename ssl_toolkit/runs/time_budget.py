@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
-from typing import Any
+
+import numpy as np
 
 from ssl_toolkit.config.loading import AUTO, RunConfig
-from ssl_toolkit.config.roles import FREE_ON_RESUME, OPEN_VALUES, flatten
-from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.settings import FREE_ON_RESUME, OPEN_VALUES, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.defaults import resolve_config
@@ -18,7 +17,7 @@ from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.auto import resolve_auto, without_auto
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.record import AutoChoice, MinutesChoice
-from ssl_toolkit.runs.speeds import Speeds, count_images, measure_speeds
+from ssl_toolkit.runs.speeds import Speeds, measure_speeds, rows_of
 from ssl_toolkit.text import brief, display_path, roughly
 
 USED = 0.9
@@ -92,10 +91,9 @@ def resolve_minutes(
     if config.settings.algo == AUTO:
         first = without_auto(config)
         first_fit, larger = fitting.fit(first, started + SHARE * USED * given)
-        size = (
-            None if larger is None else first_fit.image_size
-        )  # fine-tuned candidates use their default
-        config = _with(config, image_size=size, feature_views=first_fit.feature_views)
+        # None if the default fits, so that fine-tuned candidates use theirs.
+        size = None if larger is None else first_fit.image_size
+        config = _with_views(config, first_fit.feature_views).updated(image_size=size)
         left = started + SHARE * given - time.monotonic()
         config, choice = resolve_auto(config, console.say, console.reading, max(0.0, left))
         ready = bool(choice and choice.trials)
@@ -142,19 +140,14 @@ def check_same_config(folder: RunFolder, config: RunConfig) -> None:
 def with_fit(config: RunConfig, fit: MinutesChoice) -> RunConfig:
     """Return the configuration with the choices in place of ``minutes``."""
     steps = config.settings.steps if fit.steps is None else fit.steps
-    config = _with(config, image_size=fit.image_size, feature_views=fit.feature_views)
-    return replace(config, settings=_updated(config, steps=steps, minutes=None))
+    config = _with_views(config, fit.feature_views)
+    return config.updated(image_size=fit.image_size, steps=steps, minutes=None)
 
 
-def _with(config: RunConfig, *, image_size: int | None, feature_views: int | None) -> RunConfig:
-    model = config.settings.model
-    if feature_views is not None:
-        model = model.model_copy(update={"feature_views": feature_views})
-    return replace(config, settings=_updated(config, image_size=image_size, model=model))
-
-
-def _updated(config: RunConfig, **update: Any) -> Settings:
-    return config.settings.model_copy(update=update)
+def _with_views(config: RunConfig, views: int | None) -> RunConfig:
+    if views is None:
+        return config
+    return config.updated(model=config.settings.model.model_copy(update={"feature_views": views}))
 
 
 class Fitting:
@@ -169,7 +162,7 @@ class Fitting:
         self._share = USED * (SHARE if settings.algo == AUTO else 1.0)
         table = load_table(settings, lazily=True)
         self._table, self._split, _ = split_of(table, settings)
-        self._counts = count_images(self._split)
+        self._images = len(rows_of(self._split))
 
     def fit(
         self, config: RunConfig, deadline: float, *, ready: bool = False
@@ -221,25 +214,20 @@ class Fitting:
 
     def _plan(self, config: RunConfig, size: int, speeds: Speeds, deadline: float) -> MinutesChoice:
         """Return what fits at one size, or the smallest sensible run if nothing does."""
-        counts, settings = self._counts, config.settings
+        split, settings = self._split, config.settings
         left = deadline - time.monotonic()
-        fixed = counts.all * (speeds.read + speeds.plain)
-        fixed += counts.trained * speeds.view * speeds.fixed_views
-        costs = speeds.costs
-        image_seconds = speeds.plain or None
-        if costs is None:
-            return MinutesChoice(
-                minutes=settings.minutes or 0.0,
-                image_size=size,
-                steps=None,
-                feature_views=None,
-                image_seconds=image_seconds,
-                step_seconds=None,
-                expected_seconds=fixed,
-                enough=fixed <= left,
-            )
-        fixed += (counts.validation + counts.test) * speeds.predict
-        view = counts.trained * speeds.view
+        view = len(np.union1d(split.labeled, split.unlabeled)) * speeds.view
+        fixed = self._images * (speeds.read + speeds.plain) + view * speeds.fixed_views
+        choice = MinutesChoice(
+            minutes=settings.minutes or 0.0,
+            image_size=size,
+            image_seconds=speeds.plain or None,
+            expected_seconds=fixed,
+            enough=fixed <= left,
+        )
+        if (costs := speeds.costs) is None:
+            return choice
+        fixed += (len(split.validation) + len(split.test)) * speeds.predict
         most_views = settings.model.feature_views
         least_views = min(LEAST_VIEWS, most_views) if view else 0
 
@@ -257,17 +245,14 @@ class Fitting:
         views = least_views
         if view and spare > 0:
             views = min(most_views, least_views + int(spare / view))
-        expected = fixed + views * view + total(steps if enough else wanted)
-        return MinutesChoice(
-            minutes=settings.minutes or 0.0,
-            image_size=size,
-            steps=steps,
-            feature_views=views if view else None,
-            image_seconds=image_seconds,
-            step_seconds=costs.step,
-            expected_seconds=expected,
-            enough=enough,
-        )
+        update = {
+            "steps": steps,
+            "feature_views": views if view else None,
+            "step_seconds": costs.step,
+            "expected_seconds": fixed + views * view + total(steps if enough else wanted),
+            "enough": enough,
+        }
+        return choice.model_copy(update=update)
 
     def _refuse_too_little(self, config: RunConfig, fit: MinutesChoice, left: float) -> None:
         wanted = _steps_asked(config)
@@ -277,14 +262,14 @@ class Fitting:
         what = f"{wanted:,} steps" if wanted and fit.steps is not None else "training"
         raise ConfigError(
             f"--minutes {fit.minutes:g}: at {fit.image_size} px {what} with the "
-            f"{self._counts.all:,} images would take about "
+            f"{self._images:,} images would take about "
             f"{roughly(fit.expected_seconds)}; give at least --minutes "
             f"{math.ceil(10 * least) / 10:.1f}, a smaller --backbone or fewer images"
         )
 
     def _speeds(self, config: RunConfig, size: int, ready: bool) -> Speeds | None:
         """Measure at one size; None if the backbone can't take it."""
-        resolved = resolve_config(_with(config, image_size=size, feature_views=None))[0]
+        resolved = resolve_config(config.updated(image_size=size))[0]
         try:
             return measure_speeds(resolved, self._table, self._split, ready=ready)
         except ModelError:
@@ -300,8 +285,7 @@ def _steps_asked(config: RunConfig) -> int | None:
 
 
 def _eval_every(config: RunConfig, steps: int) -> int:
-    config = replace(config, settings=_updated(config, steps=max(1, steps)))
-    return resolve_config(config)[0].settings.eval_every
+    return resolve_config(config.updated(steps=max(1, steps)))[0].settings.eval_every
 
 
 def _own_size(config: RunConfig) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate
-from ssl_toolkit.config.locations import find_config
+from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.readers.in_memory import Images, LabeledImages, Labels, write_data
 from ssl_toolkit.data.splits.split_file import save_split
@@ -95,11 +94,10 @@ def train(
                 f"--devices {settings.devices}: {processes.size} processes were started; leave it "
                 "out"
             )
-        shared = settings.model_copy(update={"devices": processes.size})
-        config = replace(config, settings=shared)
+        shared = config.updated(devices=processes.size)
         return run_with_workers(
             processes,
-            lambda: _train_as_main(config, processes, overwrite, resume or restarted(), console),
+            lambda: _train_as_main(shared, processes, overwrite, resume or restarted(), console),
         )
 
 

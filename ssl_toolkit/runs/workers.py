@@ -89,11 +89,7 @@ def _follow(processes: ProcessGroup) -> RunResult:
 
 
 def start_workers(
-    function: str,
-    options: Mapping[str, Any],
-    console: Console,
-    count: int,
-    resumable: str | None,
+    function: str, options: Mapping[str, Any], console: Console, count: int, resumable: str | None
 ) -> RunResult:
     """Start the processes of a run on this machine, and wait for the result.
 

@@ -4,24 +4,24 @@
 >>> results = check_plugin("supervised")  # doctest: +SKIP
 """
 
-# Rules are checked in the order of these imports.
-# isort: off
-from ssl_toolkit.testing import config_rules as config_rules
-from ssl_toolkit.testing import output_rules as output_rules
-from ssl_toolkit.testing import gradient_rules as gradient_rules
-from ssl_toolkit.testing import training_rules as training_rules
-from ssl_toolkit.testing import process_rules as process_rules
-from ssl_toolkit.testing import feature_rules as feature_rules
-from ssl_toolkit.testing import augmenter_rules as augmenter_rules
-from ssl_toolkit.testing import backbone_rules as backbone_rules
-from ssl_toolkit.testing import dataset_rules as dataset_rules
-from ssl_toolkit.testing import launcher_rules as launcher_rules
-from ssl_toolkit.testing import logger_rules as logger_rules
-
-# isort: on
+from ssl_toolkit.testing import (
+    augmenter_rules,
+    backbone_rules,
+    class_rules,
+    config_rules,
+    dataset_rules,
+    feature_rules,
+    gradient_rules,
+    launcher_rules,
+    logger_rules,
+    output_rules,
+    process_rules,
+    training_rules,
+)
 from ssl_toolkit.testing.checks import check_plugin
 from ssl_toolkit.testing.parametrize import parametrize_with_checks
-from ssl_toolkit.testing.rules import ContractError, Rule, RuleResult, rules
+from ssl_toolkit.testing.rules import ContractError, Rule, RuleResult, register, rules
+from ssl_toolkit.testing.subject import INTERFACES
 
 __all__ = [
     "ContractError",
@@ -31,3 +31,15 @@ __all__ = [
     "parametrize_with_checks",
     "rules",
 ]
+
+# Rules are checked in this order.
+register(class_rules, *INTERFACES, "feature_algorithm")
+register(config_rules, "algorithm", "feature_algorithm", "augmenter", "launcher")
+for _module in (output_rules, gradient_rules, training_rules, process_rules):
+    register(_module, "algorithm")
+register(feature_rules, "feature_algorithm")
+register(augmenter_rules, "augmenter")
+register(backbone_rules, "backbone")
+register(dataset_rules, "dataset")
+register(launcher_rules, "launcher")
+register(logger_rules, "logger")

@@ -17,14 +17,13 @@ from ssl_toolkit.testing.assertions import (
     replicas,
     unmodified,
 )
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 
 COUNT = 12
 """Images per batch, enough for operations with a small probability."""
 
 
-@rule("augmenters")
 def draws_rows_on_cpu(subject: Subject) -> None:
     """`draw` returns CPU tensors with one row per image, with the same names for any count.
 
@@ -44,7 +43,6 @@ def draws_rows_on_cpu(subject: Subject) -> None:
     require(names[0] == names[1], f"names for 1 image are {names[0]}, for 5 images {names[1]}")
 
 
-@rule("augmenters")
 def draws_reproducibly(subject: Subject) -> None:
     """Two augmenters draw equal parameters from generators with the same seed.
 
@@ -55,7 +53,6 @@ def draws_reproducibly(subject: Subject) -> None:
     require(not wrong, f"{listed(wrong)} differ for one seed")
 
 
-@rule("augmenters")
 def draws_prefix_for_smaller_batch(subject: Subject) -> None:
     """With one seed, the rows of a smaller batch are the first rows of a larger one.
 
@@ -72,7 +69,6 @@ def draws_prefix_for_smaller_batch(subject: Subject) -> None:
         require(not wrong, f"{listed(wrong)} for {count} images are not the first rows of 40")
 
 
-@rule("augmenters")
 def transforms_deterministically(subject: Subject) -> None:
     """`transform` returns the same views for the same images and parameters.
 
@@ -85,7 +81,6 @@ def transforms_deterministically(subject: Subject) -> None:
     require(torch.equal(first, second), "a second transform returns other views")
 
 
-@rule("augmenters")
 def uses_no_global_generator(subject: Subject) -> None:
     """`draw` and `transform` draw nothing from global generators.
 
@@ -98,7 +93,6 @@ def uses_no_global_generator(subject: Subject) -> None:
         _augment(augmenter, images)
 
 
-@rule("augmenters")
 def preserves_shape_and_dtype(subject: Subject) -> None:
     """Views have the shape, dtype and device of the images, in float32 and float64.
 
@@ -113,7 +107,6 @@ def preserves_shape_and_dtype(subject: Subject) -> None:
         require(before == after, f"{before} became {after}")
 
 
-@rule("augmenters")
 def returns_valid_range(subject: Subject) -> None:
     """Views are finite and in [0, 1], also those of black, white and gray images.
 
@@ -130,7 +123,6 @@ def returns_valid_range(subject: Subject) -> None:
         require(low >= 0 and high <= 1, f"views of {name} images range from {low:g} to {high:g}")
 
 
-@rule("augmenters")
 def does_not_modify_inputs(subject: Subject) -> None:
     """`transform` modifies neither the images nor the parameters.
 
@@ -143,7 +135,6 @@ def does_not_modify_inputs(subject: Subject) -> None:
         augmenter.transform(images, params)
 
 
-@rule("augmenters")
 def transforms_images_independently(subject: Subject) -> None:
     """The view of an image doesn't depend on the other images of the batch.
 
@@ -160,7 +151,6 @@ def transforms_images_independently(subject: Subject) -> None:
         require(distance < 1e-4, f"image {row} alone differs by up to {distance:g}")
 
 
-@rule("augmenters")
 def supports_any_image_size(subject: Subject) -> None:
     """A single image, non-square images and images of 8 pixels are transformed.
 
@@ -173,7 +163,6 @@ def supports_any_image_size(subject: Subject) -> None:
         require(views.shape == shape, f"{shape} became {tuple(views.shape)}")
 
 
-@rule("augmenters")
 def avoids_host_sync(subject: Subject) -> None:
     """`transform` transfers nothing from the device to the host.
 
@@ -188,7 +177,6 @@ def avoids_host_sync(subject: Subject) -> None:
         augmenter.transform(images, params)
 
 
-@rule("augmenters")
 def restores_state(subject: Subject) -> None:
     """Restored from its state dict, copied or unpickled, it draws and transforms as before.
 
@@ -206,7 +194,6 @@ def restores_state(subject: Subject) -> None:
         require(equal, f"{origin}, it returns other views")
 
 
-@rule("augmenters")
 def accepts_flip(subject: Subject) -> None:
     """`__init__` accepts `flip` and stores it as an attribute.
 

@@ -22,14 +22,13 @@ from ssl_toolkit.testing.assertions import (
     require_statistics,
     unmodified,
 )
-from ssl_toolkit.testing.rules import RuleViolationError, error_line, require, rule
+from ssl_toolkit.testing.rules import RuleViolationError, error_line, require
 from ssl_toolkit.testing.subject import Subject
 
 SIDE = 32
 """Height and width of the images if the backbone has no image size of its own."""
 
 
-@rule("backbones")
 def returns_features(subject: Subject) -> None:
     """Images (N, 3, H, W) become finite features (N, feature_dim).
 
@@ -43,7 +42,6 @@ def returns_features(subject: Subject) -> None:
     require(features.isfinite().all(), "features are inf or nan")
 
 
-@rule("backbones")
 def initializes_reproducibly(subject: Subject) -> None:
     """Built twice with one torch seed, it has equal weights; it draws from no other generator.
 
@@ -56,7 +54,6 @@ def initializes_reproducibly(subject: Subject) -> None:
     require(not wrong, f"{listed(wrong[:3])} differ for one seed")
 
 
-@rule("backbones")
 def downloads_nothing(subject: Subject) -> None:
     """`build` with `pretrained=False` opens no connection.
 
@@ -74,7 +71,6 @@ def downloads_nothing(subject: Subject) -> None:
         _build(subject)
 
 
-@rule("backbones")
 def trains_all_parameters(subject: Subject) -> None:
     """In train mode, every trainable parameter gets a finite gradient.
 
@@ -87,7 +83,6 @@ def trains_all_parameters(subject: Subject) -> None:
     require_gradients(backbone)
 
 
-@rule("backbones")
 def evaluates_deterministically(subject: Subject) -> None:
     """In eval mode, the features of an image depend neither on the batch nor on the call.
 
@@ -104,7 +99,6 @@ def evaluates_deterministically(subject: Subject) -> None:
     require(close, "features of a single image differ from those in a batch")
 
 
-@rule("backbones")
 def restores_state(subject: Subject) -> None:
     """Restored from its state dict, copied or unpickled, it gives the same features.
 
@@ -120,7 +114,6 @@ def restores_state(subject: Subject) -> None:
             require(equal, f"{origin}, it gives other features")
 
 
-@rule("backbones")
 def does_not_modify_images(subject: Subject) -> None:
     """`forward` doesn't modify the images.
 
@@ -132,7 +125,6 @@ def does_not_modify_images(subject: Subject) -> None:
         backbone(images)
 
 
-@rule("backbones")
 def declares_valid_statistics(subject: Subject) -> None:
     """`mean` and `std` are both None, or three numbers each in [0, 1] and (0, 1].
 
@@ -143,7 +135,6 @@ def declares_valid_statistics(subject: Subject) -> None:
     require_statistics(backbone.mean, backbone.std)
 
 
-@rule("backbones")
 def supports_any_class_count(subject: Subject) -> None:
     """Its own head or a linear one returns logits (N, C) for 2 and for 7 classes.
 
@@ -159,7 +150,6 @@ def supports_any_class_count(subject: Subject) -> None:
         require(tuple(logits.shape) == (2, classes), f"logits are {tuple(logits.shape)}")
 
 
-@rule("backbones")
 def stays_finite_in_bf16(subject: Subject) -> None:
     """Features in bf16 are finite.
 
@@ -172,7 +162,6 @@ def stays_finite_in_bf16(subject: Subject) -> None:
     require(features.isfinite().all(), "features are inf or nan")
 
 
-@rule("backbones")
 def supports_or_rejects_image_size(subject: Subject) -> None:
     """Any image size either works, or `build` rejects it with an error of one line.
 

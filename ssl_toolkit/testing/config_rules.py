@@ -1,57 +1,22 @@
-"""Rules for the class and its options, shared by several kinds of plugin."""
+"""Rules for the options of any plugin that has some."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.testing.assertions import listed
-from ssl_toolkit.testing.rules import (
-    CONFIGURABLE,
-    FEATURE_ALGORITHMS,
-    RuleViolationError,
-    require,
-    rule,
-)
-from ssl_toolkit.testing.subject import INTERFACES, Subject
+from ssl_toolkit.testing.rules import RuleViolationError, require
+from ssl_toolkit.testing.subject import Subject
 
 PROFILES = ("reference", "for_pretrained")
 
 
-@rule(*registry.GROUPS, FEATURE_ALGORITHMS)
-def has_docstring(subject: Subject) -> None:
-    """The class has a docstring that describes it.
-
-    Why: `ssl-toolkit show` prints its first line, by which users choose a plugin.
-    Cause: the class only inherits a docstring.
-    """
-    text = inspect.cleandoc(vars(subject.plugin).get("__doc__") or "")
-    require(len(text.split()) > 2, f"the docstring is {text!r}")
-
-
-@rule(*registry.GROUPS, FEATURE_ALGORITHMS)
-def inherits_from_no_plugin(subject: Subject) -> None:
-    """The class doesn't inherit from another concrete plugin.
-
-    Why: a change of the parent would silently change the results of its subclasses.
-    Cause: a variant that subclasses another plugin; share functions and options instead.
-    """
-    parents = [
-        parent.__name__
-        for parent in subject.plugin.__mro__[1:]
-        if issubclass(parent, INTERFACES[subject.kind]) and not inspect.isabstract(parent)
-    ]
-    require(not parents, f"{subject.plugin.__name__} inherits from {' and '.join(parents)}")
-
-
-@rule(*CONFIGURABLE)
 def has_default_config(subject: Subject) -> None:
     """`Config()` works without arguments and returns an `Options`.
 
@@ -62,7 +27,6 @@ def has_default_config(subject: Subject) -> None:
     require(isinstance(config, Options), f"Config() is {config!r}")
 
 
-@rule(*CONFIGURABLE)
 def has_frozen_config(subject: Subject) -> None:
     """Options can't be modified after construction.
 
@@ -72,7 +36,6 @@ def has_frozen_config(subject: Subject) -> None:
     require(subject.options().model_config.get("frozen"), "model_config has frozen=False")
 
 
-@rule(*CONFIGURABLE)
 def rejects_unknown_options(subject: Subject) -> None:
     """An unknown option is rejected with an error that names it.
 
@@ -82,7 +45,6 @@ def rejects_unknown_options(subject: Subject) -> None:
     _require_rejection(subject.plugin.Config, "no_such_option", 1)
 
 
-@rule(*CONFIGURABLE)
 def rejects_invalid_options(subject: Subject) -> None:
     """A value out of an option's range, or nan, is rejected with an error that names the option.
 
@@ -95,7 +57,6 @@ def rejects_invalid_options(subject: Subject) -> None:
             _require_rejection(config, name, value)
 
 
-@rule(*CONFIGURABLE)
 def preserves_options_in_yaml(subject: Subject) -> None:
     """Options that are written to YAML and read back are equal.
 
@@ -108,7 +69,6 @@ def preserves_options_in_yaml(subject: Subject) -> None:
     require(restored == config, f"{config!r} became {restored!r}")
 
 
-@rule(*CONFIGURABLE)
 def documents_options(subject: Subject) -> None:
     """Every option has a help text, and every number a range.
 
@@ -124,7 +84,6 @@ def documents_options(subject: Subject) -> None:
                 require(bounded, f"option {name!r} is a number without a range")
 
 
-@rule("algorithms", FEATURE_ALGORITHMS, "augmenters")
 def has_valid_profiles(subject: Subject) -> None:
     """`Config.reference` and `Config.for_pretrained` contain options with valid values.
 

@@ -7,19 +7,18 @@ from typing import get_args
 
 import numpy as np
 
-from ssl_toolkit.data.cache.image_files import open_files
+from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import DatasetDefaults, ImageTable
 from ssl_toolkit.interfaces.datasets import Part
 from ssl_toolkit.testing.assertions import listed, no_global_draws, require_statistics
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 
 SAMPLE = 40
 """Images that are read."""
 
 
-@rule("datasets")
 def has_distinct_class_names(subject: Subject) -> None:
     """There are at least two classes with distinct names that are not empty.
 
@@ -34,7 +33,6 @@ def has_distinct_class_names(subject: Subject) -> None:
     require(not duplicates, f"{listed(duplicates)} occur more than once")
 
 
-@rule("datasets")
 def has_stable_keys(subject: Subject) -> None:
     """Every image has a unique key that is not an absolute path.
 
@@ -50,7 +48,6 @@ def has_stable_keys(subject: Subject) -> None:
     require(not absolute, f"key {absolute[:1]} is an absolute path")
 
 
-@rule("datasets")
 def has_label_indices(subject: Subject) -> None:
     """Labels are (N,) int64: indices of classes, or -1.
 
@@ -65,7 +62,6 @@ def has_label_indices(subject: Subject) -> None:
     require(low >= -1 and high < count, f"labels range from {low} to {high} for {count} classes")
 
 
-@rule("datasets")
 def labels_every_class(subject: Subject) -> None:
     """Every class has a labeled image to train on, and one in the test part if there is one.
 
@@ -81,7 +77,6 @@ def labels_every_class(subject: Subject) -> None:
         require(not missing, f"{listed(missing[:3])} have no labeled image to {purpose}")
 
 
-@rule("datasets")
 def has_valid_parts(subject: Subject) -> None:
     """Every image is in one of the valid parts.
 
@@ -94,7 +89,6 @@ def has_valid_parts(subject: Subject) -> None:
     require(not unknown, f"unknown parts {listed(unknown)}; valid are {listed(get_args(Part))}")
 
 
-@rule("datasets")
 def reads_images_by_row(subject: Subject) -> None:
     """`read` returns (N, size, size, 3) uint8 for any rows, in their order, at any size.
 
@@ -112,7 +106,6 @@ def reads_images_by_row(subject: Subject) -> None:
         require(np.array_equal(images, reverse), "rows in another order give other images")
 
 
-@rule("datasets")
 def has_distinct_images(subject: Subject) -> None:
     """Images differ, and are not all constant.
 
@@ -124,7 +117,6 @@ def has_distinct_images(subject: Subject) -> None:
     require((images != images[:1]).any(), "all images are equal")
 
 
-@rule("datasets")
 def loads_reproducibly(subject: Subject) -> None:
     """Loaded twice, classes, keys, labels, parts and images are equal; no global draws occur.
 
@@ -141,7 +133,6 @@ def loads_reproducibly(subject: Subject) -> None:
     require(np.array_equal(first.read(rows, size), second.read(rows, size)), "images differ")
 
 
-@rule("datasets")
 def has_distinct_digests(subject: Subject) -> None:
     """`digest`, if any, returns the same text for a row on each call, and another for other images.
 
@@ -161,7 +152,6 @@ def has_distinct_digests(subject: Subject) -> None:
     require(not wrong, "different images have the same digest")
 
 
-@rule("datasets")
 def reports_missing_files(subject: Subject) -> None:
     """A `root` without the files raises a `DataError` of one line, if files are needed.
 
@@ -175,7 +165,6 @@ def reports_missing_files(subject: Subject) -> None:
             require("\n" not in message, f"the message has several lines: {message!r}")
 
 
-@rule("datasets")
 def has_valid_defaults(subject: Subject) -> None:
     """`defaults` has sizes of at least 1, fractions in [0, 1) and statistics in [0, 1].
 

@@ -11,13 +11,7 @@ from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.interfaces import FeatureAlgorithm, TaskInfo, TrainingFeatures
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.testing.assertions import no_global_draws, unmodified
-from ssl_toolkit.testing.rules import (
-    FEATURE_ALGORITHMS,
-    RuleViolationError,
-    error_line,
-    require,
-    rule,
-)
+from ssl_toolkit.testing.rules import RuleViolationError, error_line, require
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import TinyNetwork
 
@@ -29,7 +23,6 @@ LABELS = torch.arange(CLASSES).repeat(5)
 TEST_LABELS = torch.arange(CLASSES).repeat(8)
 
 
-@rule(FEATURE_ALGORITHMS)
 def declares_augmented_views(subject: Subject) -> None:
     """`augmented_views` is a constant whole number of at least 0.
 
@@ -42,7 +35,6 @@ def declares_augmented_views(subject: Subject) -> None:
     require(type(counts[0]) is int and counts[0] >= 0, f"it is {counts[0]!r}")
 
 
-@rule(FEATURE_ALGORITHMS)
 def returns_logits(subject: Subject) -> None:
     """`fit` returns a module that maps features (N, D), zeros included, to finite logits (N, C).
 
@@ -54,7 +46,6 @@ def returns_logits(subject: Subject) -> None:
         _require_logits(_logits(head, subject, features), len(features))
 
 
-@rule(FEATURE_ALGORITHMS)
 def predicts_images_independently(subject: Subject) -> None:
     """In eval mode, the logits of an image depend neither on the batch nor on the call.
 
@@ -68,7 +59,6 @@ def predicts_images_independently(subject: Subject) -> None:
     require(torch.equal(logits, _logits(head, subject)), "logits differ between two calls")
 
 
-@rule(FEATURE_ALGORITHMS)
 def learns_separable_features(subject: Subject) -> None:
     """The head reaches an accuracy of 80 % on well-separated classes.
 
@@ -80,7 +70,6 @@ def learns_separable_features(subject: Subject) -> None:
     require(accuracy >= 0.8, f"the accuracy on 4 well-separated classes is {accuracy:.0%}")
 
 
-@rule(FEATURE_ALGORITHMS)
 def fits_reproducibly(subject: Subject) -> None:
     """Equal features and generators give equal heads, whatever the global seeds.
 
@@ -94,7 +83,6 @@ def fits_reproducibly(subject: Subject) -> None:
     require(torch.equal(*heads), f"logits differ by up to {(heads[0] - heads[1]).abs().max():.2g}")
 
 
-@rule(FEATURE_ALGORITHMS)
 def uses_no_global_generator(subject: Subject) -> None:
     """`fit` only draws from its generator.
 
@@ -105,7 +93,6 @@ def uses_no_global_generator(subject: Subject) -> None:
         _fit(subject)
 
 
-@rule(FEATURE_ALGORITHMS)
 def does_not_modify_features(subject: Subject) -> None:
     """`fit` modifies neither features nor labels.
 
@@ -119,7 +106,6 @@ def does_not_modify_features(subject: Subject) -> None:
         algorithm.fit(features, torch.Generator().manual_seed(3))
 
 
-@rule(FEATURE_ALGORITHMS)
 def supports_empty_pool(subject: Subject) -> None:
     """`fit` works without unlabeled images.
 
@@ -129,7 +115,6 @@ def supports_empty_pool(subject: Subject) -> None:
     _require_logits(_logits(_fit(subject, pool=0), subject))
 
 
-@rule(FEATURE_ALGORITHMS)
 def supports_one_label_per_class(subject: Subject) -> None:
     """`fit` works with one label per class, also with a pool of three images.
 
@@ -140,7 +125,6 @@ def supports_one_label_per_class(subject: Subject) -> None:
         _require_logits(_logits(_fit(subject, LABELS[:CLASSES], pool), subject))
 
 
-@rule(FEATURE_ALGORITHMS)
 def supports_classes_without_labels(subject: Subject) -> None:
     """The logits have a column for a class without any label.
 
@@ -150,7 +134,6 @@ def supports_classes_without_labels(subject: Subject) -> None:
     _require_logits(_logits(_fit(subject, LABELS[LABELS != 1]), subject))
 
 
-@rule(FEATURE_ALGORITHMS)
 def restores_head(subject: Subject) -> None:
     """A head that is restored from its state dict or a pickle gives the same logits.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ssl_toolkit.testing.assertions import differing, listed, require_gradients, unmodified
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import MIDDLE, Trial, tensors_of
 
 
-@rule("algorithms")
 def trains_all_model_parameters(subject: Subject) -> None:
     """Every trainable parameter of the model gets a finite, nonzero gradient.
 
@@ -22,7 +21,6 @@ def trains_all_model_parameters(subject: Subject) -> None:
         require(parameter.grad is None or parameter.grad.any(), f"the gradient of {name} is 0")
 
 
-@rule("algorithms")
 def trains_its_parameters(subject: Subject) -> None:
     """Every trainable parameter of the algorithm gets a gradient at the first or a middle step.
 
@@ -40,7 +38,6 @@ def trains_its_parameters(subject: Subject) -> None:
     require(not untrained, f"{listed(untrained)} get no gradient")
 
 
-@rule("algorithms")
 def does_not_train_teacher(subject: Subject) -> None:
     """The teacher gets no gradient.
 
@@ -53,7 +50,6 @@ def does_not_train_teacher(subject: Subject) -> None:
     require(not trained, f"{listed(trained)} of the teacher get a gradient")
 
 
-@rule("algorithms")
 def does_not_modify_model(subject: Subject) -> None:
     """A step modifies no weight, gradient or mode of the model and the teacher.
 
@@ -78,7 +74,6 @@ def does_not_modify_model(subject: Subject) -> None:
         require(unchanged, f"the step changes the mode of the {name} (train or eval)")
 
 
-@rule("algorithms")
 def does_not_modify_batch(subject: Subject) -> None:
     """The tensors of the batch are not modified.
 

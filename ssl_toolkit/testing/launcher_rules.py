@@ -15,7 +15,7 @@ from typing import Any
 
 from ssl_toolkit.interfaces import Job, JobResult, Launcher
 from ssl_toolkit.testing.assertions import listed
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 
 START_TIMEOUT = 120.0
@@ -45,7 +45,6 @@ while True:
 """
 
 
-@rule("launchers")
 def returns_one_result_per_job(subject: Subject) -> None:
     """Each job runs once and yields one result with status 0; without jobs there are no results.
 
@@ -63,7 +62,6 @@ def returns_one_result_per_job(subject: Subject) -> None:
         require(not missing, f"{listed(missing)} have a result, but didn't run")
 
 
-@rule("launchers")
 def isolates_failed_jobs(subject: Subject) -> None:
     """A failed job yields its own exit status, and the others run.
 
@@ -76,7 +74,6 @@ def isolates_failed_jobs(subject: Subject) -> None:
         require(statuses == expected, f"statuses are {statuses}, not {expected}")
 
 
-@rule("launchers")
 def reports_start_failures(subject: Subject) -> None:
     """A job whose program is not found yields a nonzero status, and the others run.
 
@@ -94,7 +91,6 @@ def reports_start_failures(subject: Subject) -> None:
         require(not lines, f"a reason has several lines: {lines}")
 
 
-@rule("launchers")
 def passes_command_unchanged(subject: Subject) -> None:
     """A job gets its arguments, directory and variables; its output is appended to its log.
 
@@ -116,7 +112,6 @@ def passes_command_unchanged(subject: Subject) -> None:
         require(complete, f"output and errors are not appended to the log, which is {log!r}")
 
 
-@rule("launchers")
 def stops_running_jobs(subject: Subject) -> None:
     """`stop` lets running jobs save, starts no others and makes `launch` return.
 
@@ -154,7 +149,6 @@ def stops_running_jobs(subject: Subject) -> None:
         require(not late, f"{listed(late)} started after stop")
 
 
-@rule("launchers")
 def starts_nothing_after_stop(subject: Subject) -> None:
     """If `stop` is called before `launch`, no job starts.
 

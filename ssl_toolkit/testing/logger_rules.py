@@ -17,7 +17,7 @@ import torch
 
 from ssl_toolkit.interfaces import Logger, RunInfo
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 
 ROWS: list[dict[str, float | int]] = [
@@ -38,7 +38,6 @@ CONFIG = {
 }
 
 
-@rule("loggers")
 def declares_packages(subject: Subject) -> None:
     """`packages` is a tuple of module names.
 
@@ -52,7 +51,6 @@ def declares_packages(subject: Subject) -> None:
     require(valid, f"packages is {packages!r}")
 
 
-@rule("loggers")
 def accepts_any_row(subject: Subject) -> None:
     """Rows with different names, integers and floats are logged without an error.
 
@@ -66,7 +64,6 @@ def accepts_any_row(subject: Subject) -> None:
         logger.finish(_summary("completed"))
 
 
-@rule("loggers")
 def has_one_line_note(subject: Subject) -> None:
     """`note` is a string of at most one line.
 
@@ -80,7 +77,6 @@ def has_one_line_note(subject: Subject) -> None:
     require(isinstance(note, str) and "\n" not in note, f"note is {note!r}")
 
 
-@rule("loggers")
 def does_not_modify_arguments(subject: Subject) -> None:
     """Rows, configuration and summary are not modified.
 
@@ -95,7 +91,6 @@ def does_not_modify_arguments(subject: Subject) -> None:
         require(run.config == CONFIG, f"the configuration became {run.config}")
 
 
-@rule("loggers")
 def accepts_every_status(subject: Subject) -> None:
     """`finish` accepts every status of a run, also without a row, and repeatedly in a process.
 
@@ -107,7 +102,6 @@ def accepts_every_status(subject: Subject) -> None:
             subject.plugin(run).finish(_summary(status))
 
 
-@rule("loggers")
 def continues_resumed_runs(subject: Subject) -> None:
     """A second logger continues in the same folder, and repeated rows are no error.
 
@@ -126,7 +120,6 @@ def continues_resumed_runs(subject: Subject) -> None:
             require(path.stat().st_size >= size / 2, f"{path.name} lost rows of the first logger")
 
 
-@rule("loggers")
 def preserves_process_state(subject: Subject) -> None:
     """Working directory, signal handlers, gradient mode and random states are unchanged.
 

@@ -13,12 +13,11 @@ from ssl_toolkit.engine.step_checks import WrongOutputError, check_output
 from ssl_toolkit.interfaces import Metric
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import LATE, MIDDLE, STEPS, Trial, tensors_of
 
 
-@rule("algorithms")
 def initializes_reproducibly(subject: Subject) -> None:
     """`__init__` only draws from torch's global generator, which is seeded.
 
@@ -32,7 +31,6 @@ def initializes_reproducibly(subject: Subject) -> None:
         subject.plugin(subject.options(), first.task)
 
 
-@rule("algorithms")
 def declares_views(subject: Subject) -> None:
     """`views()` returns the same valid views on every call, with augmenters that exist.
 
@@ -48,7 +46,6 @@ def declares_views(subject: Subject) -> None:
     require(first == second, f"views() returned {first}, then {second}")
 
 
-@rule("algorithms")
 def declares_metrics(subject: Subject) -> None:
     """`metrics` is a tuple of `Metric`, each with a name of its own.
 
@@ -62,7 +59,6 @@ def declares_metrics(subject: Subject) -> None:
     require(len(names) == len({*names}), f"metrics declares a name twice: {listed(names)}")
 
 
-@rule("algorithms")
 def returns_valid_output(subject: Subject) -> None:
     """The output is valid and the objective finite at the first, middle, late and last steps.
 
@@ -84,7 +80,6 @@ def returns_valid_output(subject: Subject) -> None:
         require(total.isfinite(), f"{where} the objective is {total.item()}")
 
 
-@rule("algorithms")
 def returns_finite_float32_losses(subject: Subject) -> None:
     """Losses are finite and have at least float32 precision, under autocast too.
 
@@ -99,7 +94,6 @@ def returns_finite_float32_losses(subject: Subject) -> None:
             require(value.isfinite(), f"{message} {value.item()}")
 
 
-@rule("algorithms")
 def returns_probabilities(subject: Subject) -> None:
     """Rows of `pseudo_labels.probs` are nonnegative and sum to 1; weights are in [0, 1].
 
@@ -119,7 +113,6 @@ def returns_probabilities(subject: Subject) -> None:
         require(valid, "pseudo_labels.weights has entries outside [0, 1]")
 
 
-@rule("algorithms")
 def detaches_reported_tensors(subject: Subject) -> None:
     """Metrics and pseudo labels carry no gradient.
 
@@ -136,7 +129,6 @@ def detaches_reported_tensors(subject: Subject) -> None:
     require(not attached, f"{listed(attached)} carry a gradient")
 
 
-@rule("algorithms")
 def avoids_host_sync(subject: Subject) -> None:
     """A step transfers nothing from the device to the host.
 
@@ -152,7 +144,6 @@ def avoids_host_sync(subject: Subject) -> None:
     trial.output(batch=batch, around=around)
 
 
-@rule("algorithms")
 def disables_loss_at_zero_weight(subject: Subject) -> None:
     """An option `NAME_weight` of 0 gives the loss NAME the weight 0.
 
@@ -174,7 +165,6 @@ def disables_loss_at_zero_weight(subject: Subject) -> None:
             require(disabled, f"{option}=0 disables none of the losses {listed(losses)}")
 
 
-@rule("algorithms")
 def uses_labels(subject: Subject) -> None:
     """The objective depends on the labels of the batch.
 
@@ -188,7 +178,6 @@ def uses_labels(subject: Subject) -> None:
     require(not torch.equal(*values), f"the objective is {values[0].item():g} for both")
 
 
-@rule("algorithms")
 def uses_unlabeled_images(subject: Subject) -> None:
     """The objective depends on the unlabeled views, if there are any.
 

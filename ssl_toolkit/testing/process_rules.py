@@ -20,7 +20,7 @@ from torch import distributed as dist
 
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.testing.assertions import listed
-from ssl_toolkit.testing.rules import RuleViolationError, error_line, require, rule
+from ssl_toolkit.testing.rules import RuleViolationError, error_line, require
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import Trial
 
@@ -28,7 +28,6 @@ TIMEOUT = 180.0
 """Seconds for two steps of two processes, imports included."""
 
 
-@rule("algorithms")
 def synchronizes_processes(subject: Subject) -> None:
     """After two steps, two processes, one of them with uniform predictions, have equal weights.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from types import ModuleType
+from typing import Literal
 
 import torch
 
@@ -18,12 +20,7 @@ from ssl_toolkit.engine.step_checks import WrongOutputError
 from ssl_toolkit.testing.subject import Subject
 
 Check = Callable[[Subject], None]
-C = TypeVar("C", bound=Check)
 Status = Literal["passed", "failed", "xfailed", "xpassed"]
-
-FEATURE_ALGORITHMS = "feature_algorithms"
-CONFIGURABLE = ("algorithms", FEATURE_ALGORITHMS, "augmenters", "launchers")
-"""Groups whose plugins have options."""
 
 
 class ContractError(AssertionError):
@@ -87,30 +84,22 @@ class RuleResult:
         return "\n".join(lines)
 
 
-_RULES: dict[str, dict[str, Rule]] = {group: {} for group in (*registry.GROUPS, FEATURE_ALGORITHMS)}
+_RULES: dict[str, dict[str, Rule]] = {}
 
 
-def rule(*groups: str) -> Callable[[C], C]:
-    """Register a check as a rule of these groups.
+def register(module: ModuleType, *kinds: str) -> None:
+    """Make the public functions of a module rules for these kinds of plugins.
 
-    The rule has the name of the function. Its docstring consists of the description and of two
+    A rule has the name of its function, whose docstring consists of the description and of two
     paragraphs that start with ``Why:`` and ``Cause:``.
     """
-
-    def register(check: C) -> C:
-        description, _, rest = " ".join((inspect.getdoc(check) or "").split()).partition(" Why: ")
-        rationale, _, cause = rest.partition(" Cause: ")
-        for group in groups:
-            _RULES[group][check.__name__] = Rule(
-                check.__name__,
-                description.removesuffix("."),
-                rationale.removesuffix("."),
-                cause.removesuffix("."),
-                check,
-            )
-        return check
-
-    return register
+    for name, check in vars(module).items():
+        if inspect.isfunction(check) and check.__module__ == module.__name__ and name[0] != "_":
+            text = " ".join((inspect.getdoc(check) or "").split()).removesuffix(".")
+            description, rationale, cause = re.split(r"\.? (?:Why|Cause): ", text)
+            for kind in kinds:
+                rule = Rule(name, description, rationale, cause, check)
+                _RULES.setdefault(kind, {})[name] = rule
 
 
 def rules(kind: str) -> tuple[Rule, ...]:
@@ -120,7 +109,7 @@ def rules(kind: str) -> tuple[Rule, ...]:
         kind: ``algorithm``, ``augmenter``, ``backbone``, ``dataset``, ``launcher``, ``logger``; or
             ``feature_algorithm``, an algorithm that fits a head to frozen features.
     """
-    return tuple(_RULES[f"{kind}s"].values())
+    return tuple(_RULES[kind].values())
 
 
 def require(condition: object, finding: str) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.options import Options
-from ssl_toolkit.data.cache.image_files import open_files
+from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (

@@ -12,14 +12,13 @@ from torch import Tensor
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.context import total_loss
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
-from ssl_toolkit.testing.rules import require, rule
+from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import SEED, Trial
 
 Rows = list[dict[str, float | int]]
 
 
-@rule("algorithms")
 def reproduces_losses(subject: Subject) -> None:
     """Two runs with the same seed have equal losses.
 
@@ -30,7 +29,6 @@ def reproduces_losses(subject: Subject) -> None:
     _require_equal(first, second, "two runs with one seed")
 
 
-@rule("algorithms")
 def uses_no_global_generator(subject: Subject) -> None:
     """A step only draws from `ctx.generator`.
 
@@ -44,7 +42,6 @@ def uses_no_global_generator(subject: Subject) -> None:
         trial.output(batch=batch)
 
 
-@rule("algorithms")
 def resumes_exactly(subject: Subject) -> None:
     """A run that is resumed from a checkpoint continues with equal losses and weights.
 
@@ -64,7 +61,6 @@ def resumes_exactly(subject: Subject) -> None:
     require(not wrong, f"the weights {listed(wrong)} of the resumed run differ")
 
 
-@rule("algorithms")
 def registers_tensors(subject: Subject) -> None:
     """Every tensor attribute is a parameter or a buffer.
 
@@ -82,7 +78,6 @@ def registers_tensors(subject: Subject) -> None:
     require(not unregistered, f"{listed(unregistered)} are not registered")
 
 
-@rule("algorithms")
 def supports_copy_and_pickle(subject: Subject) -> None:
     """After a step, a deep copy and an unpickled algorithm give the same losses.
 
@@ -100,7 +95,6 @@ def supports_copy_and_pickle(subject: Subject) -> None:
         require(value == expected, f"{origin}, it has the objective {value:g}, not {expected:g}")
 
 
-@rule("algorithms")
 def scans_without_training(subject: Subject) -> None:
     """`scan_every` is a constant of at least 0; `scan` reads all images and modifies no weights.
 
@@ -118,7 +112,6 @@ def scans_without_training(subject: Subject) -> None:
     require(trial.algorithm.scan_every == interval, "scan_every changes with a step")
 
 
-@rule("algorithms")
 def supports_other_class_counts(subject: Subject) -> None:
     """A step works with 2 classes, and with 100 of which most are absent from the batch.
 
@@ -130,7 +123,6 @@ def supports_other_class_counts(subject: Subject) -> None:
         _require_finite_step(Trial(subject, classes=classes), f"with {classes} classes")
 
 
-@rule("algorithms")
 def supports_small_batches(subject: Subject) -> None:
     """A step works with 2 labeled images.
 
@@ -140,7 +132,6 @@ def supports_small_batches(subject: Subject) -> None:
     _require_finite_step(Trial(subject, batch_size=2), "with 2 labeled images")
 
 
-@rule("algorithms")
 def supports_unlabeled_ratios(subject: Subject) -> None:
     """A step works with 1, 3 and 7 unlabeled images per labeled one, if the ratio is an option.
 
@@ -158,7 +149,6 @@ def supports_unlabeled_ratios(subject: Subject) -> None:
         _require_finite_step(trial, f"with unlabeled_ratio={ratio}")
 
 
-@rule("algorithms")
 def supports_non_square_images(subject: Subject) -> None:
     """A step works with images of 8 x 12 pixels.
 
@@ -168,7 +158,6 @@ def supports_non_square_images(subject: Subject) -> None:
     _require_finite_step(Trial(subject, size=(8, 12)), "with 8 x 12 pixels")
 
 
-@rule("algorithms")
 def matches_float32_in_bf16(subject: Subject) -> None:
     """Losses in bf16 are within 15 % of those in float32, averaged over batches.
 
@@ -189,7 +178,6 @@ def matches_float32_in_bf16(subject: Subject) -> None:
         require(close, f"loss {name!r} is {value:g} in bf16, but {exact:g} in float32")
 
 
-@rule("algorithms")
 def handles_extreme_predictions(subject: Subject) -> None:
     """Losses and gradients are finite if predictions are certain, uniform or below a threshold.
 
@@ -209,7 +197,6 @@ def handles_extreme_predictions(subject: Subject) -> None:
             require(finite, f"{where} the gradient of {name} is inf or nan")
 
 
-@rule("algorithms")
 def learns_toy_images(subject: Subject) -> None:
     """After 40 steps on toy images, the supervised loss is lower and the accuracy at least 60 %.
 

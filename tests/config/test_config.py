@@ -12,8 +12,8 @@ from in_process import call, refusal
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.declaration import fields_of
 from ssl_toolkit.config.loading import Layer, RunConfig, load_config, validate
+from ssl_toolkit.config.options import fields_of
 from ssl_toolkit.config.other_names import OTHER_NAMES
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.engine.defaults import resolve_config
@@ -57,7 +57,7 @@ def test_all_errors_are_reported_together_with_file_key_and_value(write: Write) 
     )  # fmt: skip
     lines = message.splitlines()
     for origin, key, rest in [
-        (first, "lerning_rate", "unknown key, did you mean 'lr'?"),
+        (first, "lerning_rate", "unknown key (did you mean 'lr'?)"),
         (first, "steps", "given 'many'"),
         (first, "ema.decay", "given '2'"),
         (second, "fixmatch.treshold", "did you mean 'fixmatch.confidence_threshold'?"),
@@ -112,7 +112,7 @@ def test_an_error_names_the_layer_that_set_the_value(write: Write) -> None:
 )
 def test_a_near_or_earlier_name_is_suggested(key: str, meant: str) -> None:
     message = refusal("run", "--algo", "fixmatch", "--set", f"{key}=1")
-    assert f"{key}: unknown key, did you mean {meant!r}?" in message
+    assert f"{key}: unknown key (did you mean {meant!r}?)" in message
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_an_earlier_name_of_an_algorithms_option_is_refused(
     algo: str, key: str, meant: str
 ) -> None:
     message = faults(Layer("f", {"algo": algo, algo: {key: 1}}))
-    assert message == f"f: {algo}.{key}: unknown key, did you mean '{algo}.{meant}'?"
+    assert message == f"f: {algo}.{key}: unknown key (did you mean '{algo}.{meant}'?)"
 
 
 @pytest.mark.parametrize(

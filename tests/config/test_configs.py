@@ -12,8 +12,8 @@ from ssl_toolkit import FeatureAlgorithm, registry
 from ssl_toolkit.comparisons.comparability import differences
 from ssl_toolkit.config.comparison import allowed_keys, load_comparison
 from ssl_toolkit.config.loading import RunConfig, load_config
-from ssl_toolkit.config.locations import configs_dir, find_config
-from ssl_toolkit.config.roles import shared_keys
+from ssl_toolkit.config.settings import shared_keys
+from ssl_toolkit.config.yaml import configs_dir, find_config
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError
 

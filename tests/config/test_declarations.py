@@ -8,17 +8,17 @@ from pathlib import Path
 from in_process import call
 from settings_page import page
 
-from ssl_toolkit.config.declaration import declaration_of, fields_of
-from ssl_toolkit.config.roles import (
+from ssl_toolkit.config.options import declaration_of, fields_of
+from ssl_toolkit.config.settings import (
     FOLLOW_STEPS,
     FREE_ON_RESUME,
     MOVED_ON_RESUME,
     NOT_COMPARED,
     OPEN_VALUES,
     RECORDED_ON_RESUME,
+    Settings,
     keys_behind,
 )
-from ssl_toolkit.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = {"dataset", "data", "classes"}

@@ -14,7 +14,7 @@ from ssl_toolkit import load_model, train
 from ssl_toolkit.commands import _at_home
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import load_config
-from ssl_toolkit.data.cache.decoded_images import VARIABLE, cache_folder
+from ssl_toolkit.data.cache import VARIABLE, cache_folder
 from ssl_toolkit.data.sets.local_files import ROOT_VARIABLE, default_root
 from ssl_toolkit.runs.resume import resume
 

@@ -14,11 +14,12 @@ from in_process import call
 from PIL import Image
 
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.cache import decoded_images, image_files
-from ssl_toolkit.data.cache.decoded_images import open_cache
-from ssl_toolkit.data.cache.image_files import ImageFiles
+from ssl_toolkit.data import cache as image_cache
+from ssl_toolkit.data.cache import open_cache
 from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers import image_files
+from ssl_toolkit.data.readers.image_files import ImageFiles
 from ssl_toolkit.engine import training_images
 from ssl_toolkit.engine.training_images import ImageSource, channel_statistics, load_images
 from ssl_toolkit.errors import DataError
@@ -74,8 +75,8 @@ def test_first_use_decodes_and_the_next_does_not(paths, root):
 
 def test_threads_and_blocks_give_the_same(paths, monkeypatch):
     one, _ = opened(paths)
-    monkeypatch.setattr(decoded_images, "_BLOCK_BYTES", 3 * 9 * 9 * 2)
-    assert decoded_images.block_length(9) == 2
+    monkeypatch.setattr(image_cache, "_BLOCK_BYTES", 3 * 9 * 9 * 2)
+    assert image_cache.block_length(9) == 2
     cache, decoded = opened(paths, 9, workers=3)
     assert decoded == 6
     assert (cache.digests == one.digests).all()
@@ -134,11 +135,16 @@ def damage(folder: Path, kind: str) -> None:
         (folder / "moments").unlink()
     elif kind == "meta":
         (folder / "meta.json").write_text('{"checksums": {}, "faults"')
+    elif kind == "format":
+        text = (folder / "meta.json").read_text()
+        (folder / "meta.json").write_text(text.replace('"format": ', '"format": 9'))
     else:
         (folder / "meta.json").write_text("[]")
 
 
-@pytest.mark.parametrize("kind", ["short", "flipped", "digest", "missing", "meta", "no object"])
+@pytest.mark.parametrize(
+    "kind", ["short", "flipped", "digest", "missing", "meta", "no object", "format"]
+)
 def test_a_damaged_cache_is_rebuilt(paths, root, kind):
     expected = opened(paths)[0].pixels.copy()
     damage(folders(root)[0], kind)
@@ -150,8 +156,8 @@ def test_a_damaged_cache_is_rebuilt(paths, root, kind):
 
 
 def test_a_large_cache_is_checked_by_samples(paths, root, monkeypatch):
-    monkeypatch.setattr(decoded_images, "_BLOCK_BYTES", 3 * 8 * 8)
-    monkeypatch.setattr(decoded_images, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
+    monkeypatch.setattr(image_cache, "_BLOCK_BYTES", 3 * 8 * 8)
+    monkeypatch.setattr(image_cache, "_CHECKED_BYTES", 2 * 3 * 8 * 8)
     opened(paths)
     pixels = folders(root)[0] / "pixels"
     content = bytearray(pixels.read_bytes())
@@ -166,9 +172,10 @@ def test_a_large_cache_is_checked_by_samples(paths, root, monkeypatch):
 BUILD = """
 import sys, time
 from pathlib import Path
-from ssl_toolkit.data.cache import decoded_images, image_files
-from ssl_toolkit.data.cache.decoded_images import open_cache
-decoded_images._BLOCK_BYTES = 1
+from ssl_toolkit.data import cache as image_cache
+from ssl_toolkit.data.readers import image_files
+from ssl_toolkit.data.cache import open_cache
+image_cache._BLOCK_BYTES = 1
 told = []
 def progress(done, total):
     told.append(done)
@@ -262,7 +269,7 @@ def test_a_full_disk_in_the_middle(paths, root):
     code = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
-        "from ssl_toolkit.data.cache.decoded_images import open_cache\n"
+        "from ssl_toolkit.data.cache import open_cache\n"
         "cache, warning = open_cache(sys.argv[1:], 32)\n"
         "assert not cache.maps and cache.pixels.any()\n"
         "print(warning)"
@@ -307,8 +314,8 @@ def test_a_folder_is_decoded_once(folder, monkeypatch):
     def decode(*arguments):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("ssl_toolkit.data.cache.decoded_images.decode_images", lambda bad, size: [])
-    monkeypatch.setattr("ssl_toolkit.data.cache.image_files.read_images", decode)
+    monkeypatch.setattr("ssl_toolkit.data.cache.decode_images", lambda bad, size: [])
+    monkeypatch.setattr("ssl_toolkit.data.readers.image_files.read_images", decode)
     again = read_data(folder, size=8)
     assert (table.read(np.array([5, 0]), 8) == expected[[5, 0]]).all()
     assert (again.read(np.arange(6), 8) == expected).all()
@@ -375,6 +382,7 @@ def test_a_table_without_a_size_gets_its_cache_in_the_store(folder, root):
 def test_meta_is_plain(paths, root):
     opened(paths)
     meta = json.loads((folders(root)[0] / "meta.json").read_text())
+    assert meta["format"] == 4
     assert meta["checksums"].keys() == {"pixels", "digests", "moments", "shapes", "modes"}
 
 

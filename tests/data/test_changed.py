@@ -16,10 +16,10 @@ from in_process import call, refusal
 from PIL import Image
 from webdataset_shards import samples, shard
 
-from ssl_toolkit.data.cache import image_files
-from ssl_toolkit.data.cache.image_files import ImageFiles
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers import image_files
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
+from ssl_toolkit.data.readers.image_files import ImageFiles
 from ssl_toolkit.data.splits.contents import compare_contents, content_of
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.data.splits.split_file import (
@@ -317,7 +317,7 @@ def test_split_files_report_differences_without_the_data(tmp_path: Path) -> None
     [
         lambda s: s["test_content"].reverse(),
         lambda s: s["test_content"].pop(),
-        lambda s: s["unlabeled_content"].append("x"),
+        lambda s: s["unlabeled_content"].__setitem__(0, "x"),
         lambda s: s["labeled_content"].__setitem__(0, "no digest"),
     ],
 )

@@ -3,7 +3,7 @@ import pytest
 from ssl_toolkit_benchmarks.domainnet import DomainNetReal
 from tiny_images import put, rows_of
 
-from ssl_toolkit.data.cache.image_files import verify
+from ssl_toolkit.data.load import verify
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 

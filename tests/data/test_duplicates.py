@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import (
     drop_leaks,

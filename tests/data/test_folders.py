@@ -85,7 +85,7 @@ def test_names_whatever_the_locale(cases):
     code = (  # what a folder is read with, without torch, whose import takes seconds
         "import json, sys; from pathlib import Path\n"
         "from ssl_toolkit.data.images.files import decode_images\n"
-        "from ssl_toolkit.data.readers.file_table import walk\n"
+        "from ssl_toolkit.data.readers.folders import walk\n"
         "top = Path(sys.argv[1])\n"
         "found = walk(top, 'c13', root=top).images\n"
         "faults = [one for one in decode_images(list(found.values()), 8) if isinstance(one, str)]\n"

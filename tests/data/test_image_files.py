@@ -17,10 +17,10 @@ from ssl_toolkit import (
     testing,
 )
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.decoded_images import cache_folder
-from ssl_toolkit.data.cache.image_files import files_of, open_files
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.data.images.files import read_images
 from ssl_toolkit.data.load import load_table
+from ssl_toolkit.data.readers.image_files import files_of, open_files
 from ssl_toolkit.data.splits.duplicates import same_images
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, DataError

@@ -15,7 +15,7 @@ from tiny_images import put
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.inference.pseudo_label import MANIFEST, PoolPredictions, manifest_rows, root_of
+from ssl_toolkit.inference.pseudo_label import MANIFEST, label_pool, uncertain_image
 from ssl_toolkit.tabular import write_rows
 
 
@@ -197,13 +197,12 @@ def test_pseudo_labels_of_a_linked_pool_read_back(tmp_path):
         (tmp_path / "farm" / f"{number}.png").symlink_to(tmp_path / "store" / name)
     for pool in (tmp_path / "m" / "pool", tmp_path / "farm", tmp_path / "store"):
         files = [*list_images([str(pool)]).paths]
-        first = np.array([[0, 1], [1, 0]])
-        sure = np.full((2, 2), 0.9, np.float32)
-        predictions = PoolPredictions([str(file) for file in files], files, first, sure, [])
-        rows = manifest_rows(predictions, "ab", 0, tmp_path / "m")
-        write_rows(tmp_path / "m" / "next.csv", MANIFEST, rows)
-        root = root_of([row[0] for row in rows])
-        table = read_data(tmp_path / "m" / "next.csv", root=Path(root) if root else None)
+        probabilities = np.array([[0.9, 0.1], [0.1, 0.9]], np.float32)
+        images = [uncertain_image("image", probs, "ab") for probs in probabilities]
+        labeling = label_pool(files, images, 0, tmp_path / "m")
+        write_rows(tmp_path / "m" / "next.csv", MANIFEST, labeling.rows())
+        root = Path(labeling.root) if labeling.root else None
+        table = read_data(tmp_path / "m" / "next.csv", root=root)
         assert [os.path.realpath(path) for path in table.files] == [
             os.path.realpath(file) for file in files
         ]

@@ -9,7 +9,7 @@ import pytest
 from tiny_images import put, rows_of
 
 from ssl_toolkit.data.load import read_data
-from ssl_toolkit.data.readers.file_table import TableBuilder
+from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.manifests import part_of, read_manifest
 from ssl_toolkit.data.readers.rows import MOST_FAULTS, RowErrors, records
 from ssl_toolkit.errors import DataError

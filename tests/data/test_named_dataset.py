@@ -31,7 +31,7 @@ def _hub(monkeypatch):
 
 def test_a_collection_resolves_the_rest_of_a_name():
     assert isinstance(named_dataset("hub:team/digits"), Digits)
-    with pytest.raises(PluginError, match=r"unknown dataset hub:team/digit, did you mean"):
+    with pytest.raises(PluginError, match=r"unknown dataset hub:team/digit \(did you mean"):
         named_dataset("hub:team/digit")
 
 

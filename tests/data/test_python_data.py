@@ -258,6 +258,10 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
         ({"images": GRAY, "labels": LABELS, "keys": ["a"] * 12}, "keys must be 12 different"),
         ({"test_images": GRAY}, "for validation or test and have no label"),
         ({"images": GRAY}, "too few classes"),
+        (
+            {"features": GRAY, "format": 9},
+            "unknown format .9.: this version of ssl-toolkit reads format 1",
+        ),
         ({"images": np.float32(3)}, r"images has shape \(\)"),
     ],
 )

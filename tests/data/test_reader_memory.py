@@ -44,7 +44,7 @@ LOOK = """
 import json, resource, sys
 from pathlib import Path
 import ssl_toolkit.engine.experiment, ssl_toolkit.data.load
-from ssl_toolkit.data.cache.decoded_images import decode_images
+from ssl_toolkit.data.cache import decode_images
 from ssl_toolkit.errors import DataError
 
 def peak():  # Linux counts the memory of the process that started this one into ru_maxrss

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,18 +41,19 @@ def test_a_split_file_with_labeled_images_in_the_pool(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s["labeled"].append("pool/99"), "labeled images that the data doesn't have"),
-        (lambda s: s["test"].append(s["test"][0]), "test images that are listed twice: pool/"),
-        (lambda s: s["test"].append(s["labeled"][0]), "both test and labeled: pool/"),
-        (lambda s: s["test"].append(s["unlabeled"][0]), "both test and unlabeled: pool/"),
-        (lambda s: s["validation"].append(s["labeled"][0]), "both validation and labeled"),
-        (lambda s: s["validation"].append(s["test"][0]), "both test and validation"),
-        (lambda s: s["labeled"].append("unlabeled/20"), "labeled images that carry no label"),
+        (lambda s: s["labeled"].append("pool/99"), "doesn't match its hash"),
+        (lambda s: s["test"].append(s["test"][0]), "doesn't match its hash"),
+        (lambda s: s["test"].append(s["labeled"][0]), "doesn't match its hash"),
+        (lambda s: s["test"].append(s["unlabeled"][0]), "doesn't match its hash"),
+        (lambda s: s["validation"].append(s["labeled"][0]), "doesn't match its hash"),
+        (lambda s: s["validation"].append(s["test"][0]), "doesn't match its hash"),
+        (lambda s: s["labeled"].append("unlabeled/20"), "doesn't match its hash"),
         (lambda s: s["labeled"].pop(), "doesn't match its hash"),
-        (lambda s: s["classes"].reverse(), "made for the classes b, a; the data has a, b"),
-        (lambda s: s.update(version=1), "another version"),
-        (lambda s: s.pop("test"), "is no split file; one holds version, hash, classes"),
-        (lambda s: s.update(test="x"), "is no split file"),
+        (lambda s: s["classes"].reverse(), "doesn't match its hash"),
+        (lambda s: s.update(format=9), "unknown format 9"),
+        (lambda s: s.pop("format"), "has no format number"),
+        (lambda s: s.pop("test"), "damaged: test: Field required"),
+        (lambda s: s.update(test="x"), "damaged: test: "),
     ],
 )
 def test_errors_in_a_split_file(tmp_path, change, words):
@@ -69,9 +71,9 @@ def test_errors_in_a_split_file(tmp_path, change, words):
 
 def test_files_that_are_not_splits(tmp_path):
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(DataError, match=r"a\.json is no split file"):
+    with pytest.raises(DataError, match=r"a\.json: damaged or not readable"):
         load_split(tmp_path / "a.json", table_of([2, 2]))
-    with pytest.raises(DataError, match=r"can't read the split file .*b\.json: No such file"):
+    with pytest.raises(DataError, match=r"b\.json: split file not found"):
         load_split(tmp_path / "b.json", table_of([2, 2]))
 
 
@@ -80,3 +82,18 @@ def test_missing_images_are_named(tmp_path):
     save_split(tmp_path / "s.json", table, draw_split(table, seed=0))
     with pytest.raises(DataError, match="labeled images that the data doesn't have: pool/7"):
         load_split(tmp_path / "s.json", table_of([4, 3]))
+
+
+def test_another_data_set_of_classes(tmp_path):
+    table = table_of([4, 4])
+    save_split(tmp_path / "s.json", table, draw_split(table, seed=0))
+    with pytest.raises(DataError, match="made for the classes a, b; the data has b, a"):
+        load_split(tmp_path / "s.json", replace(table, classes=("b", "a")))
+
+
+def test_labels_that_the_data_lost(tmp_path):
+    table = table_of([4, 4])
+    save_split(tmp_path / "s.json", table, draw_split(table, seed=0))
+    unlabeled = replace(table, labels=np.full(8, -1))
+    with pytest.raises(DataError, match="labeled images without a label: pool/"):
+        load_split(tmp_path / "s.json", unlabeled)

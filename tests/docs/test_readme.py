@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssl_toolkit.commands import COMMANDS
-from ssl_toolkit.config.locations import find_config
+from ssl_toolkit.config.yaml import find_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

@@ -243,7 +243,7 @@ def test_calibration_error_by_hand() -> None:
     [([10, 20, 30], [0.5, 0.949, 1.0], 30), ([10, 20, 30], [0.5, 0.95, 1.0], 20), ([], [], None)],
 )
 def test_convergence_step(steps: list[int], accuracies: list[float], expected: int | None) -> None:
-    assert convergence_step(steps, accuracies) == expected
+    assert convergence_step(list(zip(steps, accuracies, strict=True))) == expected
 
 
 # --- draws ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.augment.weak import Weak
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.training_images import ImageSource

@@ -249,9 +249,8 @@ def test_infimal_confidence(vector: dict[str, Any]) -> None:
 @vectors("convergence_step")
 def test_convergence_step(vector: dict[str, Any]) -> None:
     inputs = vector["inputs"]
-    step = convergence_step(
-        steps=inputs["steps"], accuracies=inputs["val_acc"], fraction=inputs["fraction"]
-    )
+    evaluations = list(zip(inputs["steps"], inputs["val_acc"], strict=True))
+    step = convergence_step(evaluations, fraction=inputs["fraction"])
     assert step == vector["expected"]["paper"]["step"]
 
 

@@ -5,9 +5,9 @@ from tiny_images import encoded, put
 from webdataset_shards import samples, shard
 
 from ssl_toolkit.config.loading import Layer, validate
-from ssl_toolkit.data.cache.image_files import files_of
 from ssl_toolkit.data.images.archives import tar_member
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.engine import streaming
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.random_orders import IndexStream

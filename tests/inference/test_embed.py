@@ -15,7 +15,7 @@ from pretrained_runs import CLASSES, SIZE, flags, make_images, make_weights
 from torch import Tensor
 
 from ssl_toolkit import ConfigError, embed, load_model
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.models import published
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 
@@ -53,6 +53,7 @@ def test_features_in_an_npz(folder: Path, forwards: list[int]) -> None:
     assert "12 images, 96 features each" in done.stderr
     assert forwards == [5, 5, 2]
     with np.load(folder / "features.npz") as result:
+        assert result["format"] == 1
         assert result["features"].shape == (12, 96)
         assert result["features"].dtype == np.float32
         assert result["classes"].tolist() == [*CLASSES]
@@ -112,6 +113,7 @@ def test_features_in_a_parquet_file(folder: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     done = call(*command(folder, "--output", folder / "features.parquet"))
     assert done.returncode == 0, done.stderr
+    assert parquet.read_schema(folder / "features.parquet").metadata == {b"format": b"1"}
     table = parquet.read_table(folder / "features.parquet").to_pydict()
     assert set(table) == {"path", "label", "split", "embedding"}
     result = embed(

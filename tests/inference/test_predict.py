@@ -16,6 +16,7 @@ from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
 from ssl_toolkit.data.readers.listing import list_images
+from ssl_toolkit.inference.predict import predict_table
 
 BASE = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
         "2", "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip
@@ -191,3 +192,12 @@ def test_links_form_no_cycle(pool: Path, tmp_path: Path) -> None:
     assert f"{pool}/linked/o.png" in listing.names
     assert len(listing.names) == 13
     assert listing.notes == [f"links not followed (they lead in a circle): {pool}/loop"]
+
+
+def test_python_writes_the_table_of_the_command(run: Path, pool: Path, tmp_path: Path) -> None:
+    (pool / "u_003.png").write_bytes(b"no image")
+    (pool / "notes.md").touch()
+    written = predict_table(run, pool, tmp_path / "p.csv", probabilities=True)
+    assert (written.images, written.unreadable, len(written.notes)) == (12, 1, 1)
+    result = call("predict", run, pool, "--probabilities")
+    assert (tmp_path / "p.csv").read_text("utf-8") == result.stdout

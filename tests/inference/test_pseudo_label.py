@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
-from ssl_toolkit import Model, load_model
+from ssl_toolkit import ConfigError, Model, load_model, pseudo_label
 from ssl_toolkit.data.load import read_data
-from ssl_toolkit.data.readers.listing import list_images
 from ssl_toolkit.inference.pseudo_label import (
-    PoolPredictions,
-    manifest_rows,
-    predict_pool,
-    uncertain_rows,
+    label_pool,
+    uncertain_image,
 )
 
 TRAIN = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -79,10 +76,10 @@ def test_training_accepts_the_manifest(run: Path, model: Model, pool: Path, name
     assert "--root" not in result.stderr
     actual = read_data(manifest)
     assert actual.keys == tuple(f"pool/u_{number:03d}.png" for number in range(12))
-    predictions = predict_pool(model, list_images([str(pool)]))
+    predicted = model.predict(sorted(pool.iterdir())).argmax(axis=1)
     for row in range(12):
         if actual.parts[row] == "labeled":
-            assert actual.classes[actual.labels[row]] == model.classes[predictions.first[row, 0]]
+            assert actual.classes[actual.labels[row]] == model.classes[predicted[row]]
         else:
             assert (actual.parts[row], actual.labels[row]) == ("unlabeled", -1)
     if name == "m.csv":
@@ -120,15 +117,25 @@ def test_the_most_uncertain_come_first(run: Path, model: Model, pool: Path) -> N
     assert (pool.parent / "m.csv").exists()
 
 
-def test_equal_margins_keep_their_order() -> None:
-    probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]], np.float32)
-    predictions = PoolPredictions(
-        [*"xyz"], [Path(name) for name in "xyz"], np.array([[0, 1]] * 3), probabilities, []
-    )
-    assert [row[0] for row in uncertain_rows(predictions, "ab", 3)] == ["x", "z", "y"]
-    rows = manifest_rows(predictions, "ab", 0.9, None)
-    # In float32 0.9 is a little less; the threshold is compared with the number that is written.
-    assert [row[1] for row in rows] == ["", "a", ""]
+def test_equal_margins_keep_their_order(
+    model: Model, pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]] * 4, np.float32)
+    monkeypatch.setattr(Model, "stream", lambda *_, **__: iter(probabilities))
+    uncertain = pseudo_label(model, pool, uncertain=9).uncertain
+    names = [f"{pool}/u_{number:03d}.png" for number in (0, 2, 3, 5, 6, 8, 9, 11, 1)]
+    assert [image.path for image in uncertain] == names
+    assert uncertain[0].label == model.classes[0]
+
+
+def test_the_threshold_is_compared_with_the_confidence_that_is_written() -> None:
+    # In float32 0.9 is a little less.
+    image = uncertain_image("x", np.array([0.1, 0.9], np.float32), "ab")
+    labeling = label_pool([Path("x")] * 2, [image, image._replace(confidence=0.8)], 0.9, None)
+    assert labeling.labels == ("b", None)
+    assert [row[1:] for row in labeling.rows()] == [
+        ["b", "labeled", 0.9], ["", "unlabeled", 0.8],
+    ]  # fmt: skip
 
 
 def test_unreadable_images_are_left_out(run: Path, pool: Path) -> None:
@@ -148,3 +155,22 @@ def test_refused_settings(run: Path, pool: Path, tmp_path: Path) -> None:
     assert "neither a run" in refusal("pseudo-label", tmp_path / "empty", pool)
     result = call("pseudo-label", run, pool, "--threshold", "1")
     assert "warning: training needs two classes; lower --threshold" in result.stderr
+
+
+def test_python_returns_the_rows_of_the_command(run: Path, model: Model, pool: Path) -> None:
+    threshold = middle(model, pool)
+    labeling = pseudo_label(run, pool, threshold=threshold, uncertain=3)
+    rows = table(call("pseudo-label", run, pool, "--threshold", threshold).stdout)
+    assert [[row["path"], row["label"], row["split"]] for row in rows] == [
+        row[:3] for row in labeling.rows()
+    ]
+    assert [float(row["confidence"]) for row in rows] == list(labeling.confidences)
+    rows = table(call("pseudo-label", run, pool, "--uncertain", "3").stdout)
+    assert [[*row.values()] for row in rows] == [
+        [str(value) for value in image] for image in labeling.uncertain
+    ]
+
+
+def test_python_does_not_replace_a_file_of_the_run(run: Path, pool: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.csv: this file is an input"):
+        pseudo_label(run, pool, output=run / "metrics.csv")

@@ -336,7 +336,7 @@ def test_a_missing_package_is_reported_before_any_file_is_written(
 
 def test_an_unknown_logger_is_reported_with_a_close_match(tmp_path: Path) -> None:
     message = refusal("run", "--loggers", "tensorbord,wandb", "--output", tmp_path / "run")
-    assert "unknown logger 'tensorbord', did you mean 'tensorboard'?" in message
+    assert "unknown logger 'tensorbord' (did you mean 'tensorboard'?)" in message
     assert not (tmp_path / "run").exists()
 
 

@@ -138,7 +138,7 @@ def test_names_are_registered_ones_first_then_timms(monkeypatch: pytest.MonkeyPa
 
 
 def test_unknown_names_get_close_matches() -> None:
-    with pytest.raises(PluginError, match="'resnet5o', did you mean 'resnet50'"):
+    with pytest.raises(PluginError, match=r"'resnet5o' \(did you mean 'resnet50'"):
         build_classifier("resnet5o", 3, image_size=32, seed=0, **DATASET)
     with pytest.raises(PluginError, match=r"did you mean .*'wrn_28_2'"):
         build_classifier("wrn_28_1", 3, image_size=32, seed=0, **DATASET)

@@ -97,7 +97,6 @@ def test_timm_weights_load_and_another_head_is_left_out(
     assert left_out == f"{path}: skipped its head of 11 classes; the new head is random"
     assert all(torch.equal(value, head[key]) for key, value in target.head.state_dict().items())
     torch.testing.assert_close(target.eval()(images).features, build_features(same, images, target))
-    assert load_weights(target.backbone, path)[1].endswith("skipped its head")
 
 
 def build_features(source: Classifier, images: Tensor, target: Classifier) -> Tensor:

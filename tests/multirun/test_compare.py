@@ -18,7 +18,7 @@ from in_process import call, refusal
 from ssl_toolkit import train
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import ComparisonSettings
-from ssl_toolkit.config.declaration import declaration_of, sentence
+from ssl_toolkit.config.options import declaration_of, sentence
 
 SHARED = ("--dataset", "digits", "--steps", 12, "--eval-every", 6)
 TWO = ("--algos", "simple,supervised", "--seeds", "0,1", *SHARED)

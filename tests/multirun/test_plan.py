@@ -120,7 +120,7 @@ def test_on_a_cpu_it_is_rehearsed_as_it_will_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan(tmp_path, device="cpu", precision="fp16")
-    assert "supervised, seed 0: --precision fp16 would not pay" in capsys.readouterr().out
+    assert "supervised, seed 0: --precision fp16 is not faster" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="synchronizes BatchNorm on CUDA devices only"):
         plan(tmp_path, device="cpu", model={"sync_batchnorm": True})
 

@@ -17,7 +17,7 @@ from ssl_toolkit.multirun.progress import RunStates, State, state_of
 
 def console_of(*, terminal: bool, height: int = 25) -> Console:
     console = Console()
-    console._rich = RichConsole(
+    console.rich = RichConsole(
         file=io.StringIO(), force_terminal=terminal, width=80, height=height, highlight=False
     )
     return console

@@ -164,8 +164,8 @@ def test_damaged_metadata_is_skipped(damage: str, install: Install) -> None:
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("[ssl_toolkit.algorithm]", "'ssl_toolkit.algorithm', did you mean 'ssl_toolkit.algor"),
-        ("[ssl-toolkit.augmenters]", "'ssl-toolkit.augmenters', did you mean 'ssl_toolkit.augm"),
+        ("[ssl_toolkit.algorithm]", "'ssl_toolkit.algorithm' (did you mean 'ssl_toolkit.algor"),
+        ("[ssl-toolkit.augmenters]", "'ssl-toolkit.augmenters' (did you mean 'ssl_toolkit.augm"),
         ("[ssl_toolkit]", "'ssl_toolkit'; known: ssl_toolkit.algorithms, ssl_toolkit.augmenters, "),
         ("[ssl_toolkit_other.hooks]", ""),
         ("[console_scripts]\nssl_toolkit = x:y\n[pytest11]", ""),
@@ -235,15 +235,15 @@ def test_an_unknown_name_gets_a_close_match(flag: str, name: str, near: str) -> 
     arguments = [f"{flag.partition('=')[2]}={name}"] if "=" in flag else [name]
     message = refusal("run", flag.partition("=")[0], *arguments)
     assert f"{name.rpartition(':')[2]}" in message
-    assert f", did you mean {near!r}" in message
+    assert f" (did you mean {near!r}" in message
 
 
 def test_a_name_that_differs_only_in_spelling_is_the_only_suggestion() -> None:
     known = ["fixmatch", "mixmatch", "fix_match_2", "Fix-Match"]
-    assert registry.did_you_mean("FixMatch", known[:3]) == ", did you mean 'fixmatch'?"
+    assert registry.did_you_mean("FixMatch", known[:3]) == " (did you mean 'fixmatch'?)"
     assert registry.near_names("FIX_MATCH", known) == ["Fix-Match", "fixmatch"]
     message = registry.did_you_mean("match", ["matcha", "matchb", "matchc", "other"])
-    assert message == ", did you mean 'matchc', 'matchb' or 'matcha'?"
+    assert message == " (did you mean 'matchc', 'matchb' or 'matcha'?)"
 
 
 def test_a_name_without_a_close_match_lists_the_known_ones() -> None:

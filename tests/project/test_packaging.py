@@ -109,7 +109,7 @@ def test_the_wheel_contains_code_types_data_and_configurations(wheel: Path) -> N
 
 def test_the_installed_wheel_works_without_the_repository(installation: Installation) -> None:
     code = (
-        "from ssl_toolkit.config.locations import configs_dir; import ssl_toolkit_simple as s; "
+        "from ssl_toolkit.config.yaml import configs_dir; import ssl_toolkit_simple as s; "
         "print(configs_dir()); print(s.__file__)"
     )
     for place in installation.python(code).splitlines():

@@ -132,13 +132,14 @@ def test_an_upper_bound_does_not_win_and_an_allowed_difference_is_marked(tmp_pat
     bound = replace(
         compared.rows[1],
         uses_hidden_labels=True,
-        overrides={"lr": 0.01},
+        overrides={"lr": 0.01, "labels": None},
         scores={"test.accuracy": spread({0: 0.99, 1: 0.99, 2: 0.98})},
     )
     text = written(replace(compared, rows=(compared.rows[0], bound)), tmp_path).text
     assert "simple has the highest mean test accuracy of the rows that do not use" in text
     assert "upper bound: uses the hidden labels" in text
-    assert "by permission: lr = 0.01" in text
+    assert "by permission: lr=0.01" in text
+    assert "by permission: labels=null" in text
 
 
 def test_a_single_run_has_no_spread_and_no_comparison(tmp_path: Path) -> None:

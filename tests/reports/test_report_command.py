@@ -67,7 +67,7 @@ def test_a_comparison_is_reported_in_its_folder(tmp_path: Path) -> None:
     assert (tree["name"], tree["baseline"]) == ("other title", "plain")
     assert names(folder) >= FILES
     assert "plain, seed 1: missing" in result.stdout
-    assert "lr = 0.5" in (folder / "comparison.md").read_text("utf-8")
+    assert "lr=0.5" in (folder / "comparison.md").read_text("utf-8")
     assert call("report", folder, "--allow-different", "lr", "--output", "out").returncode == 0
     assert names(tmp_path / "out") == FILES
 

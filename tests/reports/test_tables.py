@@ -46,7 +46,7 @@ def made(tmp_path: Path) -> Comparison:
 
 def shown(comparison: Comparison, *, terminal: bool) -> str:
     console = Console()
-    console._rich = RichConsole(
+    console.rich = RichConsole(
         file=StringIO(), soft_wrap=True, highlight=False, force_terminal=terminal, width=100
     )
     show_table(comparison, console)
@@ -123,8 +123,8 @@ def test_markdown_marks_what_a_reader_must_know(made: Comparison) -> None:
     assert plain[4:8] == ["–"] * 4
     assert other[4].startswith("+0.0955 ± ")
     for footnote in (
-        r"\[1\] differs from other rows by permission: lr = 0.002",
-        r"\[2\] differs from other rows by permission: lr = 0.5",
+        r"\[1\] differs from other rows by permission: lr=0.002",
+        r"\[2\] differs from other rows by permission: lr=0.5",
         r"\[3\] \[red\]=a\|b, seed 2: failed: =loss was \`nan\`",
         r"\[4\] uses the hidden labels: an upper bound, not a competitor",
     ):

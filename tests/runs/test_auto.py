@@ -19,7 +19,7 @@ from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.multirun import compare as comparing
 from ssl_toolkit.runs import auto
 from ssl_toolkit.runs.auto import candidates, choose
-from ssl_toolkit.runs.auto_trials import Trial, cross_validated, sign_test
+from ssl_toolkit.runs.auto_trials import Trial, fitted_trial, sign_test
 from ssl_toolkit.runs.record import Candidate
 from ssl_toolkit.runs.resume import resume
 
@@ -84,7 +84,7 @@ def test_candidates_come_by_rank_and_are_no_upper_bounds() -> None:
     scratch = [candidate.algorithm for candidate in candidates(pretrained=False)]
     assert scratch
     assert not set(scratch) & {"graph_probe", "knn"}
-    given = [candidate.algorithm for candidate in candidates(pretrained=True, given=True)]
+    given = [candidate.algorithm for candidate in candidates(pretrained=True, features=True)]
     assert set(given) < set(names)
     assert not set(given) & {"fixmatch", "simple", "supervised"}
 
@@ -112,7 +112,7 @@ def test_a_fold_predicts_the_same_as_a_run_without_the_labels(folder: Path) -> N
     experiment = prepare(auto.with_candidate(given, probe))
     experiment.trainer.start()
     folds = list(auto._folds(experiment))
-    trial = cross_validated(experiment.config, probe, experiment, folds)
+    trial = fitted_trial(experiment.config, probe, experiment, folds)
     kept, held_out = folds[0]
     split = experiment.split
     labeled = split.labeled[kept]

@@ -111,7 +111,7 @@ def test_30_an_unknown_algorithm(cases: Path) -> None:
 def test_37_an_unknown_key(file: str, key: str, near: str, cases: Path) -> None:
     path = cases / "c37_yaml" / file
     message = refusal("run", "--config", path, "--data", "/not/there")
-    assert f"{path}: {key}: unknown key, did you mean {near}?" in message
+    assert f"{path}: {key}: unknown key (did you mean {near}?)" in message
     assert "/not/there" not in message
 
 

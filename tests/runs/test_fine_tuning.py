@@ -203,7 +203,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch, right: int) -> list[str]:
         assert config.settings.model.freeze == "bn"
         return Trial(candidate, np.ones(6, dtype=bool), np.ones(6, dtype=bool), 1.0)
 
-    monkeypatch.setattr(auto, "cross_validated", frozen)
+    monkeypatch.setattr(auto, "fitted_trial", frozen)
     monkeypatch.setattr(auto, "tuned_trial", tuned)
     return tried
 
@@ -254,19 +254,21 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "GOOD_ENOUGH", 2.0)
-    made = auto_trials._without_fold
+    make_trainer = auto_trials._trainer
     seen = []
 
-    def watched(config: RunConfig, experiment: Any, kept: Any, held_out: Any) -> Any:
-        trainer = made(config, experiment, kept, held_out)
-        labeled = set(experiment.split.labeled[kept].tolist())
-        assert not labeled & set(experiment.split.labeled[held_out].tolist())
-        assert len(trainer.batches.images.labels) == len(kept)
+    def watched(config: RunConfig, experiment: Any, split: Any) -> Any:
+        trainer = make_trainer(config, experiment, split)
+        everything = set(experiment.split.labeled.tolist())
+        held_out = everything - set(split.labeled.tolist())
+        assert 0 < len(held_out) < len(everything)
+        assert set(split.unlabeled[-len(held_out) :].tolist()) == held_out
+        assert len(trainer.batches.images.labels) == len(split.labeled)
         assert not len(trainer.validation[0])
         seen.append(config.settings.algo)
         return trainer
 
-    monkeypatch.setattr(auto_trials, "_without_fold", watched)
+    monkeypatch.setattr(auto_trials, "_trainer", watched)
     _, choice = auto.choose(own(data, algo="auto"))
     tuned = [trial for trial in choice.trials if trial.tuned]
     assert seen[0] == "supervised"

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from ssl_toolkit.console import Console
-from ssl_toolkit.runs.progress import WIDTH, ProgressRows, TrainingProgress, clock, fitted
+from ssl_toolkit.runs.progress import WIDTH, ProgressRows, TrainingProgress, clock, fit_number
 
 VALIDATED = {"validation.accuracy", "train.pseudo_label_accuracy"}
 
@@ -32,7 +32,7 @@ def printed(
     rows: list[dict[str, Any]], steps: int, *, terminal: bool = False, **options: Any
 ) -> str:
     console = Console(verbose=options.pop("verbose", False))
-    console._rich = RichConsole(
+    console.rich = RichConsole(
         file=io.StringIO(), force_terminal=terminal, width=WIDTH, soft_wrap=True, highlight=False
     )
     with TrainingProgress(console, steps, **options) as progress:
@@ -115,9 +115,9 @@ def test_the_best_of_a_resumed_run_is_that_of_all_its_rows() -> None:
 
 
 def test_numbers_and_times() -> None:
-    assert fitted(math.nan, 6, 4) == "nan"
-    assert fitted(1.0, 6, 4) == "1.0000"
-    assert fitted(1234567.0, 6, 4) == "1e+06"
+    assert fit_number(math.nan, 6, 4) == "nan"
+    assert fit_number(1.0, 6, 4) == "1.0000"
+    assert fit_number(1234567.0, 6, 4) == "1e+06"
     assert [clock(s) for s in (0, 59.6, 3599, 359999, 360000, math.inf)] == [
         "0:00:00", "0:01:00", "0:59:59", "99:59:59", "4 d", ""
     ]  # fmt: skip

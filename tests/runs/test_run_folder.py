@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,21 @@ def test_the_predictions_are_those_that_were_scored(run: Path) -> None:
             assert np.allclose(probs.sum(axis=1), 1, atol=1e-5)
             accuracy = float((probs.argmax(axis=1) == labels).mean())
             assert accuracy == pytest.approx(summary(run)[part]["accuracy"])
+
+
+def test_the_record_has_the_versions_of_the_dependencies_that_compute(run: Path) -> None:
+    text = (Path(ssl_toolkit.__file__).parents[1] / "pyproject.toml").read_text("utf-8")
+    declared = {
+        re.split("[^a-z-]", requirement)[0]
+        for requirement in tomllib.loads(text)["project"]["dependencies"]
+    }
+    without_influence = {
+        "click", "filelock", "importlib-metadata", "jinja", "markupsafe", "pydantic", "pyyaml",
+        "rich", "safetensors", "torchvision", "typing-extensions",
+    }  # fmt: skip
+    record = strict_json((run / "record.json").read_text("utf-8"))
+    recorded = {*record["versions"]} - {"python", "ssl-toolkit"}
+    assert recorded == declared - without_influence
 
 
 def test_the_record(run: Path) -> None:

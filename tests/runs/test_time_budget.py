@@ -16,10 +16,10 @@ from run_files import strict_json, summary
 from ssl_toolkit import ConfigError, ModelError
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.comparison import load_comparison
+from ssl_toolkit.config.defaults import HEAD_TRAINING
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
-from ssl_toolkit.config.recipes import HEAD_TRAINING
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config

@@ -133,7 +133,7 @@ def test_a_split_that_names_files_outside(run: Path, tmp_path: Path) -> None:
     split = tmp_path / "split.json"
     split.write_text(json.dumps(content))
     messages = refusal(*DIGITS, "--algo", "simple", "--split", split, "--output", tmp_path / "new")
-    assert "doesn't have: ../../../etc/passwd, /etc/hostname" in messages
+    assert "doesn't match its hash" in messages
 
 
 @pytest.mark.parametrize("deep", ['{"a":' * 5000, "[" * 100_000])

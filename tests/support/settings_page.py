@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ssl_toolkit.commands.show import range_text, type_text
-from ssl_toolkit.config.declaration import declaration_of, default_text, fields_of
+from ssl_toolkit.config.options import declaration_of, default_text, fields_of
 from ssl_toolkit.config.settings import Settings
 
 INTRODUCTION = """\

@@ -7,7 +7,7 @@ import pytest
 from contract_fakes import FAKES
 from contract_fakes_features import FeatureMethod, PlainMeans
 
-from ssl_toolkit.testing import check_plugin, config_rules, rules
+from ssl_toolkit.testing import check_plugin, class_rules, config_rules, rules
 from ssl_toolkit.testing.rules import run_rule
 from ssl_toolkit.testing.subject import find_subject
 
@@ -21,9 +21,8 @@ RULES = {rule.name: rule for rule in rules("feature_algorithm")}
 
 
 def test_every_rule_of_their_own_has_a_fake() -> None:
-    shared = {
-        name for name, rule in RULES.items() if rule.check.__module__ == config_rules.__name__
-    }
+    modules = class_rules.__name__, config_rules.__name__
+    shared = {name for name, rule in RULES.items() if rule.check.__module__ in modules}
     assert {"has_docstring", "preserves_options_in_yaml"} <= shared
     assert len(RULES.keys() - shared) >= 10
     assert {rule for rule, _ in CASES} >= RULES.keys() - shared

@@ -41,15 +41,20 @@ def parquet_path(file: Path | str, row: int) -> str:
     return f"{os.fspath(file)}::{row}::"
 
 
+def _packed(path: Path | str) -> re.Match[str] | None:
+    text = os.fspath(path)
+    return _PACKED.fullmatch(text) if "::" in text else None
+
+
 def container(path: Path | str) -> str | None:
     """Return the archive that contains an image; None for an image that is a file."""
-    match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
+    match = _packed(path)
     return match[1] if match else None
 
 
 def tar_member(path: Path | str) -> tuple[str, int, int] | None:
     """Return tar file, offset and length of an image inside one; None for any other."""
-    match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
+    match = _packed(path)
     if match is None or match[3] is None:
         return None
     return match[1], int(match[2]), int(match[3])
@@ -70,7 +75,7 @@ def read_packed(path: Path | str) -> bytes | None:
         OSError: The larger file can't be read, or ends before the image does.
         DataError: Pyarrow isn't installed.
     """
-    match = _PACKED.fullmatch(os.fspath(path)) if "::" in os.fspath(path) else None
+    match = _packed(path)
     if match is None:
         return None
     file, start, length = match.groups()
@@ -190,14 +195,10 @@ class ParquetImages:
         """Return the bytes of a column in a row group: uncompressed, and in the file."""
         metadata = self._file.metadata.row_group(group)
         chunks = [metadata.column(i) for i in range(metadata.num_columns)]
-        chunks_of_column = [
-            c
-            for c in chunks
-            if c.path_in_schema == column or c.path_in_schema.startswith(f"{column}.")
-        ]
+        chunks = [c for c in chunks if f"{c.path_in_schema}.".startswith(f"{column}.")]
         return (
-            sum(chunk.total_uncompressed_size for chunk in chunks_of_column),
-            sum(chunk.total_compressed_size for chunk in chunks_of_column),
+            sum(chunk.total_uncompressed_size for chunk in chunks),
+            sum(chunk.total_compressed_size for chunk in chunks),
         )
 
 

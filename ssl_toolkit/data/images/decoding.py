@@ -1,4 +1,4 @@
-"""The pixels of an image that Pillow opened: all of them, upright, in 8 bits; or why not.
+"""Decode an image that Pillow opened to upright pixels of 8 bits, or report why it is unreadable.
 
 docs/image-formats.md has a table of all formats and modes.
 """

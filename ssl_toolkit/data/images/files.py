@@ -15,7 +15,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -42,16 +41,14 @@ IMAGE_SUFFIXES = frozenset(
 
 # Content is decoded by these alone: a PostScript file named x.png never starts an interpreter.
 # Pillow opens the multi-image JPEGs of telephones as JPEG.
-_FORMATS = (
-    "JPEG",
-    "PNG",
-    "BMP",
-    "TIFF",
-    "WEBP",
-    "GIF",
-    "PPM",
-    *(("AVIF",) if AVIF_IS_READ else ()),
-)
+_FORMATS = ["JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM"]
+if AVIF_IS_READ:
+    _FORMATS.append("AVIF")
+
+EncodedImage = io.BufferedReader | io.BytesIO
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
 
 Answer = TypeVar("Answer")
 
@@ -98,9 +95,10 @@ def try_image(
     Returns:
         (size, size, 3) uint8, RGB; or the reason why it can't be read.
     """
-    opened = nullcontext(source) if isinstance(source, Image.Image) else opened_image(source)
     try:
-        with opened as image:
+        if isinstance(source, Image.Image):
+            return fit_image(to_upright(source), size, fit)
+        with opened_image(source) as (image, _):
             return fit_image(to_upright(image), size, fit)
     except Unreadable as error:
         return str(error)
@@ -152,9 +150,10 @@ def decode_images(
 
     def decoded(path: Path) -> DecodedImage | str:
         try:
-            with opened_image(path) as image, open_content(path) as file:
+            with opened_image(path) as (image, file):
                 mode = image.mode
                 upright = to_upright(image)
+                file.seek(0)
                 digest = hashlib.file_digest(file, "sha256").digest()
                 return DecodedImage(fit_image(upright, size, fit), digest, upright.size, mode)
         except Unreadable as error:
@@ -178,25 +177,26 @@ def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.ui
     Returns:
         (size, size, 3) uint8.
     """
-    if fit == "pad":
-        x, y, width, height = padded_place(image.width, image.height, size)
-        whole = image.resize((width, height), Image.Resampling.BICUBIC)
-        padded = np.full((size, size, 3), 255, dtype=np.uint8)
-        padded[y : y + height, x : x + width] = np.asarray(whole.convert("RGB"))
-        return padded
-    side = min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    square = image.resize(
-        (size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
-    )
-    return np.asarray(square.convert("RGB"), dtype=np.uint8)
+    box, (x, y, width, height) = placement(image.width, image.height, size, fit)
+    resized = image.resize((width, height), Image.Resampling.BICUBIC, box=box)
+    fitted = np.full((size, size, 3), 255, dtype=np.uint8)
+    fitted[y : y + height, x : x + width] = np.asarray(resized.convert("RGB"))
+    return fitted
 
 
-def padded_place(width: int, height: int, size: int) -> tuple[int, int, int, int]:
-    """Return an image's box in a padded square: left, top, width and height, at least 1 each."""
+def placement(width: int, height: int, size: int, fit: Fit) -> tuple[Box, tuple[int, ...]]:
+    """Return how an image is made square; see `fit_image`.
+
+    Returns:
+        The box of the image that is resized; and its left, top, width and height in the square.
+    """
+    if fit == "crop":
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        return (left, top, left + side, top + side), (0, 0, size, size)
     longer = max(width, height)
     across, down = (max(1, round(size * side / longer)) for side in (width, height))
-    return (size - across) // 2, (size - down) // 2, across, down
+    return (0, 0, width, height), ((size - across) // 2, (size - down) // 2, across, down)
 
 
 def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:
@@ -212,8 +212,8 @@ def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: i
 
 
 @contextlib.contextmanager
-def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
-    """Open an image; whatever goes wrong until it is closed is `Unreadable`.
+def opened_image(path: Path | bytes) -> Iterator[tuple[Image.Image, EncodedImage]]:
+    """Open an image and its encoded bytes; whatever goes wrong until it is closed is `Unreadable`.
 
     The memory that decoding it takes is held until then.
     """
@@ -230,7 +230,7 @@ def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
                 Image.open(file, formats=_FORMATS) as image,
                 ROOM.taken(room_for(image, length)),
             ):
-                yield image
+                yield image, file
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -249,7 +249,7 @@ def opened_image(path: Path | bytes) -> Iterator[Image.Image]:
         raise Unreadable(damage(error)) from None
 
 
-def open_content(path: Path | bytes) -> io.BufferedReader | io.BytesIO:
+def open_content(path: Path | bytes) -> EncodedImage:
     """Open the encoded bytes of an image, which may be inside a larger file (see `archives`).
 
     Raises:

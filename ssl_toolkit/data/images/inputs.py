@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.images.files import padded_place, try_image
+from ssl_toolkit.data.images.files import placement, try_image
 from ssl_toolkit.files import at_home
 from ssl_toolkit.text import display_path
 
@@ -87,29 +87,13 @@ def channels_last(images: Tensor, ndim: int) -> NDArray[np.generic]:
 
 def _fit_float(image: NDArray[np.float32], size: int, fit: Fit) -> NDArray[np.float32]:
     """Make an image square as `fit_image`, but without rounding to 8 bits."""
-    height, width = image.shape[:2]
-    x, y, across, down = 0, 0, size, size
-    box: tuple[float, float, float, float] = (0, 0, width, height)
-    if fit == "pad":
-        x, y, across, down = padded_place(width, height, size)
-    else:
-        side = min(height, width)
-        left, top = (width - side) / 2, (height - side) / 2
-        box = (left, top, left + side, top + side)
-    channels = [image] * 3 if image.ndim == 2 else np.moveaxis(image, -1, 0)
-    resized = np.stack(
-        [
-            np.asarray(
-                Image.fromarray(np.ascontiguousarray(channel)).resize(
-                    (across, down), Image.Resampling.BICUBIC, box=box
-                )
-            )
-            for channel in channels
-        ],
-        axis=-1,
-    )
+    box, (x, y, width, height) = placement(image.shape[1], image.shape[0], size, fit)
     fitted = np.ones((size, size, 3), np.float32)
-    fitted[y : y + down, x : x + across] = resized.clip(0, 1)  # bicubic weights overshoot at edges
+    for i, channel in enumerate([image] * 3 if image.ndim == 2 else np.moveaxis(image, -1, 0)):
+        whole = Image.fromarray(np.ascontiguousarray(channel))
+        resized = whole.resize((width, height), Image.Resampling.BICUBIC, box=box)
+        # Bicubic weights overshoot at edges.
+        fitted[y : y + height, x : x + width, i] = np.asarray(resized).clip(0, 1)
     return fitted
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ssl_toolkit.data.class_names import class_name
+from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import kind_of_name, way_out
-from ssl_toolkit.data.readers.file_table import TableBuilder, entries, in_any, real_path, walk
+from ssl_toolkit.data.readers.image_files import FileTree, TableBuilder
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.text import display_path, display_text, summarize
@@ -26,16 +28,15 @@ LAYOUTS = (
 Source = Literal["labeled", "unlabeled", "train", "validation", "val", "test"]
 
 # British spellings too; upper and lower case alike, so that Train/ never becomes a class.
-_SOURCES: dict[str, Source] = {
-    "labeled": "labeled",
-    "labelled": "labeled",
-    "unlabeled": "unlabeled",
-    "unlabelled": "unlabeled",
-    "train": "train",
-    "validation": "validation",
-    "val": "val",
-    "test": "test",
-}
+_SOURCES: dict[str, Source] = {name: name for name in get_args(Source)}
+_SOURCES |= {"labelled": "labeled", "unlabelled": "unlabeled"}
+
+
+# In lower case.
+_LEFT_BY_TOOLS = {
+    "$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "ehthumbs.db", "icon\r",
+    "lost+found", "system volume information", "thumbs.db",
+}  # fmt: skip
 
 
 def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
@@ -231,3 +232,87 @@ def _check_classes(folder: Path, start: str, classes: tuple[str, ...], rows: Tab
             f"{where} has images in {len(classes)} class folders, and at least two classes are "
             f"needed; a data folder holds {LAYOUTS}"
         )
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return the entries of a folder sorted by name, without files that tools leave behind.
+
+    Raises:
+        DataError: The folder can't be listed.
+    """
+    try:
+        items = [folder / name for name in os.listdir(folder) if not _left_by_tools(name)]
+    except OSError as error:
+        raise DataError(f"can't list the folder {display_path(folder)}: {error.strerror}") from None
+    return sorted(items, key=lambda path: display_text(path.name))
+
+
+def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> FileTree:
+    """Collect the images below one folder.
+
+    Real folders come first; then each linked folder that was not seen yet is walked once, so that
+    no circle of links goes round and it doesn't matter which of two links is met first. Not
+    followed: a link into one of `others`, to a folder elsewhere in the data folder, or to a
+    folder that holds the data folder; and a link to a single image in one of `others`.
+
+    Args:
+        top: The folder to walk; walked in any case, also when it is a link.
+        key: Its key, the start of all keys below it.
+        root: The real path of the data folder.
+        others: Real paths of the folders whose images must not come in.
+
+    Raises:
+        DataError: A folder can't be listed.
+    """
+    tree = FileTree()
+    base = real_path(top)
+    seen = {base}
+    linked: list[tuple[Path, str]] = []
+
+    def may_enter(real: Path) -> bool:
+        elsewhere = real.is_relative_to(root) and not real.is_relative_to(base)
+        return not (real in seen or elsewhere or root.is_relative_to(real) or in_any(real, others))
+
+    def descend(folder: Path, key: str) -> None:
+        for path in entries(folder):
+            inner = f"{key}/{display_text(path.name)}"
+            if path.is_dir():
+                if path.is_symlink():
+                    linked.append((path, inner))
+                else:
+                    enter(path, inner)
+            elif path.suffix.lower() not in IMAGE_SUFFIXES:
+                tree.unused.append(inner)
+            elif path.is_symlink() and in_any(real_path(path), others):
+                tree.links.append(inner)
+            else:
+                tree.images[inner] = path
+
+    def enter(folder: Path, key: str) -> None:
+        real = real_path(folder)
+        if may_enter(real):
+            seen.add(real)
+            descend(folder, key)
+        else:
+            tree.links.append(key)
+
+    descend(top, key)
+    for path, inner in linked:  # grows while linked folders hold more links
+        enter(path, inner)
+    tree.images = dict(sorted(tree.images.items()))
+    return tree
+
+
+def real_path(path: Path) -> Path:
+    """Resolve all links of a path; a broken link leads where it would lead."""
+    return Path(os.path.realpath(path))
+
+
+def in_any(path: Path, folders: Sequence[Path]) -> bool:
+    """Return True if a real path is one of the folders or below one."""
+    return any(map(path.is_relative_to, folders))
+
+
+def _left_by_tools(name: str) -> bool:
+    """Return True for hidden files, AppleDouble companions (``._x``), thumbnails and the like."""
+    return name.startswith(".") or name.lower() in _LEFT_BY_TOOLS

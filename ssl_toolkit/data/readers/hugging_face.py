@@ -12,7 +12,7 @@ from ssl_toolkit.data.class_names import class_of
 from ssl_toolkit.data.images.archives import parquet_images, parquet_path
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.data.label_values import label_text
-from ssl_toolkit.data.readers.file_table import TableBuilder
+from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.manifests import fill, fill_from_files, key_and_split, part_of
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, records
 from ssl_toolkit.errors import DataError

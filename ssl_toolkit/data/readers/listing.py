@@ -1,4 +1,4 @@
-"""The images that a command's arguments name: files, and folders with all that is in them."""
+"""List the images of a command's arguments: files, and all images in folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssl_toolkit.data.images.kinds import kind_of_name
-from ssl_toolkit.data.readers.file_table import real_path, unused_notes, walk
+from ssl_toolkit.data.readers.folders import real_path, walk
+from ssl_toolkit.data.readers.image_files import unused_notes
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path, display_text, summarize
 

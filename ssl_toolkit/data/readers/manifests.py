@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
-from ssl_toolkit.data.readers.file_table import Links, TableBuilder, file_name, inside
+from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.rows import Record, RowErrors, records
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
@@ -231,3 +231,59 @@ def key_and_split(file: Path, top: Path) -> tuple[str, str]:
     key = display_text(file.name if file == top else os.path.relpath(file, top))
     folder = "" if top in (file, file.parent) else file.parent.name
     return key, part_of(file.name) or part_of(folder)
+
+
+def inside(text: str, base: str) -> str | None:
+    """Return a path as written relative to a folder; None if it leads outside.
+
+    Steps back (``..``) and absolute paths are right as long as they end inside.
+
+    Args:
+        text: The path.
+        base: The folder, absolute.
+    """
+    if not text or "\0" in text:
+        return None
+    full = os.path.normpath(os.path.join(base, text))
+    for start in (base, os.path.realpath(base)):
+        start = start.rstrip(os.sep) + os.sep
+        if full.startswith(start):
+            return full[len(start) :]
+    return None
+
+
+class Links:
+    """Find paths that lead out of a folder by a link; each folder on the way is checked once.
+
+    Args:
+        base: The folder, absolute.
+        tops: Folders in it that may be links themselves.
+    """
+
+    def __init__(self, base: str, tops: Iterable[str] = ()) -> None:
+        self._base = base
+        self._roots = [Path(os.path.realpath(os.path.join(base, top))) for top in ("", *tops)]
+        self._folders: dict[str, str] = {}
+
+    def outside(self, key: str) -> str:
+        """Return where a path in the folder leads, and the way out; empty if that is inside."""
+        name = file_name(key)
+        folder = os.path.dirname(name)
+        if folder not in self._folders:
+            self._folders[folder] = self._leads_to(folder)
+        path = os.path.join(self._base, name)
+        return self._folders[folder] or (self._leads_to(name) if os.path.islink(path) else "")
+
+    def _leads_to(self, name: str) -> str:
+        real = Path(os.path.realpath(os.path.join(self._base, name)))
+        if any(real.is_relative_to(root) for root in self._roots):
+            return ""
+        return (
+            f"{display_path(real)}; write where the images are, and name a folder of all with "
+            "--root"
+        )
+
+
+def file_name(key: str) -> str:
+    """Return a UTF-8 text as the name of a file, whatever the encoding of the locale."""
+    return key if key.isascii() else os.fsdecode(key.encode("utf-8", "surrogatepass"))

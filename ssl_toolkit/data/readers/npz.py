@@ -18,6 +18,7 @@ from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
 from ssl_toolkit.data.readers.manifests import PARTS
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.files import check_format
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import display_path, summarize
 
@@ -27,6 +28,9 @@ LAYOUT = (
     "images (N, H, W) or (N, H, W, 3), or features (N, D), and labels (N,); or train_images, "
     "train_labels, val_images and so on"
 )
+EMBEDDINGS_FORMAT = 1
+"""Format number of the files that ``ssl-toolkit embed`` writes; files of others have none."""
+
 _NAME = re.compile(rf"(?:({'|'.join(filter(None, PARTS))})_)?(images|features)")
 _BLOCK = 2**24  # elements
 
@@ -70,6 +74,8 @@ def read_npz(path: Path) -> ImageTable:
             arrays = {name: _array(archive, path, member) for name, member in stored.items()}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"can't read {where}: {error}") from None
+    if "format" in arrays:  # a file of `ssl-toolkit embed`
+        check_format(path, str(arrays.pop("format")), EMBEDDINGS_FORMAT, DataError)
     found = {name: match for name in arrays if (match := _NAME.fullmatch(name))}
     kinds = {match[2] for match in found.values()}
     if len(kinds) != 1:

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ssl_toolkit.data.cache.decoded_images import cache_folder
+from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.data.class_names import class_of
 from ssl_toolkit.data.images.archives import tar_path
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
 from ssl_toolkit.data.label_values import label_text
-from ssl_toolkit.data.readers.file_table import TableBuilder, unused_notes
+from ssl_toolkit.data.readers.image_files import TableBuilder, unused_notes
 from ssl_toolkit.data.readers.manifests import fill, key_and_split
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors
 from ssl_toolkit.errors import DataError

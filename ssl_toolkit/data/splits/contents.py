@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import files_of
+from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.interfaces import ImageTable
 
@@ -71,23 +71,25 @@ def parsed_entries(lines: Sequence[str]) -> Entries:
     return np.frombuffer(content, np.uint8).reshape(len(lines), ENTRY_BYTES)
 
 
+_CHANGES = ("differ", "have another label", "are gone", "are new")
+
+
 @dataclass
 class Changes:
-    """Number of images of each part that changed; `description` says it in one sentence."""
+    """Numbers of images that changed; `description` has them in one sentence."""
 
-    content: dict[str, str] = field(default_factory=dict)
-    """Number of images whose bytes differ, by part; the same below."""
-    labels: dict[str, str] = field(default_factory=dict)
-    gone: dict[str, str] = field(default_factory=dict)
-    new: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, list[str]] = field(
+        default_factory=lambda: {change: [] for change in _CHANGES}
+    )
+    """Number and part of the images, by what happened to them."""
 
     def compare(self, part: str, was: Entries, now: Entries) -> None:
         """Add what differs between entries of the same images, in the same order."""
         other = (was[:, :_CONTENT_BYTES] != now[:, :_CONTENT_BYTES]).any(axis=1)
         label = (was[:, _CONTENT_BYTES:] != now[:, _CONTENT_BYTES:]).any(axis=1) & ~other
-        for counts, mask in ((self.content, other), (self.labels, label)):
+        for change, mask in (("differ", other), ("have another label", label)):
             if count := int(mask.sum()):
-                counts[part] = f"{count:,} of {len(was):,}"
+                self.counts[change].append(f"{count:,} of {len(was):,} {part}")
 
     def compare_pool(self, was: str, now: str, count: int) -> None:
         """Add whether the digests of a pool of the same images differ, where they can be compared.
@@ -95,25 +97,25 @@ class Changes:
         That of a streamed pool says nothing about one that was read, nor the reverse.
         """
         if was != now and was.startswith(_INDEX) == now.startswith(_INDEX):
-            self.content["unlabeled"] = f"some of the {count:,}"
+            self.counts["differ"].append(f"some of the {count:,} unlabeled")
 
     def count(self, part: str, gone: int, new: int, count: int) -> None:
         """Add how many of `count` images left a part, and how many came."""
         if gone:
-            self.gone[part] = f"{gone:,} of {count:,}"
+            self.counts["are gone"].append(f"{gone:,} of {count:,} {part}")
         if new:
-            self.new[part] = f"{new:,}"
+            self.counts["are new"].append(f"{new:,} {part}")
 
     @property
     def description(self) -> str:
         """One sentence without a full stop; empty for no change."""
-        ends = (
-            (self.content, "differ"),
-            (self.labels, "have another label"),
-            (self.gone, "are gone"),
-            (self.new, "are new"),
-        )
-        return ", ".join(f"{_listed(parts)} images {end}" for parts, end in ends if parts)
+        sentences = []
+        for change, parts in self.counts.items():
+            if parts:
+                *first, last = parts
+                listed = f"{', '.join(first)} and {last}" if first else last
+                sentences.append(f"{listed} images {change}")
+        return ", ".join(sentences)
 
 
 def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
@@ -133,11 +135,6 @@ def compare_rows(was: Split, now: Split) -> Changes:
         gone, new = len(np.setdiff1d(rows, others)), len(np.setdiff1d(others, rows))
         changes.count(part, gone, new, len(rows))
     return changes
-
-
-def _listed(parts: dict[str, str]) -> str:
-    *first, last = (f"{count} {part}" for part, count in parts.items())
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _entries(table: ImageTable, rows: Rows, *, indexed: bool = False) -> Iterator[Entries]:

@@ -1,4 +1,4 @@
-"""Which images are labeled, unlabeled, for validation and for the test.
+"""Draw the labeled, unlabeled, validation and test images of a split.
 
 Chance enters through hashes alone: in every class the images are put in the order of
 SHA-256(purpose, seed, key) and taken from the front. The choice is thus the same on every machine
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -37,7 +37,16 @@ class Split:
     notes: tuple[str, ...] = ()
     """Lines the user should see."""
     warnings: tuple[str, ...] = ()
-    """Lines the user should worry about."""
+    """Lines about likely problems."""
+
+
+def without_rows(table: ImageTable, split: Split, rows: Rows) -> tuple[Split, list[str]]:
+    """Return the split without some rows, and the classes that have no labeled image then."""
+    parts = ("labeled", "unlabeled", "validation", "test")
+    remaining = {part: (old := getattr(split, part))[~np.isin(old, rows)] for part in parts}
+    counts = np.bincount(table.labels[remaining["labeled"]], minlength=len(table.classes))
+    empty = [table.classes[label] for label in np.flatnonzero(counts == 0)]
+    return replace(split, **remaining), empty
 
 
 def draw_split(
@@ -137,8 +146,14 @@ def draw_split(
         if len(same):
             notes.append(f"removed {len(same)} unlabeled images that are labeled ones too")
 
-    warnings += _class_warnings(names, np.bincount(table.labels[labeled], minlength=len(names)))
-    warnings += _rare_warnings(names, sizes)
+    counts = np.bincount(table.labels[labeled], minlength=len(names))
+    if single := [names[label] for label in np.flatnonzero(counts == 1)]:
+        warnings.append(f"only one labeled image for {len(single)} classes: {summarize(single)}")
+    if rare := [label for label, size in enumerate(sizes) if size * RARE <= max(sizes)]:
+        listed = _describe([names[label] for label in rare], [sizes[label] for label in rare])
+        warnings.append(
+            f"far fewer images with a label than the largest class ({max(sizes)}): {listed}"
+        )
     if len(test) == 0:
         warnings.append("no test images: there will be no test result (--test-fraction sets some)")
     return Split(labeled, unlabeled, validation, test, tuple(notes), tuple(warnings))
@@ -259,21 +274,6 @@ def _label_counts(
             f"images with a label; got {num_labels}"
         )
     return proportional(sizes, num_labels)
-
-
-def _class_warnings(names: Sequence[str], counts: Rows) -> list[str]:
-    single = [name for name, count in zip(names, counts.tolist(), strict=True) if count == 1]
-    if not single:
-        return []
-    return [f"only one labeled image for {len(single)} classes: {summarize(single)}"]
-
-
-def _rare_warnings(names: Sequence[str], sizes: list[int]) -> list[str]:
-    rare = [label for label, size in enumerate(sizes) if size * RARE <= max(sizes)]
-    if not rare:
-        return []
-    message = _describe([names[label] for label in rare], [sizes[label] for label in rare])
-    return [f"far fewer images with a label than the largest class ({max(sizes)}): {message}"]
 
 
 def _describe(names: Sequence[str], counts: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""The same image twice where it must not be: in training and test, or under two labels."""
+"""Find and drop byte-identical images in training and test, or with different labels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.data.cache.image_files import files_of
-from ssl_toolkit.data.splits.draw import Rows, Split
+from ssl_toolkit.data.readers.image_files import files_of
+from ssl_toolkit.data.splits.draw import Rows, Split, without_rows
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import summarize
@@ -189,16 +189,17 @@ def drop_leaks(table: ImageTable, split: Split, leaks: Leaks) -> tuple[Split, Le
     rows_to_drop = leaks.rows_to_drop
     if not len(rows_to_drop):
         return split, leaks
-    parts = {part: getattr(split, part) for part in ("labeled", "unlabeled", "validation")}
-    remaining = {part: rows[~np.isin(rows, rows_to_drop)] for part, rows in parts.items()}
-    counts = np.bincount(table.labels[remaining["labeled"]], minlength=len(table.classes))
-    if empty := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
+    changed, empty = without_rows(table, split, rows_to_drop)
+    if empty:
         raise DataError(
             f"--drop-leaks leaves no labeled image of {summarize(empty)}; add images there, or "
             "leave --drop-leaks out"
         )
-    removed = {part: len(rows) - len(remaining[part]) for part, rows in parts.items()}
+    removed = {
+        part: len(getattr(split, part)) - len(getattr(changed, part))
+        for part in ("labeled", "unlabeled", "validation")
+    }
     listed = ", ".join(f"{count} {part}" for part, count in removed.items() if count)
     note = f"--drop-leaks removed {len(rows_to_drop)} images: {listed}"
-    changed = replace(split, **remaining, notes=(*split.notes, note))
+    changed = replace(changed, notes=(*split.notes, note))
     return changed, replace(leaks, dropped=True)

@@ -1,4 +1,4 @@
-"""``--labels``: which images are labeled, said by a file."""
+"""``--labels``: choose the labeled images by a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.packed_strings import index_of
-from ssl_toolkit.data.readers.file_table import inside
+from ssl_toolkit.data.readers.manifests import inside
 from ssl_toolkit.data.readers.rows import Record, RowErrors, records, text_lines
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.interfaces import ImageTable

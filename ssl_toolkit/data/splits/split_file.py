@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from json.encoder import encode_basestring, encode_basestring_ascii
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, Self
 
 import numpy as np
 
@@ -23,17 +23,61 @@ from ssl_toolkit.data.splits.contents import (
     parsed_entries,
 )
 from ssl_toolkit.data.splits.draw import Rows, Split
-from ssl_toolkit.errors import DataError
+from ssl_toolkit.documents import Document
+from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import display_path, summarize
 
-VERSION = 2
 PARTS = ("labeled", "unlabeled", "validation", "test")
-CONTENTS = {part: f"{part}_content" for part in PARTS}
-"""The keys under which a file says what the images of a part hold; see `Content.lines`."""
-
 NEW_RUN = "restore them, or start a new run without this split"
+
+
+class SplitFile(Document):
+    """The schema of ``split.json``: keys of the images of each part, and their content."""
+
+    FORMAT = 3
+
+    hash: str
+    """SHA-256 over all other fields; see `split_hash`."""
+    classes: tuple[str, ...]
+    labeled: tuple[str, ...]
+    unlabeled: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+    labeled_content: tuple[str, ...]
+    """An entry per image; see `Content.lines`."""
+    unlabeled_content: tuple[str]
+    validation_content: tuple[str, ...]
+    test_content: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a split file and compare it with its hash.
+
+        Raises:
+            DataError: It is not found or damaged, of an unknown format, or was edited.
+        """
+        try:
+            file = super().read(path)
+        except FileNotFoundError:
+            raise DataError(f"{display_path(path)}: split file not found") from None
+        except ModelError as error:
+            raise DataError(error.messages) from None
+        if file.hash != _hash({name: getattr(file, name) for name in _FIELDS}):
+            raise DataError(
+                f"{display_path(path)} doesn't match its hash: it was edited or is corrupt"
+            )
+        return file
+
+    @property
+    def content(self) -> Content:
+        """Content of the images."""
+        named = {part: parsed_entries(getattr(self, f"{part}_content")) for part in NAMED}
+        return Content(**named, unlabeled=self.unlabeled_content[0])
+
+
+_FIELDS = tuple(name for name in SplitFile.model_fields if name != "hash")
 
 
 @dataclass(frozen=True)
@@ -49,7 +93,7 @@ class StoredSplit:
 
         Args:
             table: The one that the split was read for.
-            way_out: What the user can do.
+            way_out: How the user can proceed.
 
         Raises:
             DataError: One line with how many images of which part differ.
@@ -92,7 +136,7 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
     """
     content = content or content_of(table, split)
     digest = _hash(_fields(table, split, content))
-    head = {"version": VERSION, "hash": digest, "classes": list(table.classes)}
+    head = {"format": SplitFile.FORMAT, "hash": digest, "classes": list(table.classes)}
 
     def write(file: BinaryIO) -> None:
         file.write(json.dumps(head, indent=2, ensure_ascii=False)[:-2].encode())
@@ -112,71 +156,39 @@ def save_split(path: Path, table: ImageTable, split: Split, content: Content | N
 
 
 def load_split(path: Path, table: ImageTable) -> StoredSplit:
-    """Read a split that `save_split` wrote, for the same images in any place.
+    """Read a split file for the same images in any location.
 
     `StoredSplit.check` compares their content: some may not be read yet.
 
+    Args:
+        path: Path to the file.
+        table: Images of the data.
+
     Raises:
-        DataError: No such file or no split file; other classes; images that the data doesn't
-            have, that are twice in a part, that are labeled without a label, or that are test
-            or validation ones and in another part too; or contents that don't match the hash.
+        DataError: As `SplitFile.read`; or the data has other classes, or lacks images or labels.
     """
-    content = _parse(path)
+    file = SplitFile.read(path)
     where = display_path(path)
-    stored_hash, computed_hash = content.pop("hash"), _hash(content)
-    if content["classes"] != list(table.classes):
+    if file.classes != table.classes:
         raise DataError(
-            f"{where} was made for the classes {summarize(content['classes'])}; the data has "
+            f"{where} was made for the classes {summarize(file.classes)}; the data has "
             f"{summarize(table.classes)}"
         )
     faults = []
-    stored = _content(content)
     rows: dict[str, Rows] = {}
     for part in PARTS:
-        keys = content.pop(part)
-        indices = index_of(table.keys, keys)
-        if unknown := [key for key, index in zip(keys, indices, strict=True) if index < 0]:
+        keys = getattr(file, part)
+        rows[part] = index_of(table.keys, keys)
+        if unknown := [key for key, row in zip(keys, rows[part], strict=True) if row < 0]:
             message = f"{len(unknown):,} of {len(keys):,} {part} images"
             faults.append(f"{where}: {message} that the data doesn't have: {summarize(unknown)}")
-        rows[part] = indices[indices >= 0]
-        unique, counts = np.unique(rows[part], return_counts=True)
-        if repeated := _keys(table, unique[counts > 1]):
-            faults.append(f"{where}: {part} images that are listed twice: {summarize(repeated)}")
-    for part, other in (
-        ("validation", "labeled"),
-        ("validation", "unlabeled"),
-        ("test", "labeled"),
-        ("test", "unlabeled"),
-        ("test", "validation"),
-    ):
-        if shared := sorted(_keys(table, np.intersect1d(rows[part], rows[other]))):
-            faults.append(f"{where}: images that are both {part} and {other}: {summarize(shared)}")
-    faults += [
-        f"{where}: {part} images that carry no label: {summarize(keys)}"
-        for part in NAMED
-        if (keys := _keys(table, rows[part][table.labels[rows[part]] < 0]))
-    ]
-    labeled, unlabeled, validation, test = (rows[part] for part in PARTS)
-    split = Split(labeled, unlabeled, validation, test)
-    if not faults and (stored_hash != computed_hash or not stored):
-        faults.append(_damaged(path))
+        elif part in NAMED and (unlabeled := rows[part][table.labels[rows[part]] < 0]).size:
+            keys = [table.keys[row] for row in unlabeled.tolist()]
+            faults.append(f"{where}: {part} images without a label: {summarize(keys)}")
     if faults:
         raise DataError(faults)
-    assert stored is not None
-    return StoredSplit(path, split, stored)
-
-
-def read_hash(path: Path) -> str:
-    """Return the hash of a split file after checking its content; needs no images.
-
-    Raises:
-        DataError: No such file or no split file, or it was changed.
-    """
-    content = _parse(path)
-    digest: str = content.pop("hash")
-    if digest != _hash(content):
-        raise DataError(_damaged(path))
-    return digest
+    labeled, unlabeled, validation, test = (rows[part] for part in PARTS)
+    return StoredSplit(path, Split(labeled, unlabeled, validation, test), file.content)
 
 
 def compare_files(path: Path, other: Path) -> str:
@@ -185,28 +197,21 @@ def compare_files(path: Path, other: Path) -> str:
     Empty where they don't, or where one of them can't be read.
     """
     try:
-        was, now = _parse(path), _parse(other)
+        was, now = SplitFile.read(path), SplitFile.read(other)
     except DataError:
-        return ""
-    first, second = _content(was), _content(now)
-    if first is None or second is None:
         return ""
     changes = Changes()
     for part in PARTS:
-        index = {key: i for i, key in enumerate(now[part])}
-        pairs = [(i, index[key]) for i, key in enumerate(was[part]) if key in index]
-        count = len(was[part])
-        changes.count(part, count - len(pairs), len(now[part]) - len(pairs), count)
+        keys, new_keys = getattr(was, part), getattr(now, part)
+        index = {key: i for i, key in enumerate(new_keys)}
+        pairs = [(i, index[key]) for i, key in enumerate(keys) if key in index]
+        changes.count(part, len(keys) - len(pairs), len(new_keys) - len(pairs), len(keys))
         if part in NAMED:
             i, j = np.array(pairs, np.int64).reshape(-1, 2).T
-            changes.compare(part, getattr(first, part)[i], getattr(second, part)[j])
-        elif was[part] == now[part]:
-            changes.compare_pool(first.unlabeled, second.unlabeled, count)
+            changes.compare(part, getattr(was.content, part)[i], getattr(now.content, part)[j])
+        elif keys == new_keys:
+            changes.compare_pool(was.content.unlabeled, now.content.unlabeled, len(keys))
     return changes.description
-
-
-def _damaged(path: Path) -> str:
-    return f"{display_path(path)} doesn't match its hash: it was changed by hand or is damaged"
 
 
 Fields = Mapping[str, Iterable[str]]
@@ -216,7 +221,7 @@ Fields = Mapping[str, Iterable[str]]
 def _fields(table: ImageTable, split: Split, content: Content) -> Fields:
     """Return the fields that the hash of a split covers."""
     keys = {part: (table.keys[row] for row in getattr(split, part).tolist()) for part in PARTS}
-    contents = {name: content.lines(part) for part, name in CONTENTS.items()}
+    contents = {f"{part}_content": content.lines(part) for part in PARTS}
     return {"classes": table.classes, **keys, **contents}
 
 
@@ -238,45 +243,3 @@ def _blocks(texts: Iterable[str], between: str, encode: Callable[[str], str]) ->
     while block := between.join(islice(items, 4096)):
         yield (start + block).encode()
         start = between
-
-
-def _content(fields: dict[str, Any]) -> Content | None:
-    """Return the content of a file's images; None if the file is damaged."""
-    pool = fields[CONTENTS["unlabeled"]]
-    try:
-        named = {part: parsed_entries(fields[CONTENTS[part]]) for part in NAMED}
-    except ValueError:
-        return None
-    is_complete = all(len(named[part]) == len(fields[part]) for part in NAMED) and len(pool) == 1
-    return Content(**named, unlabeled=pool[0]) if is_complete else None
-
-
-def _keys(table: ImageTable, rows: Rows) -> list[str]:
-    return [table.keys[row] for row in rows.tolist()]
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    """Return the content without the version, with all types checked."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"can't read the split file {display_path(path)}: {error.strerror}"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{display_path(path)} is no split file: {error}") from None
-    fields = ("classes", *PARTS, *CONTENTS.values())
-    if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
-        raise DataError(
-            f"{display_path(path)} has another version than {VERSION}; make it again with a new run"
-        )
-    is_complete = isinstance(content, dict) and set(content) == {"version", "hash", *fields}
-    if not is_complete or not all(_is_texts(content[name]) for name in fields):
-        names = ", ".join(("version", "hash", *fields))
-        raise DataError(f"{display_path(path)} is no split file; one holds {names}")
-    del content["version"]
-    return dict(content)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.schema import ScoreStats
 from ssl_toolkit.reports.tables import share
+from ssl_toolkit.text import shorten
 
 MOST_NAMED = 8
 """Rows up to which lines have names and bands; beyond, there is the legend only."""
@@ -111,9 +112,8 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
         lines: At least one, each with at least one point.
     """
     named = 1 < len(lines) <= MOST_NAMED
-    names = [_short(line.name) for line in lines]
+    names = [shorten(line.name, _LONGEST) for line in lines]
     right = 16 + (_LETTER * max(map(len, names)) if named else 0)
-    width, height = _WIDTH, _HEIGHT
     steps = np.concatenate([line.curve.steps for line in lines]).astype(np.float64)
     low = min(float(line.curve.low.min()) for line in lines)
     high = max(float(line.curve.high.max()) for line in lines)
@@ -121,22 +121,22 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
     if not log:
         gap = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
         low, high = low - gap, high + gap
-    across = Axis(0, max(1.0, float(steps.max())), 44, width - right)
-    up = Axis(low, high, height - 28, 8, log)
-    parts = _grid(across, up, height)
+    across = Axis(0, max(1.0, float(steps.max())), 44, _WIDTH - right)
+    up = Axis(low, high, _HEIGHT - 28, 8, log)
+    parts = _grid(across, up, _HEIGHT)
     if len(lines) <= MOST_NAMED:
         parts += [_band(line, across, up) for line in lines if line.curve.seeds > 1]
     parts += [_line(line, across, up) for line in lines]
     if named:
-        parts += _end_names(lines, names, up, width - right + 5)
+        parts += _end_names(lines, names, up, _WIDTH - right + 5)
     ends = "; ".join(f"{n.name} ends at {number(float(n.curve.mean[-1]))}" for n in lines)
     end = '<text x="{}" y="{}" text-anchor="end">step</text>'
-    parts.append(_element(end, width - right, height - 2))
+    parts.append(_element(end, _WIDTH - right, _HEIGHT - 2))
     if log:
         scale = '<text x="44" y="{}">values on a logarithmic scale</text>'
-        parts.append(_element(scale, height - 2))
+        parts.append(_element(scale, _HEIGHT - 2))
     title = f"{title} over steps{', logarithmic scale' if log else ''}"
-    return _svg(identity, width, height, title, ends, parts)
+    return _svg(identity, _WIDTH, _HEIGHT, title, ends, parts)
 
 
 def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStats]]) -> Markup:
@@ -147,7 +147,7 @@ def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStat
         title: Title of the chart.
         rows: Name, index among all rows, and values in [0, 1].
     """
-    names = [_short(name, 30) for name, _, _ in rows]
+    names = [shorten(name, 30) for name, _, _ in rows]
     left = 14 + _LETTER * max(map(len, names))
     width, height = left + 420, 26.0 * len(rows) + 40
     ends = [v for _, _, s in rows for v in (*s.values.values(), *(s.interval or ()))]
@@ -265,7 +265,3 @@ def _element(template: str, *values: object) -> Markup:
         f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value for value in values
     )
     return Markup(template).format(*texts)
-
-
-def _short(name: str, longest: int = _LONGEST) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -7,7 +7,6 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,9 +76,8 @@ class Predicted:
     @property
     def shares(self) -> NDArray[np.float64]:
         """The counts over those of the true class."""
-        shares: NDArray[np.float64] = self.matrix / np.maximum(
-            self.matrix.sum(axis=1, keepdims=True), 1
-        )
+        totals = np.maximum(self.matrix.sum(axis=1, keepdims=True), 1)
+        shares: NDArray[np.float64] = self.matrix / totals
         return shares
 
     def cells(self) -> list[list[tuple[str, int]]]:
@@ -117,11 +115,13 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
     predictions = []
     most = max(4, min(_IMAGES_OF_ROW, _IMAGES // len(comparison.rows)))
     for row in comparison.rows:
-        matrices: list[NDArray[np.int64]] = []
-        mistakes: list[Mistake] = []
+        matrices, mistakes = [], list[Mistake]()
         for run in row.completed_runs:
-            arrays = _arrays(RunFolder(run.folder).predictions)
-            if arrays is None:
+            try:
+                arrays = read_arrays(RunFolder(run.folder).predictions)
+            except ModelError:
+                continue
+            if not len(arrays["test_labels"]):
                 continue
             names = tuple(str(name) for name in arrays["classes"])
             classes = classes or names
@@ -211,16 +211,3 @@ def _mistakes(
         predicted = int(probabilities.argmax())
         probability = float(probabilities[predicted])
         yield Mistake(str(name), pixels, classes[label], classes[predicted], probability, seed)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]] | None:
-    """Return the arrays of the test split; None if they are missing, damaged or empty."""
-    required = ("classes", "test_probabilities", "test_labels")
-    optional = ("mistakes", "mistakes_images", "mistakes_keys")
-    try:
-        stored = read_arrays(path)
-    except ModelError:
-        return None
-    arrays = {name: stored[name] for name in (*required, *optional) if name in stored}
-    whole = all(name in arrays for name in required) and len(arrays["test_labels"])
-    return arrays if whole else None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ssl_toolkit import registry
-from ssl_toolkit.comparisons.schema import ComparedRun, Comparison, Variant
+from ssl_toolkit.comparisons.schema import Comparison
 from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces import Metric
@@ -26,7 +26,7 @@ POINTS = 200
 """Maximum number of points of a curve."""
 
 _STEPS_IN_TABLE = 20
-_NOT_CHARTED = ("step", "lr", "seconds", "images_per_second")
+_NOT_CHARTED = {"step", "lr", "seconds", "images_per_second"}
 
 _LEARNING = (
     logged.VALIDATION_ACCURACY,
@@ -43,17 +43,16 @@ _RARE = (logged.LABELED_ACCURACY, logged.LABELED_LOSS, logged.ESTIMATED_SHIFT)
 Values = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Thinned:
-    """A metric of one run over the bins of a common grid: (POINTS,) sums, counts, last steps."""
+class Thinned(NamedTuple):
+    """A metric of one run over the bins of a common grid, (POINTS,)."""
 
-    sums: NDArray[np.float64]
-    counts: NDArray[np.int64]
+    means: NDArray[np.float64]
+    """nan in a bin without a value."""
     steps: NDArray[np.int64]
+    """The last step of each bin that has a value, 0 for none."""
 
 
-@dataclass(frozen=True)
-class Alarm:
+class Alarm(NamedTuple):
     """A problem of training, and the runs that had it."""
 
     text: str
@@ -79,8 +78,7 @@ class Logs:
         return sorted({key for curves in self.curves for key in curves})
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A chart with its texts and its numbers."""
 
     title: str
@@ -95,8 +93,11 @@ class Chart:
 
 
 def read_logs(comparison: Comparison) -> Logs:
-    """Read each run's log once, one run in memory at a time."""
-    drawn = [_drawn_runs(row) for row in comparison.rows]
+    """Read each run's log once, one run in memory at a time.
+
+    Of a row, the completed runs are read, or all if none is completed.
+    """
+    drawn = [row.completed_runs or row.runs for row in comparison.rows]
     end = max((last_step(RunFolder(r.folder).metrics) for runs in drawn for r in runs), default=0)
     curves = []
     raised: dict[tuple[str, str], list[int]] = {}
@@ -104,7 +105,9 @@ def read_logs(comparison: Comparison) -> Logs:
         thinned = []
         for run in runs:
             rows = list(metric_rows(RunFolder(run.folder).metrics))
-            for text in alarms(rows, steps=_steps(run, rows)) if rows else ():
+            # The steps of the whole run, which may not be completed.
+            steps = (run.config or {}).get("steps") or (rows[-1]["step"] if rows else 0)
+            for text in alarms(rows, steps=int(steps)) if rows else ():
                 raised.setdefault((text, run.row), []).append(run.seed)
             thinned.append(thin(rows, end))
         curves.append(join(thinned))
@@ -124,44 +127,36 @@ def thin(rows: Sequence[Values], end: int) -> dict[str, Thinned]:
         rows: Metrics of one run.
         end: Last step of the grid, whose equal bins are the same for all runs.
     """
-    # Lists, not arrays: reading and writing single items of these is several times as fast.
-    sums: dict[str, list[float]] = {}
-    counts: dict[str, list[int]] = {}
-    steps: dict[str, list[int]] = {}
+    logged_values: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        step = int(row["step"])
-        point = min(POINTS - 1, max(0, math.ceil(step * POINTS / max(end, 1)) - 1))
         for name, value in row.items():
-            if name in _NOT_CHARTED:
-                continue
-            if name not in sums:
-                sums[name], counts[name], steps[name] = [0.0] * POINTS, [0] * POINTS, [0] * POINTS
-            sums[name][point] += value
-            counts[name][point] += 1
-            steps[name][point] = step
-    return {
-        name: Thinned(np.array(sums[name]), np.array(counts[name]), np.array(steps[name]))
-        for name in sums
-    }
+            if name not in _NOT_CHARTED:
+                logged_values.setdefault(name, []).append((row["step"], value))
+    thinned = {}
+    for name, points in logged_values.items():
+        steps, values = np.array(points, np.float64).T
+        bins = np.ceil(steps * POINTS / max(end, 1)).astype(int).clip(1, POINTS) - 1
+        last = np.zeros(POINTS, np.int64)
+        last[bins] = steps
+        counts = np.bincount(bins, minlength=POINTS)
+        sums = np.bincount(bins, values, POINTS)
+        means = np.divide(sums, counts, where=counts > 0, out=np.full(POINTS, np.nan))
+        thinned[name] = Thinned(means, last)
+    return thinned
 
 
 def join(runs: Sequence[Mapping[str, Thinned]]) -> dict[str, Curve]:
     """Join the runs of a row, by metric."""
-    names = dict.fromkeys(name for run in runs for name in run)
-    return {name: _join([run[name] for run in runs if name in run]) for name in names}
-
-
-def _join(runs: Sequence[Thinned]) -> Curve:
-    counts = np.stack([run.counts for run in runs])
-    values = np.stack([run.sums for run in runs]) / np.maximum(counts, 1)
-    logged_there = counts > 0
-    seeds = logged_there.sum(axis=0)
-    points = seeds > 0
-    mean = np.where(logged_there, values, 0).sum(axis=0)[points] / seeds[points]
-    low = np.where(logged_there, values, np.inf).min(axis=0)[points]
-    high = np.where(logged_there, values, -np.inf).max(axis=0)[points]
-    steps = np.stack([run.steps for run in runs]).max(axis=0)[points]
-    return Curve(steps, mean, low, high, len(runs))
+    curves = {}
+    for name in dict.fromkeys(name for run in runs for name in run):
+        of_metric = [run[name] for run in runs if name in run]
+        values = np.stack([run.means for run in of_metric])
+        points = ~np.isnan(values).all(axis=0)
+        values = values[:, points]
+        mean, low, high = (f(values, axis=0) for f in (np.nanmean, np.nanmin, np.nanmax))
+        steps = np.stack([run.steps for run in of_metric]).max(axis=0)[points]
+        curves[name] = Curve(steps, mean, low, high, len(of_metric))
+    return curves
 
 
 def draw_charts(comparison: Comparison, logs: Logs) -> dict[str, tuple[list[Chart], list[str]]]:
@@ -194,11 +189,6 @@ def draw_charts(comparison: Comparison, logs: Logs) -> dict[str, tuple[list[Char
     return {name: _charts(comparison, logs, of, name) for name, of in sections.items()}
 
 
-def _drawn_runs(row: Variant) -> tuple[ComparedRun, ...]:
-    """Return the runs whose curves are drawn: the completed ones, or all if none is completed."""
-    return row.completed_runs or row.runs
-
-
 def _by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
     return {metric.name: metric for metric in metrics}
 
@@ -210,11 +200,6 @@ def _declared(comparison: Comparison) -> dict[str, Metric]:
         with suppress(PluginError):
             classes.append(registry.load("algorithms", name))
     return logged.declared(classes)
-
-
-def _steps(run: ComparedRun, rows: Sequence[Values]) -> int:
-    """Return the steps of the whole run, which may not be completed."""
-    return int((run.config or {}).get("steps") or rows[-1]["step"])
 
 
 def _charts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ssl_toolkit.reports.tables import (
     NOTHING,
     TextTable,
     p_text,
+    setting_text,
     share,
     stats_text,
     summary_table,
@@ -88,6 +90,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         options=[(row.name, _lines(row.options)) for row in comparison.rows],
         conditions=_conditions(comparison),
         swatch=swatch,
+        setting_text=setting_text,
     )
 
 
@@ -115,9 +118,8 @@ def _summary(comparison: Comparison) -> list[str]:
     competing = [row for row in rows if not row.uses_hidden_labels] or rows
     best = max(competing, key=lambda row: row.scores[score].mean)
     stats = best.scores[score]
-    result = f"{stats_text(stats)} over {stats.count} seeds"
-    if stats.count == 1:
-        result = f"{stats_text(stats)} on one seed"
+    seeds = "on one seed" if stats.count == 1 else f"over {stats.count} seeds"
+    result = f"{stats_text(stats)} {seeds}"
     if len(comparison.rows) == 1:
         sentences = [f"{best.name} has a {kind} of {result}."]
     else:
@@ -136,13 +138,12 @@ def _summary(comparison: Comparison) -> list[str]:
 
 def _missing(comparison: Comparison) -> str:
     """Return how many runs have no results; empty if all have."""
-    statuses = [run.status for run in comparison.runs]
-    counts = {s: statuses.count(s) for s in ("failed", "interrupted", "running", "missing")}
-    parts = [f"{count} {status}" for status, count in counts.items() if count]
-    if not parts:
+    counts = Counter(run.status for run in comparison.runs)
+    total, _ = counts.total(), counts.pop("completed", 0)
+    if not counts:
         return ""
-    runs = "run" if len(statuses) == 1 else "runs"
-    return f"Of {len(statuses)} {runs}, {' and '.join(parts)}: not in any mean below."
+    parts = " and ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"Of {total} {'run' if total == 1 else 'runs'}, {parts}: not in any mean below."
 
 
 def _seeds_plot(comparison: Comparison) -> Markup:
@@ -162,10 +163,7 @@ def _runs_table(comparison: Comparison, folder: Path) -> TextTable:
     score = _main_score(comparison)
     rows = []
     for run in comparison.runs:
-        summary = run.summary
-        facts = (
-            (summary.best_step, summary.steps, summary.seconds) if summary else (None, None, None)
-        )
+        facts = [getattr(run.summary, name, None) for name in ("best_step", "steps", "seconds")]
         rows.append(
             [
                 _name(comparison, run),
@@ -197,13 +195,12 @@ def _difference(name: str, baseline: str, difference: Difference) -> str:
     if difference.count == 1:
         return f"{text} on the one seed that both completed; one seed allows no test of that."
     text += f" (mean of {difference.count} paired seeds"
-    if difference.p_value is None:
+    p_value, adjusted = difference.adjusted_p_value, ", adjusted for the number of rows"
+    if p_value is None:
+        p_value, adjusted = difference.p_value, ""
+    if p_value is None:
         return f"{text}; no test is possible)."
-    adjusted = difference.adjusted_p_value is not None
-    p_value = difference.adjusted_p_value if adjusted else difference.p_value
-    assert p_value is not None
-    test = f"paired t-test{', adjusted for the number of rows' if adjusted else ''}"
-    text += f"; {test}, p = {p_text(p_value)})".replace("= <", "< ")
+    text += f"; paired t-test{adjusted}, p = {p_text(p_value)})".replace("= <", "< ")
     return f"{text}: these seeds do not distinguish the two." if p_value >= 0.05 else f"{text}."
 
 
@@ -215,26 +212,18 @@ def _path(path: Path, folder: Path) -> str:
     )
 
 
-def _lines(tree: Mapping[str, Any], indent: str = "") -> str:
-    """Return a configuration for readers: no quotes around plain text."""
-    lines = []
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            lines += [f"{indent}{key}:", _lines(value, indent + "  ")]
-        else:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"{indent}{key}: {'null' if value is None else text}")
-    return "\n".join(lines)
+def _lines(settings: Mapping[str, Any]) -> str:
+    """Return settings for readers: no quotes around plain text."""
+    return "\n".join(f"{key}: {setting_text(value)}" for key, value in settings.items())
 
 
 def _conditions(comparison: Comparison) -> dict[str, dict[str, str]]:
     """Return versions and hardware by name and value; a value that not all have with its runs."""
     conditions: dict[str, dict[str, list[str]]] = {}
-    recorded = [run for run in comparison.runs if run.record is not None]
-    for run in recorded:
-        for name, value in _facts(run.record.tree() if run.record else {}):
-            of_name = conditions.setdefault(name, {})
-            of_name.setdefault(value, []).append(_name(comparison, run))
+    recorded = {_name(comparison, run): run.record for run in comparison.runs if run.record}
+    for run, record in recorded.items():
+        for name, value in _facts(record.tree()):
+            conditions.setdefault(name, {}).setdefault(value, []).append(run)
     return {
         name: {
             value: "" if len(runs) == len(recorded) else "; ".join(runs)

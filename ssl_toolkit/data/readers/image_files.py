@@ -7,8 +7,8 @@ import copy
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, overload
 
@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.cache.decoded_images import DecodedImages, Progress, find_cache, open_cache
+from ssl_toolkit.data.cache import DecodedImages, Progress, find_cache, open_cache
 from ssl_toolkit.data.images.archives import container, tar_member
 from ssl_toolkit.data.images.decoding import Unreadable
 from ssl_toolkit.data.images.files import open_content, opened_image, pillow_muted, read_images
+from ssl_toolkit.data.images.kinds import kind_of_name
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.text import display_path
+from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.text import display_path, summarize
 
 _MAPPED_BYTES = 64 * 2**20  # of the mapped pixels that may be in memory
 _PAGE_BYTES = 2**16  # that the system maps around a page which is read
@@ -92,8 +93,8 @@ class ImageFiles(Sequence[str]):
         sides = []
         with pillow_muted():
             for row in range(0, len(self), max(1, len(self) // most)):
-                with contextlib.suppress(Unreadable), opened_image(Path(self[row])) as image:
-                    sides.append(side(image.size))
+                with contextlib.suppress(Unreadable), opened_image(Path(self[row])) as opened:
+                    sides.append(side(opened[0].size))
         return sides
 
     def open(self, size: int, progress: Progress | None = None) -> dict[int, str]:
@@ -271,52 +272,6 @@ def with_files(table: ImageTable, files: ImageFiles) -> ImageTable:
     return replace(table, files=files, read=files.read, digest=files.digest)
 
 
-def verify(
-    table: ImageTable, size: int, *, skip_bad: bool = False, progress: Progress | None = None
-) -> ImageTable:
-    """Decode the image files of a table, unless they are in the cache.
-
-    Args:
-        table: Images; returned unchanged if they are not files.
-        size: Side in pixels.
-        skip_bad: Drop unreadable images instead of refusing them.
-        progress: Called while images are decoded.
-
-    Returns:
-        The table without unreadable images; notes name them.
-
-    Raises:
-        DataError: Some images can't be read, one message each; or no labeled one of a class can.
-    """
-    files = files_of(table)
-    if files is None or not (faults := files.open(size, progress)):
-        return table
-    if not skip_bad:
-        raise unreadable(files, faults)
-    good = np.delete(np.arange(len(files)), sorted(faults))
-    labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
-    before, left = (
-        np.bincount(table.labels[rows], minlength=len(table.classes))
-        for rows in (np.flatnonzero(labeled), good[labeled[good]])
-    )
-    if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
-        messages = []
-        for label in empty:
-            row = next(row for row in sorted(faults) if labeled[row] and table.labels[row] == label)
-            messages.append(
-                f"class {table.classes[label]!r} has no readable image with a label, but "
-                f"{before[label]} unreadable ones, the first {table.keys[row]}: {faults[row]}"
-            )
-        raise DataError(messages)
-    return replace(
-        with_files(table, files.drop(faults)),
-        keys=PackedStrings(table.keys[row] for row in good.tolist()),
-        labels=table.labels[good],
-        parts=table.parts[good],
-        notes=(*table.notes, *skipped(table.keys, faults)),
-    )
-
-
 def unreadable(files: Sequence[str], faults: Mapping[int, str]) -> DataError:
     """Return the error that names all unreadable images; `faults` by index of `files`."""
     messages = [
@@ -331,3 +286,80 @@ def skipped(keys: Sequence[str], faults: Mapping[int, str]) -> list[str]:
     """Return the notes on images that are left out; `faults` by index of `keys`."""
     notes = [f"skipped {keys[row]}: {faults[row]}" for row in sorted(faults)]
     return [*notes, f"unreadable images skipped: {len(faults)} of {len(keys)}"]
+
+
+@dataclass
+class FileTree:
+    """Files below a folder; keys are relative to the data folder, with ``/``, as UTF-8 text."""
+
+    images: dict[str, Path] = field(default_factory=dict)
+    """By key, in the order of the keys; broken links among them."""
+    unused: list[str] = field(default_factory=list)
+    """Files whose extension isn't an image's."""
+    links: list[str] = field(default_factory=list)
+    """Links that were not followed because they lead into another split or in a circle."""
+
+
+@dataclass
+class TableBuilder:
+    """Rows of a table of image files, and notes on the files that are not used."""
+
+    keys: PackedStrings = field(default_factory=PackedStrings)
+    paths: PackedStrings = field(default_factory=PackedStrings)
+    """May be the keys themselves."""
+    base: str = ""
+    """Folder of the relative `paths`; empty for the current one."""
+    labels: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, tree: FileTree, label: int, part: Part) -> None:
+        """Add the images of a file tree, all with one label (-1 for none) and part."""
+        self.keys.extend(tree.images)
+        self.paths.extend(map(str, tree.images.values()))
+        self.labels += [label] * len(tree.images)
+        self.parts += [part] * len(tree.images)
+        self.unused += tree.unused
+        self.links += tree.links
+
+    def table(self, classes: tuple[str, ...]) -> ImageTable:
+        """Return the table; no file is opened."""
+        notes = [f"ignored folders: {summarize(self.ignored)}"] if self.ignored else []
+        notes += unused_notes(self.unused, "no image's extension, or outside the class folders")
+        if self.links:
+            notes.append(
+                "links not followed (they lead into another split, or in a circle): "
+                f"{summarize(self.links)}"
+            )
+        table = ImageTable(
+            classes=classes,
+            keys=self.keys,
+            labels=np.array(self.labels, dtype=np.int64),
+            parts=np.array(self.parts, dtype=np.str_),
+            notes=(*notes, *self.notes),
+        )
+        return with_files(table, ImageFiles(self.paths, self.base))
+
+
+def unused_notes(names: Iterable[str], why: str) -> list[str]:
+    """Return notes on files that aren't used, first those of image formats that aren't supported.
+
+    Args:
+        names: The files.
+        why: What is said of the others.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(kind_of_name(name), []).append(name)
+    others = kinds.pop("", [])
+    notes = [
+        f"files not used, {len(files)}, each {kind}, which isn't read; convert them to JPEG or "
+        f"PNG: {summarize(files)}"
+        for kind, files in kinds.items()
+    ]
+    if others:
+        notes.append(f"files not used, {len(others)} ({why}): {summarize(others)}")
+    return notes

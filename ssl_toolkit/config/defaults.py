@@ -1,8 +1,18 @@
-"""Defaults that replace those of the settings: of a profile, and of pre-trained weights."""
+"""The plugins that are used by default, and other defaults: of a profile, of pre-trained weights.
+
+This is the only file of the core that names plugins; everything else that it needs to know about
+one is an attribute of its interface.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+
+ALGORITHM = "simple"
+DATASET = "digits"
+BACKBONE = "wrn_28_2"
+PROBE = "linear_probe"
+"""The algorithm that `compare` adds to a comparison of pre-trained runs."""
 
 SHARED_REFERENCE: dict[str, Any] = {
     "optimizer": {"clip_norm": 5.0, "weight_decay_on": "all"},

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import math
 import mmap
 import os
@@ -26,7 +25,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,13 @@ from numpy.typing import NDArray
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.images.files import DecodedImage, decode_images
-from ssl_toolkit.files import naming, write_json
+from ssl_toolkit.documents import Document
+from ssl_toolkit.errors import ModelError
+from ssl_toolkit.files import naming
 from ssl_toolkit.text import display_path
 
 VARIABLE = "SSL_TOOLKIT_CACHE"
 """Environment variable with the folder of the caches."""
-
-FORMAT = "3: shorter side, middle square, bicubic"
-"""Changes when the files of a cache, or what is done to an image, change."""
 
 UNUSED_DAYS = 90
 """Days without a start that uses a cache until it is removed."""
@@ -54,9 +52,23 @@ UNUSED_DAYS = 90
 Progress = Callable[[int, int], None]
 """Called with the number of images that were read and the number of all."""
 
+Block = tuple[int, dict[str, NDArray[Any]], dict[int, str]]
+"""First row, columns, and reasons why images of the block can't be read, by row of the cache."""
+
 _META = "meta.json"
 _BLOCK_BYTES = 16 * 2**20  # pixels of one block
 _CHECKED_BYTES = 256 * 2**20  # of a column, spread evenly, when a cache is opened
+
+
+class CacheIndex(Document):
+    """The schema of ``meta.json``; its format also changes with what is done to an image."""
+
+    FORMAT = 4
+
+    checksums: dict[str, list[int]]
+    """CRC-32 of every block of rows, by column."""
+    faults: dict[int, str]
+    """Reason why an image can't be read, by row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +112,7 @@ def open_cache(
         The cache, and a warning: empty, or why the images are only in memory.
     """
     columns = _columns(len(paths), size)
-
-    def decode(write: Callable[[str, NDArray[Any]], object]) -> dict[int, str]:
-        faults: dict[int, str] = {}
-        for block, new_faults in _blocks(paths, size, workers, progress, fit):
-            for name, column in block.items():
-                write(name, column)
-            faults |= new_faults
-        return faults
-
+    blocks = _blocks(paths, size, workers, progress, fit)
     warning = ""
     if paths:
         try:
@@ -122,7 +126,7 @@ def open_cache(
                 # Another run may have built it while this one waited.
                 cache = _read(folder, paths, size)
                 if cache is None:
-                    _build(folder, columns, decode)
+                    _build(folder, columns, blocks)
                     cache = _read(folder, paths, size)
             if cache is None:
                 raise OSError(errno.EIO, "what was written can't be read back", str(folder))
@@ -135,13 +139,13 @@ def open_cache(
                 "folder"
             )
     arrays = {name: np.empty(shape, kind) for name, (kind, shape) in columns.items()}
-    ends = dict.fromkeys(arrays, 0)
-
-    def fill(name: str, block: NDArray[Any]) -> None:
-        arrays[name][ends[name] : ends[name] + len(block)] = block
-        ends[name] += len(block)
-
-    return DecodedImages(**arrays, faults=decode(fill), maps=()), warning
+    faults: dict[int, str] = {}
+    # Not `blocks`, of which a failed build has taken some.
+    for start, block, new_faults in _blocks(paths, size, workers, progress, fit):
+        for name, column in block.items():
+            arrays[name][start : start + len(column)] = column
+        faults |= new_faults
+    return DecodedImages(**arrays, faults=faults, maps=()), warning
 
 
 def find_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> DecodedImages | None:
@@ -172,8 +176,7 @@ def _named_root() -> str:
 
 
 def _key(paths: Sequence[str], size: int, fit: Fit) -> str:
-    layout = FORMAT if fit == "crop" else f"{FORMAT}\0{fit}"
-    content = hashlib.sha256(f"{layout}\0{PIL.__version__}\0{size}\0".encode())
+    content = hashlib.sha256(f"{CacheIndex.FORMAT}\0{fit}\0{PIL.__version__}\0{size}\0".encode())
     here = os.getcwd()
     archives: dict[str, str] = {}
     for path in paths:
@@ -198,9 +201,9 @@ def _stamp(path: str) -> str:
 def _build(
     folder: Path,
     columns: Mapping[str, tuple[str, tuple[int, ...]]],
-    decode: Callable[[Callable[[str, NDArray[Any]], object]], dict[int, str]],
+    blocks: Iterable[Block],
 ) -> None:
-    """Decode images into a folder, all of it or none.
+    """Write decoded images into a folder, all of it or none.
 
     Raises:
         OSError: The disk is full or not writable.
@@ -216,16 +219,16 @@ def _build(
             new.mkdir()
             files = {name: stack.enter_context((new / name).open("wb")) for name in columns}
             checksums: dict[str, list[int]] = {name: [] for name in columns}
-
-            def write(name: str, block: NDArray[Any]) -> None:
-                files[name].write(block.data)
-                checksums[name].append(zlib.crc32(block.data))
-
-            faults = decode(write)
+            faults: dict[int, str] = {}
+            for _, block, new_faults in blocks:
+                for name, column in block.items():
+                    files[name].write(column.data)
+                    checksums[name].append(zlib.crc32(column.data))
+                faults |= new_faults
             for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
-            write_json(new / _META, {"checksums": checksums, "faults": faults})
+            CacheIndex(checksums=checksums, faults=faults).write(new / _META)
         if folder.exists():  # damaged or stale
             os.rename(folder, beside / "old")
         try:
@@ -273,14 +276,13 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
     arrays: dict[str, NDArray[Any]] = {}
     maps = []
     try:
-        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
-        faults = {int(row): str(fault) for row, fault in meta["faults"].items()}
+        index = CacheIndex.read(folder / _META)
         for name, (kind, shape) in _columns(len(paths), size).items():
             width = np.dtype(kind).itemsize * math.prod(shape[1:])
             with (folder / name).open("rb") as file:
                 # Shared and read-only: a private map of a file beyond the memory would be refused.
                 maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                checksums = meta["checksums"][name]
+                checksums = index.checksums[name]
                 if len(maps[-1]) != shape[0] * width:
                     return None
                 step = block_length(size)
@@ -293,15 +295,15 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
                     if zlib.crc32(file.read(step * width)) != checksums[block]:
                         return None
             arrays[name] = np.frombuffer(maps[-1], dtype=kind).reshape(shape)
-        bad = [Path(paths[row]) for row in faults]
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+        bad = [Path(paths[row]) for row in index.faults]
+    except (FileNotFoundError, ModelError, ValueError, LookupError):
         return None
     if not all(isinstance(answer, str) for answer in decode_images(bad, size)):
         return None
     # The time of its last use, for `_remove_unused`; another user's cache may be read-only.
     with contextlib.suppress(OSError):
         os.utime(folder)
-    return DecodedImages(**arrays, faults=faults, maps=maps)
+    return DecodedImages(**arrays, faults=index.faults, maps=maps)
 
 
 def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -322,8 +324,8 @@ def block_length(size: int) -> int:
 
 def _blocks(
     paths: Sequence[str], size: int, workers: int, progress: Progress | None, fit: Fit
-) -> Iterator[tuple[dict[str, NDArray[Any]], dict[int, str]]]:
-    """Decode the images a block at a time: its columns, and faults by row of the cache.
+) -> Iterator[Block]:
+    """Decode the images a block at a time.
 
     A block overwrites the columns of the one before: fresh memory costs more than to fill it.
     """
@@ -346,7 +348,7 @@ def _blocks(
                 for column in columns.values():
                     column[i] = np.zeros((), column.dtype)
         _fill_moments(columns["pixels"], columns["moments"])
-        yield columns, faults
+        yield start, columns, faults
     if progress is not None:
         progress(len(paths), len(paths))
 

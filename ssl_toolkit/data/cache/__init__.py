@@ -1,1 +1,0 @@
-"""Keep decoded images in files that later runs map into memory."""
