@@ -44,7 +44,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "freematch": {"algo": "freematch", "freematch": {"momentum": 0.9, "fairness_weight": 1.0}},
     "softmatch": {"algo": "softmatch", "softmatch": {"momentum": 0.9}},
     "debiaspl": {"algo": "debiaspl", "debiaspl": {"confidence_threshold": 0.11, "momentum": 0.9}},
-    "adamatch": {"algo": "adamatch", "adamatch": {"momentum": 0.9}},
+    "adamatch": {"algo": "adamatch", "adamatch": {"unlabeled_momentum": 0.9}},
     "dash": {
         "algo": "dash",
         "dash": {"warmup_fraction": 0.34, "decay_fraction": 0.2, "mean_over_selected": True},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from dataclasses import replace
@@ -20,7 +19,7 @@ from ssl_toolkit_adaptive import (
     FreeMatch,
     SoftMatch,
 )
-from step_parity import assert_parity
+from step_parity import assert_parity, toy_teacher
 from torch import Tensor
 from toy_context import (
     CLASSES,
@@ -253,8 +252,8 @@ def test_debiaspl_is_the_algorithm_of_its_paper() -> None:
 
 
 class AdaMatchLoop:
-    def __init__(self, threshold: float, momentum: float, hard: bool) -> None:
-        self.threshold, self.momentum, self.hard = threshold, momentum, hard
+    def __init__(self, threshold: float, hard: bool) -> None:
+        self.threshold, self.hard = threshold, hard
         self.labeled = [1 / CLASSES] * CLASSES
         self.unlabeled = [1 / CLASSES] * CLASSES
 
@@ -268,9 +267,9 @@ class AdaMatchLoop:
             rows = [row.exp().tolist() for row in log_probs(net, batch.unlabeled_weak[0])]
         for c in range(CLASSES):
             mean = sum(row[c] for row in weak) / len(weak)
-            self.labeled[c] = moved(self.labeled[c], mean, self.momentum)
+            self.labeled[c] = moved(self.labeled[c], mean, 0.9)
             mean = sum(row[c] for row in rows) / len(rows)
-            self.unlabeled[c] = moved(self.unlabeled[c], mean, self.momentum)
+            self.unlabeled[c] = moved(self.unlabeled[c], mean, 0.8)
         threshold = self.threshold * sum(max(row) for row in weak) / len(weak)
 
         total, mask = torch.zeros((), dtype=torch.float64), []
@@ -294,8 +293,9 @@ class AdaMatchLoop:
 
 @pytest.mark.parametrize("hard", [True, False])
 def test_adamatch_is_the_algorithm_of_its_paper(hard: bool) -> None:
-    loop = AdaMatchLoop(0.95, 0.9, hard)
-    options = {"relative_threshold": 0.95, "momentum": 0.9, "hard_labels": hard}
+    loop = AdaMatchLoop(0.95, hard)
+    momenta = {"labeled_momentum": 0.9, "unlabeled_momentum": 0.8}
+    options = {"relative_threshold": 0.95, "hard_labels": hard} | momenta
     assert len({*assert_parity(AdaMatch, loop, loop.state, scale=40, **options)}) > 3
 
 
@@ -322,7 +322,7 @@ class DashLoop:
 
     def __init__(self, smallest: float, selected: bool) -> None:
         self.smallest, self.selected = smallest, selected
-        self.teacher = copy.deepcopy(FakeContext(normalized=False).averaged).double()
+        self.teacher = toy_teacher()
         self.first, self.kinds = 0.0, set[bool]()
 
     def __call__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 import torch
 from plain_losses import log_probs, mean_loss, pseudo_labels
 from ssl_toolkit_consistency import UDA, VAT, MeanTeacher, PiModel, PseudoLabel
-from step_parity import assert_parity
+from step_parity import assert_parity, toy_teacher
 from torch import Tensor
-from toy_context import CLASSES, FakeContext, Net
+from toy_context import CLASSES, Net
 
 from ssl_toolkit import Batch
 
@@ -52,7 +51,7 @@ def test_pi_model_is_its_formula() -> None:
 
 
 def test_mean_teacher_is_its_formula() -> None:
-    teacher = copy.deepcopy(FakeContext(normalized=False).averaged).double()
+    teacher = toy_teacher()
 
     def reference(net: Net, batch: Batch, step: int) -> tuple[dict[str, Any], list[bool]]:
         targets = log_probs(teacher, batch.unlabeled_weak[0])

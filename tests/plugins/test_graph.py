@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from plain_losses import log_probs, mean_loss
 from ssl_toolkit_graph import CoMatch, DeepLabelPropagation, SimMatch
 from ssl_toolkit_graph.diffusion import diffuse
-from step_parity import assert_parity
+from step_parity import assert_parity, toy_teacher
 from torch import Tensor, nn
 from toy_context import CLASSES, LABELED, POOL, FakeContext, Net, build, make_batch, toy_images
 
@@ -45,7 +44,7 @@ class PropagationLoop:
     K, GAMMA, ALPHA, ROUNDS = 6, 3, 0.99, 20
 
     def __init__(self) -> None:
-        self.teacher = copy.deepcopy(FakeContext(normalized=False).averaged).double()
+        self.teacher = toy_teacher()
         self.labels, self.certainty = [0] * POOL, [0.0] * POOL
         self.class_weights = [1.0] * CLASSES
 

@@ -84,6 +84,11 @@ def assert_parity(
     return used
 
 
+def toy_teacher() -> Net:
+    """Return a copy of the teacher that `assert_parity` uses."""
+    return copy.deepcopy(FakeContext(normalized=False).averaged).double()
+
+
 def _double(batch: Batch) -> Batch:
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(

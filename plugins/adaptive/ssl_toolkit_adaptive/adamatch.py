@@ -47,12 +47,19 @@ class AdaMatch(Algorithm):
             help="threshold as a fraction of the mean confidence of the labeled images (tau)",
             source="paper; authors' code: 0.9; USB's code: 0.95",
         )
-        momentum: float = option(
+        labeled_momentum: float = option(
             0.999,
             ge=0,
             lt=1,
-            help="decay of the mean predictions of labeled and unlabeled images",
-            source="USB's code: 0.999; authors' code: 0.999, and the last 128 steps if unlabeled",
+            help="decay of the mean prediction of labeled images",
+            source="authors' code and USB's code: 0.999",
+        )
+        unlabeled_momentum: float = option(
+            0.992,
+            ge=0,
+            lt=1,
+            help="decay of the mean prediction of unlabeled images",
+            source="authors' code: mean of the last 128 steps; USB's code: 0.999",
         )
         hard_labels: bool = option(
             False,
@@ -105,11 +112,11 @@ class AdaMatch(Algorithm):
 
         labeled_probs = weak.detach().softmax(dim=-1)
         probs = unlabeled_weak.detach().softmax(dim=-1)
-        for running, values in (
-            (self.labeled_probs, labeled_probs),
-            (self.unlabeled_probs, probs),
+        for running, values, momentum in (
+            (self.labeled_probs, labeled_probs, c.labeled_momentum),
+            (self.unlabeled_probs, probs, c.unlabeled_momentum),
         ):
-            running.lerp_(batch_mean(values, ctx).to(running), 1 - c.momentum)
+            running.lerp_(batch_mean(values, ctx).to(running), 1 - momentum)
         probs = align_distribution(probs, self.labeled_probs, self.unlabeled_probs, exponent=1)
         threshold = c.relative_threshold * batch_mean(labeled_probs.amax(dim=-1), ctx)
         confidence, hard = probs.max(dim=-1)

@@ -45,7 +45,7 @@ class DeFixMatch(Algorithm):
             ge=0,
             help="weight of the debiased unsupervised loss (lambda); 0 for none; above 0.5, the "
             "loss of confident labeled images can fall without limit",
-            source="USB's settings: 0.5; authors' code: 1",
+            source="authors' commands and USB's settings: 0.5",
         )
         unlabeled_ratio: int = option(
             7, ge=1, help="unlabeled images for each labeled one", source="authors' code: 7"
@@ -74,8 +74,8 @@ class DeFixMatch(Algorithm):
         weak, strong, unlabeled_weak, unlabeled_strong = split_logits(groups, ctx)
         unlabeled, pseudo_labels = self._consistency(unlabeled_weak, unlabeled_strong)
         labeled, _ = self._consistency(weak, strong)
-        # As in the authors' code: at lambda = 0.5, the subtracted loss of a confident labeled image
-        # is at most that of its strong view here.
+        # The supervised loss has strong views too, as in the paper: at lambda = 0.5, they outweigh
+        # the loss that is subtracted.
         supervised = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
         return StepOutput(
             losses={
