@@ -170,6 +170,17 @@ def test_the_row_of_mixmatch_enhanced() -> None:
     assert (options["unsupervised_weight"], options["rampup_steps"]) == (150, 16384)
 
 
+def test_the_row_of_remixmatch() -> None:
+    config = load("remixmatch-cifar10-wrn_28_2")
+    options, settings = config.algorithm.model_dump(), config.settings
+    weights = [options[f"{name}_weight"] for name in ("unsupervised", "strong", "rotation")]
+    assert weights == [1.5, 0.5, 0.5]
+    assert (options["strong_views"], options["alpha"], options["temperature"]) == (8, 0.75, 0.5)
+    assert (options["rampup_steps"], options["unlabeled_ratio"]) == (16384, 1)
+    assert (settings.optimizer.name, settings.lr) == ("adamw", 0.002)
+    assert settings.optimizer.weight_decay == 0.02
+
+
 @pytest.mark.parametrize(
     ("name", "weight_decay"),
     [

@@ -40,6 +40,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "mixmatch": {"algo": "mixmatch", "mixmatch": {"rampup_fraction": 0.0}},
     "mixmatch_batch": {"algo": "mixmatch", "mixmatch": {"mixup_per": "batch"}},
     "mixmatch_enhanced": {"algo": "mixmatch_enhanced", "mixmatch_enhanced": {"strong_views": 2}},
+    "remixmatch": {"algo": "remixmatch", "remixmatch": {"strong_views": 2, "rampup_fraction": 0.0}},
     "flexmatch": {"algo": "flexmatch", "flexmatch": {"confidence_threshold": 0.11}},
     "freematch": {"algo": "freematch", "freematch": {"momentum": 0.9, "fairness_weight": 1.0}},
     "softmatch": {"algo": "softmatch", "softmatch": {"momentum": 0.9}},

@@ -12,6 +12,7 @@ SUITE = {
     "simple": (2, True),
     "mixmatch": (1, False),
     "mixmatch_enhanced": (1, True),
+    "remixmatch": (1, True),
     "fixmatch": (2, False),
     "supervised": (1, True),
     "fully_supervised": (1, False),
@@ -31,7 +32,7 @@ SUITE = {
     "pi_model": (1, False),
     "vat": (1, True),
 }
-"""Kills of each algorithm, 23 in all, and whether threads read its images."""
+"""Kills of each algorithm, 24 in all, and whether threads read its images."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_algorithm_is_killed() -> None:
     assert SUITE.keys() == set(kill_resume.algorithms())
-    assert sum(count for count, _ in SUITE.values()) == 23
+    assert sum(count for count, _ in SUITE.values()) == 24
 
 
 @pytest.mark.parametrize("algo", SUITE)

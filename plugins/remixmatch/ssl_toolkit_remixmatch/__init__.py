@@ -1,0 +1,5 @@
+"""ReMixMatch."""
+
+from ssl_toolkit_remixmatch.algorithm import ReMixMatch
+
+__all__ = ["ReMixMatch"]
