@@ -46,7 +46,10 @@ def command(
         from ssl_toolkit.config import yaml
         from ssl_toolkit.engine.defaults import resolve_config
 
-        echo_data(yaml.dump(resolve_config(config)[0].tree()))
+        resolved = resolve_config(config)[0]
+        echo_data(yaml.dump(resolved.tree()))
+        for key, value in resolved.run_defaults().items():
+            echo(f"# {key}: {value} is a run default of {config.settings.algo}")
         if config.settings.minutes is not None:
             echo("note: --minutes chooses image size, views and steps at the start", err=True)
         return 0

@@ -43,6 +43,8 @@ def command(name: str, as_json: bool) -> None:
             echo_wrapped(line, 2, first=2)
         for key, value in description.get("defaults", {}).items():
             echo_wrapped(f"{key}: {value}", 4, first=2)
+        for key, value in description.get("run_defaults", {}).items():
+            echo_wrapped(f"run default: {key} = {value}", 4, first=2)
         for option in description.get("options", []):
             facts = [option["type"], option["range"]]
             if "reference" in option:
@@ -65,6 +67,10 @@ def _details(plugin: type) -> dict[str, Any]:
         details["options"] = [_option(config, name) for name in config.model_fields]
     if dataclasses.is_dataclass(getattr(plugin, "defaults", None)):
         details["defaults"] = dataclasses.asdict(plugin.defaults)  # type: ignore[attr-defined]
+    if stated := getattr(plugin, "run_defaults", None):
+        from ssl_toolkit.config.settings import flatten
+
+        details["run_defaults"] = dict(flatten(stated))
     return details
 
 

@@ -45,7 +45,8 @@ def check_comparable(
     settings = {
         row: _over_seeds(of_row, lambda run: run.shared_settings) for row, of_row in by_row.items()
     }
-    overrides, faults = differences(settings, allowed)
+    stated = {row: run_defaults_of(of_row) for row, of_row in by_row.items()}
+    overrides, faults = differences(settings, allowed, stated)
     messages = [f"{message}{_PERMIT}" for message in faults]
     for row, of_row in by_row.items():
         for key, value in _varying(settings[row]):
@@ -62,7 +63,17 @@ def check_comparable(
         raise ConfigError(messages)
     permitted_keys = {key for values in overrides.values() for key in values}
     shared = {key: value for keys in settings.values() for key, value in keys.items()}
-    return {key: shared[key] for key in shared if key not in permitted_keys}, overrides
+    different = {
+        key
+        for key, value in shared.items()
+        if key in permitted_keys or any(keys.get(key) != value for keys in settings.values())
+    }
+    return {key: shared[key] for key in shared if key not in different}, overrides
+
+
+def run_defaults_of(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+    """Return the run defaults of the algorithm of a row, as its runs recorded them."""
+    return next((run.record.run_defaults for run in runs if run.record), {})
 
 
 def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:
@@ -173,18 +184,25 @@ def permitted(key: str, allowed: Collection[str]) -> bool:
 
 
 def differences(
-    rows: Mapping[str, Mapping[str, Any]], allowed: Collection[str]
+    rows: Mapping[str, Mapping[str, Any]],
+    allowed: Collection[str],
+    stated: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Find the shared keys in which rows differ.
+
+    A row may differ in the run defaults of its algorithm if the other rows are equal.
 
     Args:
         rows: by row name, its `shared_keys`.
         allowed: keys, or sections of keys, that may differ.
+        stated: by row name, the run defaults of its algorithm that it has; None for none.
 
     Returns:
-        For each row its values of the keys that differ by permission; and a message for each key
-        that differs without, but for options of plugins that differ themselves.
+        For each row its values of the keys that differ by permission or by a run default; and a
+        message for each key that differs otherwise, but for options of plugins that differ
+        themselves.
     """
+    defaults = {name: {} if stated is None else stated[name] for name in rows}
     different: dict[str, dict[str, Any]] = {name: {} for name in rows}
     found: dict[str, str] = {}
     for key in dict.fromkeys(key for keys in rows.values() for key in keys):
@@ -192,10 +210,14 @@ def differences(
         first = next(iter(values.values()))
         if all(value == first for value in values.values()):
             continue
+        others = [value for name, value in values.items() if not permitted(key, defaults[name])]
         if permitted(key, allowed):
             for name, keys in rows.items():
                 if key in keys:
                     different[name][key] = keys[key]
+        elif len(others) < len(rows) and all(value == others[0] for value in others):
+            for name in rows:
+                different[name] |= {k: v for k, v in defaults[name].items() if permitted(key, {k})}
         else:
             found[key] = f"{key} differs between rows that are compared: {_grouped(values)}"
     plugins = {key for key in found if any(other.startswith(f"{key}_options") for other in found)}

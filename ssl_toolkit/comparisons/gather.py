@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit import registry
-from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint
+from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint, run_defaults_of
 from ssl_toolkit.comparisons.schema import (
     SCORES,
     ComparedRun,
@@ -140,6 +140,7 @@ def _variant(
         algorithm=algorithm,
         uses_hidden_labels=_uses_hidden_labels(algorithm, runs),
         overrides=dict(overrides),
+        run_defaults=tuple(key for key in overrides if key in run_defaults_of(runs)),
         options=configured[0].options if configured else {},
         scores=scores,
         difference=None,

@@ -268,6 +268,8 @@ class Variant(Part):
     """True if the algorithm gets the hidden labels: an upper bound, not a competitor."""
     overrides: Keys
     """Permitted differences: values of the shared settings that are not equal in all rows."""
+    run_defaults: tuple[Text, ...] = ()
+    """Keys of `overrides` whose values are run defaults of the algorithm."""
     options: Keys
     """Options of the algorithm."""
     scores: dict[str, ScoreStats]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +17,12 @@ from ssl_toolkit.config.loading import (
     AUTO,
     Layer,
     RunConfig,
-    Tree,
     merge,
     nested,
     read_layers,
     validate,
 )
+from ssl_toolkit.config.merging import Tree, without
 from ssl_toolkit.config.options import Options, option, setting
 from ssl_toolkit.config.seeds import Seeds
 from ssl_toolkit.config.settings import FOLLOW_STEPS, Names, Place, shared_keys
@@ -167,8 +167,9 @@ def load_comparison(
     assert settings is not None
     shared = [layer.without(keys) for layer in layers]
     every, left_out = _all_algorithms(settings)
-    rows = _with_probe(settings, tuple(_rows(settings, shared, every)))
-    comparison = ComparisonConfig(settings, rows, merge(shared)[0] | tree, left_out)
+    shared_tree, given = merge(shared)
+    rows = _with_probe(settings, tuple(_rows(settings, shared, every)), given)
+    comparison = ComparisonConfig(settings, rows, shared_tree | tree, left_out)
     names = [row.name for row in rows]
     if comparison.baseline not in names:
         raise ConfigError(
@@ -180,7 +181,7 @@ def load_comparison(
 
 
 def _with_probe(
-    settings: ComparisonSettings, rows: tuple[PlannedRow, ...]
+    settings: ComparisonSettings, rows: tuple[PlannedRow, ...], given: Container[tuple[str, ...]]
 ) -> tuple[PlannedRow, ...]:
     """The rows and the linear probe, with what the first one shares with the others."""
     fits = all(r.config.settings.pretrained and not r.config.settings.stream_buffer for r in rows)
@@ -189,6 +190,9 @@ def _with_probe(
         return rows
     first = rows[0].config
     tree = {key: value for key, value in first.tree().items() if key != first.section}
+    for key in first.run_defaults():
+        if (path := tuple(key.split("."))) not in given:
+            tree = without(tree, path)
     return (*rows, PlannedRow(PROBE, validate([Layer(f"row {PROBE}", tree | {"algo": PROBE})])))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Self
@@ -21,12 +21,17 @@ from ssl_toolkit.config.defaults import (
     SHARED_REFERENCE,
 )
 from ssl_toolkit.config.faults import FLAGS, Faults, M, Path_
+from ssl_toolkit.config.merging import Tree, deep, paths
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.run_defaults import (
+    applied_run_defaults,
+    run_defaults,
+    without_unused_options,
+)
 from ssl_toolkit.config.settings import NOT_COMPARED, ResolvedSettings, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.files import holds_features
 
-Tree = dict[str, Any]
 Defaults = Literal["reference", "for_pretrained"] | None
 """The attribute of a plugin's options that replaces their defaults."""
 
@@ -84,6 +89,11 @@ class RunConfig(Generic[Chosen]):
         """Return the configuration with other values of some settings, which are not validated."""
         return replace(self, settings=self.settings.model_copy(update=values))
 
+    def run_defaults(self) -> dict[str, Any]:
+        """Return the run defaults of the algorithm that this configuration has, by dotted key."""
+        algo = self.settings.algo
+        return {} if algo == AUTO else applied_run_defaults(algo, self.tree())
+
     def fingerprint(self) -> str:
         """Hash of what a comparison holds equal: all but the algorithm's section and the seed."""
         return fingerprint_of(self.tree())
@@ -131,7 +141,7 @@ def plain_tree(keys: Mapping[str, Any]) -> Tree:
 def load_config(
     files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> RunConfig:
-    """Layer and validate: defaults < profile < files in order < flags < ``--set``.
+    """Layer and validate: defaults < profile < run defaults < files < flags < ``--set``.
 
     Args:
         files: YAML files; later ones win.
@@ -204,8 +214,8 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             path = (name, key) if key else (name,)
             faults.add(path, f"is an option of {name!r}, but this run uses {algo!r}; leave it out")
 
-    shared = _deep(SHARED_REFERENCE if reference else {}, tree)
-    settings = faults.validate(Settings, shared)
+    profile = SHARED_REFERENCE if reference else {}
+    settings = faults.validate(Settings, deep(profile, tree))
     if settings is None and not section_tree:
         raise ConfigError(faults.messages)  # early: reporting these needs no plugin, so no torch
     under = {} if settings is None else _pretrained_defaults(settings)
@@ -217,8 +227,10 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     )
     if settings is None:
         raise ConfigError(faults.messages)
-    if under:
-        settings = _with_defaults(under, settings, shared)
+    stated = {} if algo == AUTO or algorithm is None else run_defaults(algo)
+    if stated or under:
+        stated = without_unused_options(stated, tree)
+        settings = _with_defaults(deep(deep(profile, stated), under), settings, tree)
     settings = _with_transfer_recipe(settings, trained=under is FINE_TUNING)
     augment = settings.augment
     weak, strong = (
@@ -250,9 +262,9 @@ def _pretrained_defaults(settings: Settings) -> Tree:
     return FINE_TUNING if fine_tunes else {}
 
 
-def _with_defaults(under: Tree, settings: Settings, shared: Tree) -> Settings:
+def _with_defaults(under: Tree, settings: Settings, tree: Tree) -> Settings:
     """Return settings with other defaults; only what the user set counts as set."""
-    filled_in = Settings.model_validate(_deep(under, shared))
+    filled_in = Settings.model_validate(deep(under, tree))
     return filled_in.model_construct(_fields_set=settings.model_fields_set, **dict(filled_in))
 
 
@@ -337,7 +349,7 @@ def _without_alias(layer: Layer, section: str) -> Layer:
     alias = layer.tree.get("algorithm")
     if alias is None:
         return layer
-    return Layer(layer.origin, _deep({section: alias}, layer.without({"algorithm"}).tree))
+    return Layer(layer.origin, deep({section: alias}, layer.without({"algorithm"}).tree))
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
@@ -350,29 +362,11 @@ def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
     origins: dict[Path_, str] = {}
     for layer in layers:
         try:
-            tree = _deep(tree, layer.tree)
-            origins |= dict.fromkeys(_paths(layer.tree), layer.origin)
+            tree = deep(tree, layer.tree)
+            origins |= dict.fromkeys(paths(layer.tree), layer.origin)
         except RecursionError as error:
             raise ConfigError(f"{layer.origin}: nested too deep") from error
     return tree, origins
-
-
-def _deep(under: Tree, over: Tree) -> Tree:
-    """A new tree: maps are merged, everything else is replaced."""
-    merged = dict(under)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, dict):
-            value = _deep(below, value)
-        merged[key] = value
-    return merged
-
-
-def _paths(tree: Tree, prefix: Path_ = ()) -> Iterator[Path_]:
-    for key, value in tree.items():
-        yield (*prefix, str(key))
-        if isinstance(value, dict):
-            yield from _paths(value, (*prefix, str(key)))
 
 
 def _bare(name: str) -> str:

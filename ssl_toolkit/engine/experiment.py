@@ -166,6 +166,10 @@ def _prepare(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
         algorithm = construct("algorithm", settings.algo, algorithm_class, config.algorithm, task)
+    notes += [
+        f"{key} = {value}, a run default of --algo {settings.algo}"
+        for key, value in config.run_defaults().items()
+    ]
     views, own_augmenters = algorithm.views(), algorithm.augmenters()
     check_views(views, own_augmenters, table, settings)
     notes += check_needs(algorithm, algorithm_class, classifier, table, split, settings)

@@ -237,6 +237,11 @@ class Algorithm(nn.Module, ABC):
     """Rank for ``--algo auto`` without pre-trained weights; 0 to exclude the algorithm."""
     auto_options: ClassVar[Mapping[str, Any]] = {}
     """Options that ``--algo auto`` sets if it trains a pre-trained backbone."""
+    run_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the sections ``augment``, ``ema``, ``optimizer`` and ``schedule``, and of ``lr``
+    and ``sampler``, that the method needs, such as ``{"augment": {"strong": "fixed"}}``. They
+    replace the built-in defaults; users and the defaults of pre-trained runs replace them. Tables
+    of comparisons mark them."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Titles, definitions and reductions of `StepOutput.metrics`; an undeclared metric is averaged
     over processes. ``loss.<term>`` and ``pair_<criterion>_false`` declare the titles of losses and

@@ -183,7 +183,8 @@ def make_plan(
     settings, rows = comparison.settings, comparison.rows
     resolved = {row.name: resolve_config(as_row(row.config))[0] for row in rows}
     keys = {name: shared_keys(c.tree(), c.section) for name, c in resolved.items()}
-    if faults := differences(keys, allowed_keys(settings, rows))[1]:
+    stated = {name: c.run_defaults() for name, c in resolved.items()}
+    if faults := differences(keys, allowed_keys(settings, rows), stated)[1]:
         raise ConfigError([f"{m}; make it equal, or permit it: --allow-different" for m in faults])
     earlier = read_plan(folder) if not replaced and (folder / PLAN).exists() else None
     if earlier:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -250,8 +250,10 @@ def _marked_names(comparison: Comparison) -> tuple[tuple[str, ...], tuple[str, .
 
 def _remarks(row: Variant) -> list[str]:
     remarks = []
-    if row.overrides:
-        remarks.append(f"differs from other rows by permission: {_overrides(row)}")
+    for reason, stated in (("permission", False), ("run defaults of its algorithm", True)):
+        overrides = {k: v for k, v in row.overrides.items() if (k in row.run_defaults) == stated}
+        if overrides:
+            remarks.append(f"differs from other rows by {reason}: {_joined(overrides)}")
     if row.uses_hidden_labels:
         remarks.append("uses the hidden labels: an upper bound, not a competitor")
     for run in row.runs:
@@ -261,8 +263,8 @@ def _remarks(row: Variant) -> list[str]:
     return remarks
 
 
-def _overrides(row: Variant) -> str:
-    return ", ".join(f"{key}={setting_text(value)}" for key, value in row.overrides.items())
+def _joined(overrides: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={setting_text(value)}" for key, value in overrides.items())
 
 
 def _relative(comparison: Comparison, folder: Path) -> Comparison:
@@ -287,7 +289,7 @@ def _csv_row(row: Variant, run: ComparedRun) -> Row:
     return [
         *map(display_text, (row.name, row.algorithm)),
         "yes" if row.uses_hidden_labels else "no",
-        display_text(_overrides(row)),
+        display_text(_joined(row.overrides)),
         run.seed,
         run.status,
         display_text(run.reason),

@@ -92,6 +92,8 @@ class RunRecord(Document):
     """Distribution of each plugin."""
     uses_hidden_labels: bool
     """True if the algorithm gets the hidden labels: an upper bound."""
+    run_defaults: dict[str, Any] = Field(default_factory=dict)
+    """Run defaults of the algorithm that the run has, by dotted key."""
     fingerprint: str
     """Hash of the shared configuration."""
     split: str
@@ -173,6 +175,7 @@ def make_record(
         torch_threads=torch.get_num_threads(),
         plugins=distributions,
         uses_hidden_labels=experiment.trainer.algorithm.uses_hidden_labels,
+        run_defaults=experiment.config.run_defaults(),
         fingerprint=experiment.config.fingerprint(),
         split=experiment.split_hash,
         initial_weights=_weights_hash(experiment.trainer.classifier),

@@ -7,13 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ssl_toolkit.config.run_defaults import check_run_defaults
 from ssl_toolkit.engine.compatibility import views_fault
 from ssl_toolkit.engine.context import total_loss
+from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import WrongOutputError, check_output
+from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces import Metric
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
-from ssl_toolkit.testing.rules import require
+from ssl_toolkit.testing.rules import RuleViolationError, require
 from ssl_toolkit.testing.subject import Subject
 from ssl_toolkit.testing.trial import LATE, MIDDLE, STEPS, Trial, tensors_of
 
@@ -44,6 +47,38 @@ def declares_views(subject: Subject) -> None:
     fault = views_fault(first, trial.algorithm.augmenters())
     require(not fault, fault)
     require(first == second, f"views() returned {first}, then {second}")
+
+
+def brings_valid_augmenters(subject: Subject) -> None:
+    """Its `augmenters()` draw the first rows for fewer images, and preserve shape and range.
+
+    Why: processes and compared algorithms share draws, and views are stacked into a batch.
+    Cause: several tensors drawn in turn, or a transform that crops without resizing or clamping.
+    """
+    trial = Trial(subject)
+    images = trial.images.loaded.gather(trial.images.labeled)
+    for name, augmenter in trial.algorithm.augmenters().items():
+        augmenter = augmenter.to(subject.device)
+        large, small = (augmenter.draw(n, 8, 8, seeded_generator("contract")) for n in (40, 5))
+        wrong = differing({key: large[key][:5] for key in small}, small)
+        require(not wrong, f"{name}: {listed(wrong)} for 5 images are not the first rows of 40")
+        draws = augmenter.draw(len(images), 8, 8, seeded_generator("contract"))
+        views = augmenter.transform(images, draws)
+        require(views.shape == images.shape, f"{name}: the shape of views is {tuple(views.shape)}")
+        low, high = views.amin().item(), views.amax().item()
+        require(low >= 0 and high <= 1, f"{name}: values of views are from {low:g} to {high:g}")
+
+
+def states_valid_run_defaults(subject: Subject) -> None:
+    """`run_defaults` contains settings that an algorithm may state, with valid values.
+
+    Why: no run of the algorithm starts otherwise.
+    Cause: a misspelled setting, or one of data, length or place of a run, such as steps.
+    """
+    try:
+        check_run_defaults(subject.plugin.run_defaults, "run_defaults")
+    except PluginError as error:
+        raise RuleViolationError(str(error)) from error
 
 
 def declares_metrics(subject: Subject) -> None:

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from ssl_toolkit import (
     Algorithm,
+    AugmentationParams,
+    Augmenter,
     Batch,
     Context,
     Loss,
@@ -223,6 +225,84 @@ class Growing(Method):
     def views(self) -> Views:
         self.asked += 1
         return Views(unlabeled_weak=1 + self.asked, unlabeled_ratio=self.config.unlabeled_ratio)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+class Unchanged(Augmenter):
+    """Images as they are."""
+
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
+        return {}
+
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
+        return images
+
+
+class InTurn(Unchanged):
+    """Draws one tensor after the other."""
+
+    def draw(
+        self, count: int, height: int, width: int, generator: torch.Generator
+    ) -> AugmentationParams:
+        return {key: torch.rand(count, generator=generator) for key in ("one", "two")}
+
+
+class Cropping(Unchanged):
+    """Leaves a column out."""
+
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
+        return images[..., 1:]
+
+
+class Brightening(Unchanged):
+    """Leaves the range."""
+
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
+        return images + 1
+
+
+@breaks("brings_valid_augmenters")
+class BringsInTurn(Method):
+    """It brings an augmenter that draws one tensor after the other."""
+
+    def augmenters(self) -> dict[str, Augmenter]:
+        return {"own": InTurn()}
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("brings_valid_augmenters")
+class BringsCropping(Method):
+    """It brings an augmenter that changes the shape."""
+
+    def augmenters(self) -> dict[str, Augmenter]:
+        return {"own": Cropping()}
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("brings_valid_augmenters")
+class BringsBrightening(Method):
+    """It brings an augmenter that leaves the range."""
+
+    def augmenters(self) -> dict[str, Augmenter]:
+        return {"own": Brightening()}
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("states_valid_run_defaults")
+class StatesSteps(Method):
+    """It states a number of steps."""
+
+    run_defaults: ClassVar[dict[str, Any]] = {"steps": 5}
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)

@@ -20,8 +20,9 @@ INTRODUCTION = """\
 
 Every setting of a run. A setting with a flag is set on the command line, in a `--config` file, or
 by `--set KEY=VALUE`; one without is set in a file or by `--set`. Later sources win: defaults,
-profile, files in order, flags, `--set`. The options of an algorithm are in a section of its name:
-`ssl-toolkit show NAME` lists them. `ssl-toolkit run --dry-run` prints the resolved configuration.
+profile, run defaults of the algorithm, files in order, flags, `--set`. The options of an algorithm
+are in a section of its name: `ssl-toolkit show NAME` lists them. `ssl-toolkit run --dry-run`
+prints the resolved configuration.
 
 The last column lists what follows from a setting: the *data*, the *split*, the initial *weights*,
 the *draws* of images and views. The rows of a comparison must agree on every setting but those
