@@ -14,13 +14,20 @@ from ssl_toolkit.commands.screen import echo, echo_json
 def command(run: Path, as_json: bool) -> int:
     """Check that the folder RUN is complete: files, checksums, and consistency between files.
 
-    If its data is available, compare the content of the images too. The exit status is 0 if all
-    checks pass, and 1 with a line for each fault otherwise.
+    If its data is available, compare the content of the images too. For the folder of stages, check
+    each run and its pseudo labels. The exit status is 0 if all checks pass, and 1 with a line for
+    each fault otherwise.
     """
     from ssl_toolkit.runs.check import check_run
+    from ssl_toolkit.stages import is_stages
     from ssl_toolkit.text import display_path
 
-    check = check_run(run)
+    if is_stages(run):
+        from ssl_toolkit.stages.check import check_folder
+
+        check = check_folder(run)
+    else:
+        check = check_run(run)
     if as_json:
         content = {
             "run": str(run),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ssl_toolkit.commands.options import QUIET, VERBOSE, configuration_options, toolkit_command
 from ssl_toolkit.commands.screen import echo, echo_data, warn_of_clashes
+
+if TYPE_CHECKING:
+    from ssl_toolkit.stages.config import StagesConfig
 
 
 @toolkit_command
@@ -35,12 +38,17 @@ def command(
     """Train an algorithm on images of which a few are labeled, and test it.
 
     Without --data and --dataset, train on handwritten digits that come with the package. --dry-run
-    prints all other settings.
+    prints all other settings. If a file has stages, run them one after the other: each can start
+    from the weights and the pseudo labels of earlier ones.
     """
     from ssl_toolkit.config.loading import load_config
     from ssl_toolkit.config.yaml import find_config
+    from ssl_toolkit.stages.config import has_stages, load_stages
 
-    config = load_config([find_config(name) for name in files], flags, sets)
+    paths = [find_config(name) for name in files]
+    if has_stages(paths):
+        return _run_stages(load_stages(paths, flags, sets), overwrite, resume, dry_run, quiet)
+    config = load_config(paths, flags, sets)
     warn_of_clashes(config.settings)
     if dry_run:
         from ssl_toolkit.config import yaml
@@ -61,3 +69,22 @@ def command(
     console = Console(quiet=quiet, verbose=verbose)
     outcome = train(config, overwrite=overwrite, resume=resume, console=console)
     return STATUS.get(outcome.signal, 0)
+
+
+def _run_stages(
+    config: StagesConfig, overwrite: bool, resume: bool, dry_run: bool, quiet: bool
+) -> int:
+    from ssl_toolkit.console import Console
+    from ssl_toolkit.interrupts import STATUS
+    from ssl_toolkit.stages.run import check_stages, run_stages
+
+    warn_of_clashes(*(stage.config.settings for stage in config.stages))
+    if dry_run:
+        from ssl_toolkit.config import yaml
+
+        check_stages(config, Console(quiet=True))
+        echo_data(yaml.dump(config.tree()))
+        return 0
+    console = Console(quiet=quiet)
+    result = run_stages(config, overwrite=overwrite, resumed=resume, console=console)
+    return STATUS[result.signal] if result.signal else 0

@@ -94,6 +94,10 @@ class Settings(Options):
         None, help="path to a list of the labeled images: a path per line, or .csv with path,label",
         metavar="FILE", affects=("split",),
     )
+    pseudo_labels: Place | None = setting(
+        None, help="path to a .csv with path,label: images of the pool to train on as labeled ones",
+        metavar="FILE", affects=("split",),
+    )
     split: Place | None = setting(
         None, help="path to a split.json to use unchanged", metavar="FILE", compared=False,
     )

@@ -24,6 +24,7 @@ from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
+from ssl_toolkit.data.splits.pseudo_labels import add_labeled, pseudo_labeled
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_hash
 from ssl_toolkit.engine.batches import BatchMaker, training_statistics
 from ssl_toolkit.engine.checkpoints import seed_everything
@@ -286,7 +287,10 @@ def split_of(
         DataError: split file, labels and data contradict each other.
     """
     table, chosen = chosen_labels(table, settings)
-    stored = None if settings.split is None else load_split(Path(settings.split), table)
+    labeled, rows = table, None
+    if settings.pseudo_labels is not None:
+        labeled, rows = pseudo_labeled(table, Path(settings.pseudo_labels))
+    stored = None if settings.split is None else load_split(Path(settings.split), labeled)
     if stored is not None:
         split = stored.split
     else:
@@ -305,7 +309,12 @@ def split_of(
             f"--labels names other labeled images than --split {settings.split} "
             f"({len(others):,} are not in it); leave one of them out"
         )
-    return table, split, stored
+    if rows is not None:
+        drawn, split = split, add_labeled(table, split, rows, keep=settings.labeled_in_pool is True)
+        if stored is not None and len(split.labeled) > len(drawn.labeled):
+            stored.check(table)  # of the data without the pseudo labels
+            stored = None
+    return labeled, split, stored
 
 
 def _without_leaks(

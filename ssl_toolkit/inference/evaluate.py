@@ -127,8 +127,21 @@ def _predict_table(model: Model, table: ImageTable, data: Path, batch_size: int)
     if not len(rows):
         raise DataError(f"{display_path(data)}: no image has a label, so nothing can be scored")
     check_input(table.features, model.backbone)
-    images = load_images(table, rows, model.image_size, model.device)
-    indices = torch.arange(len(rows))
-    probabilities = predict(model.classifier, images, indices, batch_size).numpy()
+    probabilities = predict_rows(model, table, rows, batch_size)
     order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)
     return {part: (probabilities, order[table.labels[rows]])}
+
+
+def predict_rows(
+    model: Model, table: ImageTable, rows: NDArray[np.int64], batch_size: int
+) -> NDArray[np.float32]:
+    """Return the probabilities (n, C) of images of a table, in the order of the model's classes.
+
+    Args:
+        model: the model.
+        table: images.
+        rows: (n,) rows of the table.
+        batch_size: images per forward pass.
+    """
+    images = load_images(table, rows, model.image_size, model.device)
+    return predict(model.classifier, images, torch.arange(len(rows)), batch_size).numpy()

@@ -15,7 +15,7 @@ from ssl_toolkit.text import display_path
 def inputs_of(run: Path) -> list[Path]:
     """Return the files of a run, and those that its configuration names."""
     folder = RunFolder(run)
-    inputs = _paths_in(folder, ("data", "labels", "split", "weights"))
+    inputs = _paths_in(folder, ("data", "labels", "pseudo_labels", "split", "weights"))
     return [*folder.files(), *filter(None, inputs)]
 
 

@@ -19,6 +19,7 @@ from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import compare_rows
 from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.splits.pseudo_labels import pseudo_labeled
 from ssl_toolkit.data.splits.split_file import SplitFile, data_changed, load_split
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, load_checkpoint, verify_checksum
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
@@ -177,7 +178,9 @@ class _Checker:
             self._fault(f"{name} is {value!r}, in {other} {expected!r}")
 
     def _config(self) -> None:
-        self._folder.read_config()  # refuses one with missing plugins
+        config = self._folder.read_config()  # refuses one with missing plugins
+        if config.settings.pseudo_labels and not self._folder.pseudo_labels.exists():
+            self._fault(f"{self._folder.pseudo_labels.name}: missing")
         self._summary_of_config()
 
     def _summary_of_config(self) -> None:
@@ -286,7 +289,10 @@ def find_data(folder: RunFolder, data: Path | None = None) -> ImageTable:
         UserError: it is not found or can't be read.
     """
     settings = folder.reopen(data).settings.model_copy(update={"download": False})
-    return chosen_labels(load_table(settings, lazily=True), settings)[0]
+    table, _ = chosen_labels(load_table(settings, lazily=True), settings)
+    if settings.pseudo_labels is not None:
+        table, _ = pseudo_labeled(table, Path(settings.pseudo_labels))
+    return table
 
 
 def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -> None:

@@ -36,6 +36,8 @@ class RunFolder:
         """Versions, device, distributions and fingerprint."""
         self.split = path / "split.json"
         """The images of each part."""
+        self.pseudo_labels = path / "pseudo_labels.csv"
+        """A copy of the setting's file; only if there is one."""
         self.leaks = path / "leaks.json"
         """Images that are in several parts; only if there are any."""
         self.metrics = path / "metrics.jsonl"
@@ -93,7 +95,7 @@ class RunFolder:
         return filled(config, {}, str(self.config))
 
     def reopen(self, data: Path | None = None) -> ResolvedConfig:
-        """Read the configuration, with the split of the run and without the weights to start from.
+        """Read the configuration, with the files of the run, without the weights to start from.
 
         Args:
             data: path to the images of the run, if they were moved.
@@ -104,6 +106,8 @@ class RunFolder:
         """
         config = self.read_config()
         update: dict[str, Any] = {"split": str(self.split), "pretrained": False, "weights": None}
+        if config.settings.pseudo_labels is not None:
+            update["pseudo_labels"] = str(self.pseudo_labels)
         if data is not None:
             if config.settings.data is None:
                 raise ConfigError(

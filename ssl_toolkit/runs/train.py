@@ -23,7 +23,7 @@ from ssl_toolkit.engine.distributed import (
 )
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import write_json
+from ssl_toolkit.files import write_json, write_text
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import Output, RunFolder
@@ -177,6 +177,8 @@ def _write_start(
         yaml.write(folder.config, experiment.config.tree())
         make_record(experiment, auto, minutes).write(folder.record)
         save_split(folder.split, experiment.table, experiment.split, experiment.content)
+        if (labels := experiment.config.settings.pseudo_labels) is not None:
+            write_text(folder.pseudo_labels, Path(labels).read_text(encoding="utf-8"))
         if experiment.leaks:
             write_json(folder.leaks, experiment.leaks.content(experiment.table))
         console.say(f"run folder: {folder.path}", important=True)

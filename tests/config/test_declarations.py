@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = {"dataset", "data", "classes"}
 SPLIT = DATA | {
     "labels_per_class", "num_labels", "labels", "val_fraction", "test_fraction", "labeled_in_pool",
-    "on_bad_image", "drop_leaks", "stream_buffer",
+    "on_bad_image", "drop_leaks", "stream_buffer", "pseudo_labels",
 }  # fmt: skip
 
 

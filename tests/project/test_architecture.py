@@ -64,6 +64,7 @@ RANKS = {
     "reports": 8,
     "testing": 8,
     "multirun": 9,
+    "stages": 9,
     "commands": 10,
 }
 """A part imports parts of a lower rank, itself, and the parts named in BESIDE."""

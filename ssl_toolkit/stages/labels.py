@@ -1,0 +1,109 @@
+"""Pseudo labels of the pool by the models of earlier stages, as a file for ``--pseudo-labels``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.console import Console
+from ssl_toolkit.data.load import load_table
+from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.inference.evaluate import predict_rows
+from ssl_toolkit.inference.model import load_model
+from ssl_toolkit.inference.pseudo_label import MANIFEST
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.runs.folder import RunFolder
+from ssl_toolkit.stages.config import StageSettings
+from ssl_toolkit.tabular import Row, plain, write_rows
+
+COLUMNS = (*MANIFEST, "data_label")
+"""Columns of the file; ``data_label`` is the label in the data, if it has one."""
+
+Probabilities = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def write_labels(
+    path: Path, config: RunConfig, sources: Sequence[Path], options: StageSettings, console: Console
+) -> None:
+    """Label the pool of a run by the models of other runs, and write a row for each image of it.
+
+    Args:
+        path: The file to write, whole or not at all.
+        config: The run, without pseudo labels and weights.
+        sources: Folders of the finished runs that label.
+        options: Which pseudo labels to keep.
+        console: Shows the progress.
+    """
+    experiment = prepare(config, progress=console.reading)
+    table, split, settings = experiment.table, experiment.split, experiment.config.settings
+    votes = [
+        probabilities(source, table, split.unlabeled, settings.eval_batch_size, settings.device)
+        for source in sources
+    ]
+    mean: Probabilities = np.mean(np.stack(votes), axis=0)
+    labels = np.asarray(mean.argmax(axis=1), np.int64)
+    confidences = np.asarray(mean.max(axis=1), np.float32)
+    counts = np.bincount(table.labels[split.labeled], minlength=len(table.classes))
+    keep = selected(labels, confidences, counts, options)
+    rows: list[Row] = []
+    for place, row in enumerate(split.unlabeled.tolist()):
+        label = table.classes[labels[place]] if keep[place] else ""
+        known = table.classes[table.labels[row]] if table.labels[row] >= 0 else ""
+        part = "labeled" if keep[place] else "unlabeled"
+        rows.append([table.keys[row], label, part, plain(confidences[place]), known])
+    write_rows(path, COLUMNS, rows)
+
+
+def probabilities(
+    run: Path, table: ImageTable, rows: Integers, batch_size: int, device: str
+) -> Probabilities:
+    """Return the probabilities (n, C) of a finished run for images, in the order of the classes.
+
+    Args:
+        run: Its folder, which is of the same data.
+        table: The images, at another size possibly.
+        rows: (n,) rows of the table.
+        batch_size: Images per forward pass.
+        device: See `load_model`.
+    """
+    model = load_model(run, device)
+    own = load_table(RunFolder(run).reopen().settings)
+    place = {key: row for row, key in enumerate(own.keys)}
+    same = np.array([place[table.keys[row]] for row in rows.tolist()], np.int64)
+    order = [model.classes.index(name) for name in table.classes]
+    found = predict_rows(model, own, same, batch_size)
+    return np.asarray(found[:, order], np.float64)
+
+
+def selected(
+    labels: Integers, confidences: NDArray[np.float32], counts: Integers, options: StageSettings
+) -> NDArray[np.bool_]:
+    """Return a mask of the pseudo labels to keep; of equal confidences, earlier images are first.
+
+    With ``rebalance`` alpha, the most confident share (N_(C+1-r) / N_1)^alpha of the images that
+    are predicted as the class of rank r is kept, with N the numbers of labels in descending order
+    (Wei et al., CReST, CVPR 2021, section 3.2).
+
+    Args:
+        labels: (n,) most probable classes.
+        confidences: (n,) their probabilities.
+        counts: (C,) labeled images of each class.
+        options: threshold, fraction and rebalance.
+    """
+    keep: NDArray[np.bool_] = confidences >= np.float32(options.threshold)
+    order = np.argsort(-confidences, kind="stable")
+    first = np.zeros(len(labels), bool)
+    first[order[: round(options.fraction * len(labels))]] = True
+    keep &= first
+    if options.rebalance is not None:
+        descending = np.argsort(-counts, kind="stable")
+        for rank, label in enumerate(descending.tolist()):
+            share = (counts[descending[-1 - rank]] / counts.max()) ** options.rebalance
+            of_class = [place for place in order.tolist() if keep[place] and labels[place] == label]
+            keep[of_class[round(share * len(of_class)) :]] = False
+    return keep
