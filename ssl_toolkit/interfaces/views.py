@@ -72,8 +72,8 @@ class Views:
     @property
     def per_labeled_image(self) -> int:
         """Number of all views in a batch, divided by its number of labeled images."""
-        unlabeled = self.unlabeled_weak + self.unlabeled_strong
-        return self.labeled_weak + self.labeled_strong + self.unlabeled_ratio * unlabeled
+        ratios = {"labeled": 1, "unlabeled": self.unlabeled_ratio}
+        return sum(view.count * ratios[view.source] for view in self.kinds.values())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from in_process import call
 
-from ssl_toolkit import Algorithm, Batch, Context, StepOutput, TaskInfo, Views, registry
+from ssl_toolkit import Algorithm, Batch, Context, StepOutput, TaskInfo, View, Views, registry
 from ssl_toolkit.commands.list import algorithm_facts
 
 BUILT_IN = [entry.name for entry in registry.entries("algorithms") if entry.built_in]
@@ -85,3 +85,8 @@ def test_code_that_fails_leaves_its_facts_out() -> None:
     facts = algorithm_facts(Fails)
     assert facts["views_per_labeled_image"] is None
     assert facts["needs"] == facts["facts"] == ""
+
+
+def test_declared_views_count_too() -> None:
+    extra = {"medium": View("unlabeled", "weak", count=2), "crop": View("labeled", "plain")}
+    assert Views(unlabeled_weak=1, unlabeled_ratio=7, extra=extra).per_labeled_image == 23
