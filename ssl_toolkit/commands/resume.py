@@ -22,7 +22,7 @@ def command(run: Path, quiet: bool, verbose: bool, **changes: Any) -> int:
     from ssl_toolkit.stages import is_stages
 
     if is_stages(run):
-        return _resume_stages(run, [data, steps, devices, time_limit], quiet)
+        return _resume_stages(run, [*changes.values()], quiet)
     from ssl_toolkit.console import Console
     from ssl_toolkit.interrupts import STATUS
     from ssl_toolkit.runs.resume import resume

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.faults import FLAGS
 from ssl_toolkit.config.loading import (
     Layer,
     RunConfig,
     Tree,
     check_options,
-    given_flags,
     merge,
-    parse_set,
+    read_layers,
     validate,
 )
 from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.config.roles import FREE_ON_RESUME, keys_behind
-from ssl_toolkit.config.settings import Names, Settings
+from ssl_toolkit.config.settings import FREE_ON_RESUME, Names, Settings, keys_behind
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 
@@ -106,9 +103,10 @@ def load_stages(
     Raises:
         UserError: All faults of the first kind that was found.
     """
-    layers = [Layer(str(path), yaml.read(path)) for path in files]
-    over = [Layer(FLAGS, given_flags(flags or {})), *map(parse_set, sets)]
-    trees = merge([Layer(layer.origin, {KEY: layer.tree.pop(KEY, {})}) for layer in layers])[0][KEY]
+    layers = read_layers(files, flags or {}, sets)
+    trees = merge([layer.only({KEY}) for layer in layers])[0][KEY]
+    layers = [layer.without({KEY}) for layer in layers]
+    layers, over = layers[: len(files)], layers[len(files) :]
     origin = f"{files[-1]}: {KEY}"
     if not isinstance(trees, dict) or not all(isinstance(t or {}, dict) for t in trees.values()):
         raise ConfigError(f"{origin}: must be a map of stages, each a map of keys")
@@ -127,16 +125,13 @@ def load_stages(
             if key in tree
         ]
         others = {*sections.values()} - {sections[name]}
-        shared = [
-            Layer(layer.origin, {k: v for k, v in layer.tree.items() if k not in others})
-            for layer in [*layers, *over]
-        ]
-        run = Layer(where, {k: v for k, v in tree.items() if k not in StageSettings.model_fields})
-        own = {key: value for key, value in tree.items() if key not in run.tree}
+        stage = Layer(where, tree)
+        run, own = stage.without(StageSettings.model_fields), stage.only(StageSettings.model_fields)
         try:
-            sources = check_options(StageSettings, own, where)
+            sources = check_options(StageSettings, own.tree, where)
             assert isinstance(sources, StageSettings)
-            config = validate([*shared[: len(layers)], run, *shared[len(layers) :]])
+            under, above = ([layer.without(others) for layer in some] for some in (layers, over))
+            config = validate([*under, run, *above])
         except UserError as error:
             kind = plugins if isinstance(error, PluginError) else messages
             kind += [message for message in error.messages if message not in kind]

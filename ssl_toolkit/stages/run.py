@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from ssl_toolkit.comparisons.gather import gather
 from ssl_toolkit.comparisons.schema import RunLocation
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.default_plugins import DATASET
-from ssl_toolkit.config.loading import RunConfig
+from ssl_toolkit.config.defaults import DATASET
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.compatibility import check_parts
@@ -166,11 +165,7 @@ def _run(stage: Stage, folder: Path, console: Console) -> RunResult:
         update["pseudo_labels"] = str(path)
     if sources.weights_from:
         update["weights"] = str(RunFolder(run_path(folder, sources.weights_from)).model)
-    return train(_updated(stage.config, update), resume=True, console=console)
-
-
-def _updated(config: RunConfig, update: dict[str, Any]) -> RunConfig:
-    return replace(config, settings=config.settings.model_copy(update=update))
+    return train(stage.config.with_settings(**update), resume=True, console=console)
 
 
 def _report(config: StagesConfig, folder: Path, console: Console) -> None:

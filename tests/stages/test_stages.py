@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
-from ssl_toolkit.config.locations import configs_dir
+from ssl_toolkit.config.yaml import configs_dir
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.stages.config import StagesConfig, StageSettings, load_stages
