@@ -31,7 +31,7 @@ OF_ALL = ("seed", "output", *keys_behind("split"))
 
 
 class StageSettings(Options):
-    """What a stage takes from earlier ones, in addition to the settings of its run."""
+    """Settings of a stage that refer to earlier ones, in addition to those of its run."""
 
     # fmt: off
     weights_from: str | None = option(None, help="earlier stage that trained the first weights")
