@@ -12,12 +12,12 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import (
     Layer,
     RunConfig,
-    Tree,
     check_options,
     merge,
     read_layers,
     validate,
 )
+from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.config.settings import FREE_ON_RESUME, Names, Settings, keys_behind
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
