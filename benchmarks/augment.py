@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle thread
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from ssl_toolkit.augment import operations
+from ssl_toolkit import image_ops as operations
 from ssl_toolkit.augment.fixed import Fixed, steps
 from ssl_toolkit.augment.randaugment import FIXMATCH, RandAugment
 from ssl_toolkit.augment.weak import Weak

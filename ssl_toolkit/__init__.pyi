@@ -1,6 +1,7 @@
 """The public names: type checkers read them here, and so does ``__init__.py``."""
 
 from ssl_toolkit.api import API_VERSION as API_VERSION
+from ssl_toolkit.augment.make import make_augmenter as make_augmenter
 from ssl_toolkit.comparisons.schema import ComparedRun as ComparedRun
 from ssl_toolkit.comparisons.schema import Comparison as Comparison
 from ssl_toolkit.comparisons.schema import Difference as Difference
@@ -8,6 +9,7 @@ from ssl_toolkit.comparisons.schema import ScoreStats as ScoreStats
 from ssl_toolkit.comparisons.schema import Variant as Variant
 from ssl_toolkit.config.options import Options as Options
 from ssl_toolkit.config.options import option as option
+from ssl_toolkit.data.load import load_dataset as load_dataset
 from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray
 from ssl_toolkit.data.readers.arrays import array_table as array_table
 from ssl_toolkit.data.sets.local_files import default_root as default_root

@@ -8,9 +8,10 @@ from typing import TypeVar
 from ssl_toolkit import __version__
 
 API_VERSION = (1, 0)
-"""Major and minor number of what plugins implement and use: the names that ``ssl_toolkit`` and
-``ssl_toolkit.ops`` export. The major number grows when a plugin may have to change, the minor one
-when something is added. A class declares its version as ``api_version = (1, 0)``."""
+"""Major and minor number of what plugins implement and use: the names that ``ssl_toolkit``,
+``ssl_toolkit.ops`` and ``ssl_toolkit.image_ops`` export. The major number grows when a plugin may
+have to change, the minor one when something is added. A class declares its version as
+``api_version = (1, 0)``."""
 
 T = TypeVar("T", bound=Callable[..., object])
 

@@ -21,6 +21,7 @@ __all__ = [
     "average_and_sharpen",
     "cosine_factor",
     "follow_shares",
+    "gaussian_rampup",
     "interleave",
     "interleave_rows",
     "interleaved_forward",
@@ -348,6 +349,14 @@ def linear_rampup(step: float, length: float) -> float:
         length: in the unit of `step`; 0 for no ramp.
     """
     return min(step / length, 1.0) if length > 0 else 1.0
+
+
+def gaussian_rampup(step: float, length: float) -> float:
+    """Return a weight that rises as exp(-5 (1 - t)²), with step and length as in `linear_rampup`.
+
+    Source: Laine and Aila, Temporal Ensembling (ICLR 2017, arXiv:1610.02242), section 2.1.
+    """
+    return math.exp(-5 * (1 - linear_rampup(step, length)) ** 2)
 
 
 def rampup(step: int, max_steps: int, fraction: float, steps: int | None = None) -> float:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from ssl_toolkit.augment import operations as ops
+from ssl_toolkit import image_ops as ops
 from ssl_toolkit.augment.weak import SHIFT_COLUMNS, draw_shift, shift, whole
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
@@ -99,7 +99,7 @@ class RandAugment(Augmenter):
     Operations act on unrounded values in float32 or wider; colors are within 2/255 of PIL's.
     Geometric operations take the nearest pixel and fill with black, as PIL does by default. They
     give PIL's pixels, except where the source falls onto the border between two pixels in a
-    rotation or a shear (`operations` gives the shares).
+    rotation or a shear (`ssl_toolkit.image_ops` gives the shares).
 
     The variant ``authors`` follows the code of SimPLE's authors: brightness is added, contrast is
     scaled without a mean, saturation is scaled in HSV, solarize inverts values below its threshold,
@@ -176,7 +176,7 @@ class RandAugment(Augmenter):
         Returns:
             ``operation``, (count, num_ops) int64 index into the pool, -1 where not applied;
             ``value``, (count, num_ops) float32; ``box``, (count, 4) int64, see
-            `operations.cutout_`, unless there is no cutout; and those of `weak.draw_shift` if
+            `image_ops.cutout_`, unless there is no cutout; and those of `weak.draw_shift` if
             `include_weak`.
         """
         # A row of uniform numbers per image, filled row by row, so that a longer draw starts with

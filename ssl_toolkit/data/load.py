@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -75,6 +76,24 @@ def load_table(
             "shards nor files of their own; leave it out"
         )
     return table if settings.classes is None else _reorder(table, settings.classes)
+
+
+def load_dataset(
+    name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False
+) -> ImageTable:
+    """Return the images of a named data set, such as for a data set that selects from them.
+
+    Args:
+        name: Name of the data set, as for ``--dataset``.
+        root: Path to its files; None for the default folder.
+        download: True to download missing files.
+
+    Raises:
+        PluginError: The data set is unknown or broken.
+        DataError: Its files are not found or are corrupt.
+    """
+    folder = None if root is None else Path(root)
+    return _named(named_dataset(name).load(folder, download=download))
 
 
 def read_data(

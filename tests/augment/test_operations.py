@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_image
 
-from ssl_toolkit.augment import operations as ops
+from ssl_toolkit import image_ops as ops
 from ssl_toolkit.augment.randaugment import FIXMATCH
 
 LEVELS = range(1, 10)
@@ -47,6 +47,23 @@ PIL_COLOR = {
     "posterize": lambda image, level: ImageOps.posterize(image, int(0.4 * level) + 4),
     "solarize": lambda image, level: ImageOps.solarize(image, 256 - int(25.6 * level)),
 }
+
+
+def test_a_negative_is_that_of_pil():
+    image = photo(32, 32)
+    images = to_tensor(image)[None]
+    torch.testing.assert_close(ops.invert(images)[0], to_tensor(ImageOps.invert(image)))
+
+
+def test_images_are_warped_by_a_value_each():
+    images = to_tensor(photo(40, 72)).repeat(3, 1, 1, 1)
+    values = torch.tensor([-20.0, 0.0, 35.0])
+    turned = ops.warp_by(images, ops.rotation, values)
+    for image, value, result in zip(images, values.tolist(), turned, strict=True):
+        matrix = torch.tensor([ops.rotation(value, 40, 72)])
+        assert torch.equal(result, ops.warp(image[None], matrix)[0])
+    assert torch.equal(turned[1], images[1])
+    assert not torch.equal(turned[0], turned[2])
 
 
 @pytest.mark.parametrize("size", [*SIZES, (84, 84), (224, 224)])

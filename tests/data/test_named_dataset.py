@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ssl_toolkit_digits import Digits
 
-from ssl_toolkit import Dataset, PluginError, did_you_mean, register_dataset, registry
+from ssl_toolkit import Dataset, PluginError, did_you_mean, load_dataset, register_dataset, registry
 from ssl_toolkit.data.load import named_dataset
 
 
@@ -48,3 +48,11 @@ def test_a_data_set_that_is_no_collection_is_reported():
 def test_an_unknown_prefix_is_reported():
     with pytest.raises(PluginError, match="unknown dataset 'hup:digits'"):
         named_dataset("hup:digits")
+
+
+def test_a_data_set_is_loaded_by_name() -> None:
+    table = load_dataset("digits")
+    assert len(table.keys) == 1797
+    assert table.classes == tuple("0123456789")
+    with pytest.raises(PluginError, match="digits"):
+        load_dataset("digts")

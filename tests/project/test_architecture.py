@@ -48,6 +48,7 @@ RANKS = {
     "registry": 2,
     "torch_workarounds": 2,
     "ops": 3,
+    "image_ops": 3,
     "interfaces": 3,
     "scaffold": 3,
     "data": 4,
@@ -258,7 +259,10 @@ def public_functions(module: ModuleType) -> set[str]:
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
 def test_a_plugin_imports_public_names_only(folder: Path) -> None:
-    ops = {n for n in public_functions(importlib.import_module("ssl_toolkit.ops")) if n[0] != "_"}
+    operations = {
+        module: set(importlib.import_module(module).__all__)
+        for module in ("ssl_toolkit.ops", "ssl_toolkit.image_ops")
+    }
     own = f"ssl_toolkit_{folder.name}"
     wrong = []
     for path in plugin_files(folder):
@@ -267,7 +271,7 @@ def test_a_plugin_imports_public_names_only(folder: Path) -> None:
             if not package.startswith("ssl_toolkit") or package == own:
                 continue
             public = (module == "ssl_toolkit" and name in {"", *ssl_toolkit.__all__}) or (
-                module == "ssl_toolkit.ops" and name in ops
+                name in operations.get(module, ())
             )
             if not public:
                 wrong.append(f"{path.relative_to(ROOT)}: {module} {name}")

@@ -31,7 +31,7 @@ ELEMENTARY = {
     "rampup",
 }
 """Functions of `ops` that are no formula of a paper's own."""
-PAPERS = r"MixMatch|FixMatch|SimPLE|Saerens"
+PAPERS = r"MixMatch|FixMatch|SimPLE|Saerens|Laine"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
-MODULES = ("ssl_toolkit", "ssl_toolkit.ops", "ssl_toolkit.testing")
+MODULES = ("ssl_toolkit", "ssl_toolkit.image_ops", "ssl_toolkit.ops", "ssl_toolkit.testing")
 
 
 def surface() -> Iterator[str]:

@@ -1,18 +1,19 @@
-"""RandAugment's operations, batched: images (n, 3, H, W) in [0, 1] and n values, one per image.
+"""Operations on batches of images, as PIL defines them, for augmenters.
 
-`values` is (n,), on the device and in the dtype of the images. Each operation returns a tensor of
-the images' shape with values in [0, 1], does not change its input, draws no random numbers, and
-never waits for the device. Definitions are PIL's. Intermediate values are not rounded to 8 bits,
-which keeps colors within 2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the definition
-uses 8-bit levels (equalize, posterize, solarize), levels are rounded as PIL would store them.
+An operation takes images (n, 3, H, W) in [0, 1] and values (n,), one per image, on the device and
+in the dtype of the images. It returns a tensor of the images' shape with values in [0, 1], does not
+change its input, draws no random numbers, and never waits for the device. Definitions are PIL's.
+Intermediate values are not rounded to 8 bits, which keeps colors within 2/255 of PIL's (1.41/255 at
+32, 84 and 224 pixels); where the definition uses 8-bit levels (equalize, posterize, solarize),
+levels are rounded as PIL would store them.
 
-A geometric operation maps a value, the height and the width to the matrix that `warp` applies,
-in the convention of `Image.transform`. The nearest pixel is taken (PIL's default, which FixMatch's
-code uses), and black outside the image. Translations give exactly PIL's pixels. In a rotation or a
-shear, a pixel whose source falls onto the border between two pixels may differ from PIL's, which
-uses 16-bit fractions: at 32, 84 and 224 pixels 0.01, 0.02 and 0.08 % of the
-pixels of rotations over all levels, at most 0.15 % at one, and 0.2 % of those of shears, nearly all
-at the one level (0.12) that puts every 25th pixel onto such a border.
+A geometric operation, such as `rotation`, maps a value, the height and the width to the matrix that
+`warp` applies, in the convention of `Image.transform`; `warp_by` does both. The nearest pixel is
+taken (PIL's default, which FixMatch's code uses), and black outside the image. Translations give
+exactly PIL's pixels. In a rotation or a shear, a pixel whose source falls onto the border between
+two pixels may differ from PIL's, which uses 16-bit fractions: at 32, 84 and 224 pixels 0.01, 0.02
+and 0.08 % of the pixels of rotations over all levels, at most 0.15 % at one, and 0.2 % of those of
+shears, nearly all at the one level (0.12) that puts every 25th pixel onto such a border.
 """
 
 from __future__ import annotations
@@ -23,6 +24,32 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+__all__ = [
+    "Geometry",
+    "Operation",
+    "add_brightness",
+    "autocontrast",
+    "brightness",
+    "color",
+    "contrast",
+    "cutout_",
+    "equalize",
+    "invert",
+    "posterize",
+    "rotation",
+    "scale_contrast",
+    "scale_saturation",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "solarize",
+    "solarize_below",
+    "translation_x",
+    "translation_y",
+    "warp",
+    "warp_by",
+]
+
 Operation = Callable[[Tensor, Tensor], Tensor]
 Matrix = tuple[float, float, float, float, float, float]
 Geometry = Callable[[float, int, int], Matrix]
@@ -30,19 +57,28 @@ Geometry = Callable[[float, int, int], Matrix]
 # --- color, as PIL defines it ------------------------------------------------------------------
 
 
-def autocontrast(images: Tensor, values: Tensor) -> Tensor:
-    """Stretch each channel to [0, 1]; a channel whose levels are all equal stays unchanged."""
+def autocontrast(images: Tensor, values: Tensor | None = None) -> Tensor:
+    """Stretch each channel to [0, 1]; a channel whose levels are all equal stays unchanged.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: Ignored.
+    """
     low = _levels(images.amin((2, 3), keepdim=True))
     span = _levels(images.amax((2, 3), keepdim=True)) - low
     stretched = ((images * 255 - low) / span.clamp(min=1)).clamp(0, 1)
     return torch.where(span > 0, stretched, images)
 
 
-def equalize(images: Tensor, values: Tensor) -> Tensor:
+def equalize(images: Tensor, values: Tensor | None = None) -> Tensor:
     """Flatten the histogram of each channel by PIL's integer table; levels are rounded to 8 bits.
 
     A channel with a single level, or with fewer than 255 pixels outside its highest level, stays
     unchanged.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: Ignored.
     """
     levels = _levels(images).flatten(2).long()
     # Integers are exact as floats, which avoids conversions.
@@ -57,24 +93,54 @@ def equalize(images: Tensor, values: Tensor) -> Tensor:
     return torch.where(step[..., None] > 0, table.gather(2, levels).view_as(images), images)
 
 
+def invert(images: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return the negative of each image.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: Ignored.
+    """
+    return 1 - images
+
+
 def brightness(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with black: 0 gives black, 1 the image."""
+    """Blend with black: 0 gives black, 1 the image.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) factors of at least 0.
+    """
     return (images * _each(values)).clamp_(0, 1)
 
 
 def color(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with the gray image: 0 gives gray, 1 the image."""
+    """Blend with the gray image: 0 gives gray, 1 the image.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) shares of the image, at least 0.
+    """
     return torch.lerp(_gray(images), images, _each(values)).clamp_(0, 1)
 
 
 def contrast(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with the mean gray of the image: 0 gives a plain gray, 1 the image."""
+    """Blend with the mean gray of the image: 0 gives a plain gray, 1 the image.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) shares of the image, at least 0.
+    """
     mean = _gray(images).mean((2, 3), keepdim=True)
     return torch.lerp(mean, images, _each(values)).clamp_(0, 1)
 
 
 def sharpness(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with PIL's SMOOTH filter (3x3, center 5 of 13), which keeps the outermost pixels."""
+    """Blend with PIL's SMOOTH filter (3x3, center 5 of 13), which keeps the outermost pixels.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) shares of the image, at least 0.
+    """
     smooth = images.clone()
     if min(images.shape[-2:]) > 2:
         rows = (images[..., :-2, :] + images[..., 1:-1, :]).add_(images[..., 2:, :])
@@ -84,13 +150,23 @@ def sharpness(images: Tensor, values: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, values: Tensor) -> Tensor:
-    """Keep the highest floor(value) bits of each level, value in [1, 8]."""
+    """Keep the highest floor(value) bits of each level, value in [1, 8].
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) numbers of bits, 1 to 8.
+    """
     step = torch.exp2(8 - _each(values).floor())
     return (_levels(images) / step).floor() * step / 255
 
 
 def solarize(images: Tensor, values: Tensor) -> Tensor:
-    """Invert where the 8-bit level is at least 256 · value: 0 inverts all, 1 nothing."""
+    """Invert where the 8-bit level is at least 256 · value: 0 inverts all, 1 nothing.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) thresholds, 0 to 1.
+    """
     return torch.where(_levels(images) >= 256 * _each(values), 1 - images, images)
 
 
@@ -98,17 +174,32 @@ def solarize(images: Tensor, values: Tensor) -> Tensor:
 
 
 def add_brightness(images: Tensor, values: Tensor) -> Tensor:
-    """Add the value to each channel."""
+    """Add the value to each channel.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) summands.
+    """
     return (images + _each(values)).clamp(0, 1)
 
 
 def scale_contrast(images: Tensor, values: Tensor) -> Tensor:
-    """Multiply each channel by the value, independent of the mean."""
+    """Multiply each channel by the value, independent of the mean.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) factors of at least 0.
+    """
     return (images * _each(values)).clamp(0, 1)
 
 
 def scale_saturation(images: Tensor, values: Tensor) -> Tensor:
-    """Multiply the saturation of HSV by the value, up to full saturation."""
+    """Multiply the saturation of HSV by the value, up to full saturation.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) factors of at least 0.
+    """
     brightest = images.amax(1, keepdim=True)
     # With hue and value fixed, the distance of each channel to the brightest grows with the
     # saturation until the darkest channel is 0.
@@ -118,7 +209,12 @@ def scale_saturation(images: Tensor, values: Tensor) -> Tensor:
 
 
 def solarize_below(images: Tensor, values: Tensor) -> Tensor:
-    """Invert where the image is below the value."""
+    """Invert where the image is below the value.
+
+    Args:
+        images: (n, 3, H, W) in [0, 1].
+        values: (n,) thresholds, 0 to 1.
+    """
     return torch.where(images < _each(values), 1 - images, images)
 
 
@@ -126,7 +222,13 @@ def solarize_below(images: Tensor, values: Tensor) -> Tensor:
 
 
 def rotation(value: float, height: int, width: int) -> Matrix:
-    """Rotate about the center by degrees, counter-clockwise if positive."""
+    """Rotate about the center by degrees, counter-clockwise if positive.
+
+    Args:
+        value: Degrees.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+    """
     cos, sin = math.cos(math.radians(value)), math.sin(math.radians(value))
     x = (width - cos * width + sin * height) / 2
     y = (height - sin * width - cos * height) / 2
@@ -134,23 +236,64 @@ def rotation(value: float, height: int, width: int) -> Matrix:
 
 
 def shear_x(value: float, height: int, width: int) -> Matrix:
-    """Shear about the upper left corner: row y moves left by value · y if positive."""
+    """Shear about the upper left corner: row y moves left by value · y if positive.
+
+    Args:
+        value: Displacement per row.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+    """
     return 1.0, value, 0.0, 0.0, 1.0, 0.0
 
 
 def shear_y(value: float, height: int, width: int) -> Matrix:
-    """Shear about the upper left corner: column x moves up by value · x if positive."""
+    """Shear about the upper left corner: column x moves up by value · x if positive.
+
+    Args:
+        value: Displacement per column.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+    """
     return 1.0, 0.0, 0.0, value, 1.0, 0.0
 
 
 def translation_x(value: float, height: int, width: int) -> Matrix:
-    """Move left, if positive, by a share of the width."""
+    """Move left, if positive, by a share of the width.
+
+    Args:
+        value: Share of the width.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+    """
     return 1.0, 0.0, value * width, 0.0, 1.0, 0.0
 
 
 def translation_y(value: float, height: int, width: int) -> Matrix:
-    """Move up, if positive, by a share of the height."""
+    """Move up, if positive, by a share of the height.
+
+    Args:
+        value: Share of the height.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+    """
     return 1.0, 0.0, 0.0, 0.0, 1.0, value * height
+
+
+def warp_by(images: Tensor, geometry: Geometry, values: Tensor) -> Tensor:
+    """Apply one geometric operation with a value for each image.
+
+    Args:
+        images: (n, C, H, W).
+        geometry: Operation, such as `rotation` or `shear_x`.
+        values: (n,), on the CPU.
+
+    Returns:
+        (n, C, H, W).
+    """
+    height, width = images.shape[-2:]
+    matrices = [geometry(value, height, width) for value in values.tolist()]
+    matrix = torch.tensor(matrices, dtype=images.dtype)
+    return warp(images, matrix.to(images.device, non_blocking=True))
 
 
 def warp(images: Tensor, matrices: Tensor) -> Tensor:
