@@ -1,13 +1,17 @@
-"""Rates of the augmenters beside what they replace, on the same images.
+"""Compare the speed of the augmenters with that of what they replace, on the same images.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/augment.py [--rounds 20] [--threads 2]
 
-112 images of 32 px, 7 strong views of 16. `weak` is held against a bare gather: uint8 images of the
-store to normalized float images. `randaugment` is held against PIL's operations on PIL images,
-under the same draws (two operations with probability 0.5, then the gray square; neither side crops
-or mirrors, and PIL's images aren't made into tensors). `fixed` is held against the pipeline of
-kornia, given the same draws. Each round runs every way five times, in a rotating order; ratios are
-medians over the rounds of the other's time divided by ours, by CPU time and by wall time.
+The input is 112 images of 32 px, that is 7 strong views of 16 images.
+
+- `weak` is compared with only gathering the images: stored uint8 images to normalized floats.
+- `randaugment` is compared with PIL's operations on PIL images and the same random parameters: two
+  operations with probability 0.5, then the gray square. Neither side crops or flips, and PIL's
+  images are not converted to tensors.
+- `fixed` is compared with kornia's pipeline and the same random parameters.
+
+Each round runs every variant five times, in a rotating order. A ratio is the median over the rounds
+of the other variant's time divided by ours, once by CPU time and once by wall time.
 """
 
 from __future__ import annotations
@@ -54,10 +58,10 @@ MATRICES: dict[str, operations.Geometry] = {
 
 
 def pil_randaugment(images: list[Image.Image], draws: AugmentationParams) -> list[Image.Image]:
-    drawn = (draws["operation"].tolist(), draws["value"].tolist(), draws["box"].tolist())
-    changed = []
-    for image, chosen, values, (top, left, bottom, right) in zip(images, *drawn, strict=True):
-        for index, value in zip(chosen, values, strict=True):
+    parameters = (draws["operation"].tolist(), draws["value"].tolist(), draws["box"].tolist())
+    augmented = []
+    for image, indices, values, (top, left, bottom, right) in zip(images, *parameters, strict=True):
+        for index, value in zip(indices, values, strict=True):
             name = FIXMATCH[index].name
             if index < 0:
                 continue
@@ -70,14 +74,14 @@ def pil_randaugment(images: list[Image.Image], draws: AugmentationParams) -> lis
                 image = image.transform(image.size, Image.Transform.AFFINE, matrix)
         image = image.copy()
         ImageDraw.Draw(image).rectangle((left, top, right - 1, bottom - 1), (127, 127, 127))
-        changed.append(image)
-    return changed
+        augmented.append(image)
+    return augmented
 
 
-def timed(way: Callable[[], object]) -> tuple[float, float]:
+def measure(run: Callable[[], object]) -> tuple[float, float]:
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(REPEATS):
-        way()
+        run()
     return (time.process_time() - cpu) / REPEATS, (time.perf_counter() - wall) / REPEATS
 
 
@@ -98,11 +102,11 @@ def main() -> None:
     weak, fixed = Weak(), Fixed()
     strong = RandAugment(RandAugment.Config(include_weak=False))
 
-    def drawn(augmenter: Weak | Fixed | RandAugment) -> AugmentationParams:
+    def draw(augmenter: Weak | Fixed | RandAugment) -> AugmentationParams:
         return augmenter.draw(COUNT, SIZE, SIZE, generator)
 
     def kornia_views() -> object:
-        draws, views = drawn(fixed), images
+        draws, views = draw(fixed), images
         for name, step in steps(SIZE, SIZE):
             keys = [key for key in draws if key.startswith(f"{name}.")]
             parameters = {key.removeprefix(f"{name}."): draws[key] for key in keys}
@@ -111,39 +115,39 @@ def main() -> None:
         return views.clamp(0, 1)
 
     def weak_views() -> object:
-        return (weak.transform(store.gather(rows), drawn(weak)) - mean) / std
+        return (weak.transform(store.gather(rows), draw(weak)) - mean) / std
 
     def pil_views() -> object:
-        return pil_randaugment(pil, drawn(strong))
+        return pil_randaugment(pil, draw(strong))
 
-    ways: dict[str, Callable[[], object]] = {
-        "bare gather": lambda: (store.gather(rows) - mean) / std,
+    variants: dict[str, Callable[[], object]] = {
+        "gather only": lambda: (store.gather(rows) - mean) / std,
         "weak": weak_views,
         "PIL operations": pil_views,
-        "randaugment": lambda: strong.transform(images, drawn(strong)),
+        "randaugment": lambda: strong.transform(images, draw(strong)),
         "kornia pipeline": kornia_views,
-        "fixed": lambda: fixed.transform(images, drawn(fixed)),
+        "fixed": lambda: fixed.transform(images, draw(fixed)),
     }
-    against = {"weak": "bare gather", "randaugment": "PIL operations", "fixed": "kornia pipeline"}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for number in range(arguments.rounds + 2):
-        names = list(ways)
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            measured = timed(ways[name])
-            if number > 1:
-                times[name].append(measured)
+    baselines = {"weak": "gather only", "randaugment": "PIL operations", "fixed": "kornia pipeline"}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+    for round_ in range(arguments.rounds + 2):
+        names = list(variants)
+        shift = round_ % len(names)
+        for name in names[shift:] + names[:shift]:
+            measurement = measure(variants[name])
+            if round_ > 1:  # the first two rounds warm up
+                times[name].append(measurement)
     print(f"torch {torch.__version__}, {platform.machine()}, {arguments.threads} threads, ", end="")
     print(f"{arguments.rounds} rounds, {COUNT} images of {SIZE} px")
     for name, measurements in times.items():
         cpu, wall = (1e3 * statistics.median(part) for part in zip(*measurements, strict=True))
         line = f"{name:16} {cpu:6.2f} ms CPU {wall:6.2f} ms wall"
-        if name in against:
-            pairs = list(zip(times[against[name]], measurements, strict=True))
+        if name in baselines:
+            pairs = list(zip(times[baselines[name]], measurements, strict=True))
             ratios = [
                 statistics.median(other[i] / ours[i] for other, ours in pairs) for i in (0, 1)
             ]
-            line += f"   {ratios[0]:.2f} / {ratios[1]:.2f} times the rate of `{against[name]}`"
+            line += f"   {ratios[0]:.2f} / {ratios[1]:.2f} times as fast as `{baselines[name]}`"
         print(line)
 
 

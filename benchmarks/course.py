@@ -1,10 +1,10 @@
-"""How runs went, over their steps, as one image: SVG of the curves in ``metrics.jsonl``.
+"""Plot the learning curves of runs, from their ``metrics.jsonl``, as one SVG image.
 
     python benchmarks/course.py OUTPUT.svg NAME=RUN [NAME=RUN ...]
 
-A panel for each of validation accuracy, coverage, accuracy of the used pseudo labels, largest
-class's share of them, and the shares of pairs that pass by confidence, by similarity and by both;
-in each a line for every run. The numbers stand beside it in OUTPUT.csv.
+There is one panel for each of: validation accuracy, coverage, accuracy of the used pseudo labels,
+share of the largest class among them, and shares of pairs above the thresholds of confidence, of
+similarity and of both. Each panel has one line per run. The numbers are written to OUTPUT.csv.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PANELS = {
     "train.largest_class_share": "share of the largest class",
     "train.pair_confidence": "pairs confident",
     "train.pair_similarity": "pairs similar",
-    "train.pair_both": "pairs that count",
+    "train.pair_both": "pairs above both",
 }
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
 COLUMNS, WIDTH, HEIGHT, MARGIN, GAP = 4, 200, 120, 40, 44
 
 
-def read(run: Path) -> list[dict[str, float]]:
-    """The evaluations of a run, those columns that are drawn."""
+def read_evaluations(run: Path) -> list[dict[str, float]]:
+    """Return the plotted columns of a run, a row per evaluation."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").open(encoding="utf-8")]
     names = ("step", *PANELS)
     evaluations = [row for row in rows if "validation.accuracy" in row]
@@ -38,7 +38,7 @@ def read(run: Path) -> list[dict[str, float]]:
 
 
 def draw(runs: dict[str, list[dict[str, float]]]) -> str:
-    """The image."""
+    """Return the image as SVG."""
     rows = -(-len(PANELS) // COLUMNS)
     size = f"{MARGIN + COLUMNS * (WIDTH + GAP)} {MARGIN + rows * (HEIGHT + GAP)}"
     parts = [
@@ -66,7 +66,7 @@ def draw(runs: dict[str, list[dict[str, float]]]) -> str:
 
 
 def _frame(x: int, y: int, title: str, last: float) -> list[str]:
-    below = y + HEIGHT + 13
+    bottom = y + HEIGHT + 13
     parts = [f'<text x="{x}" y="{y - 6}">{escape(title)}</text>']
     for share in (0.0, 0.5, 1.0):
         height = y + HEIGHT * (1 - share)
@@ -75,19 +75,20 @@ def _frame(x: int, y: int, title: str, last: float) -> list[str]:
             f'<text x="{x - 5}" y="{height + 4}" text-anchor="end">{share:g}</text>',
         ]
     parts += [
-        f'<text x="{x}" y="{below}">0</text>',
-        f'<text x="{x + WIDTH}" y="{below}" text-anchor="end">step {last:.0f}</text>',
+        f'<text x="{x}" y="{bottom}">0</text>',
+        f'<text x="{x + WIDTH}" y="{bottom}" text-anchor="end">step {last:.0f}</text>',
     ]
     return parts
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the image and its numbers."""
-    if len(arguments) < 2 or any("=" not in given for given in arguments[1:]):
+    """Write the image, and its numbers as CSV."""
+    if len(arguments) < 2 or any("=" not in pair for pair in arguments[1:]):
         raise SystemExit("usage: course.py OUTPUT.svg NAME=RUN [NAME=RUN ...]")
     output = Path(arguments[0])
     runs = {
-        name: read(Path(run)) for name, _, run in (given.partition("=") for given in arguments[1:])
+        name: read_evaluations(Path(run))
+        for name, _, run in (pair.partition("=") for pair in arguments[1:])
     }
     output.write_text(draw(runs), encoding="utf-8")
     with output.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:

@@ -1,11 +1,11 @@
-"""Images a second that reach a batch: from the cache, and from torchvision's ImageFolder.
+"""Compare how fast images are loaded from the cache and by torchvision's ImageFolder.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/feeding.py [--images 2000] [--size 84] [--rounds 10]
 
-Makes JPEG files of 200 x 200 pixels in a temporary folder. A round reads the same 250 of them in
-every way: ImageFolder (PIL, Resize, ToTensor), the store on the mapped file of the cache, and the
-store in memory; float32 in [0, 1] each, in random batches of 50. The order of the ways rotates.
-Also prints what building the cache took, and opening it again.
+Writes JPEG files of 200 x 200 pixels to a temporary folder. Each round reads the same 250 of them
+in random batches of 50, as float32 in [0, 1], by each loader in a rotating order: ImageFolder (PIL,
+Resize, ToTensor), the memory-mapped cache, and the cache loaded into memory. Also prints the time
+to build the cache and to open it again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ssl_toolkit.engine import training_images
 IMAGES, BATCH = 250, 50
 
 
-def make(folder: Path, count: int) -> None:
+def write_images(folder: Path, count: int) -> None:
     generator = np.random.default_rng(0)
     for number in range(count):
         coarse = generator.integers(0, 256, (25, 25, 3)).astype(np.uint8)
@@ -46,15 +46,15 @@ def make(folder: Path, count: int) -> None:
         Image.fromarray((fine + noise).clip(0, 255).astype(np.uint8)).save(path, quality=90)
 
 
-def timed(way: Callable[[list[int]], Tensor], rows: list[int]) -> float:
+def measure_loading(load: Callable[[list[int]], Tensor], rows: list[int]) -> float:
     start = time.perf_counter()
     for first in range(0, len(rows), BATCH):
-        way(rows[first : first + BATCH])
+        load(rows[first : first + BATCH])
     return time.perf_counter() - start
 
 
-def spent(task: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by the wall and of the CPU."""
+def measure(task: Callable[[], object]) -> tuple[float, float]:
+    """Return the wall time and the CPU time of a task in seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     task()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -70,9 +70,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     size = arguments.size
-    with tempfile.TemporaryDirectory() as place:
-        data = Path(place, "data")
-        make(data, arguments.images)
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch, "data")
+        write_images(data, arguments.images)
         total = sum(file.stat().st_size for file in data.rglob("*.jpg"))
         print(
             f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch "
@@ -83,19 +83,19 @@ def main() -> None:
         files = ImageFolder(data, Compose([Resize((size, size)), ToTensor()]))
         ratios = []
         for number in range(5):
-            os.environ["SSL_TOOLKIT_CACHE"] = str(Path(place, f"cache{number}"))
-            build = spent(lambda: read_data(data, size=size, workers=arguments.workers))
-            epoch = spent(lambda: [files[row] for row in range(arguments.images)])
-            ratios.append([one / other for one, other in zip(epoch, build, strict=True)])
+            os.environ["SSL_TOOLKIT_CACHE"] = str(Path(scratch, f"cache{number}"))
+            build = measure(lambda: read_data(data, size=size, workers=arguments.workers))
+            epoch = measure(lambda: [files[row] for row in range(arguments.images)])
+            ratios.append([theirs / ours for theirs, ours in zip(epoch, build, strict=True)])
         wall, cpu = (statistics.median(column) for column in zip(*ratios, strict=True))
         print(
-            f"building the cache: {wall:.2f} times the rate of an epoch of ImageFolder, {cpu:.2f} "
+            f"building the cache: {wall:.2f} times as fast as an epoch of ImageFolder, {cpu:.2f} "
             f"by CPU time (medians of 5 rounds, {arguments.workers} workers)"
         )
         start = time.perf_counter()
         table = read_data(data, size=size)
         seconds = time.perf_counter() - start
-        print(f"opening it: {seconds:.2f} s, {arguments.images / seconds:,.0f} images a second")
+        print(f"opening the cache: {seconds:.2f} s, {arguments.images / seconds:,.0f} images/s")
 
         rows = np.arange(arguments.images)
         in_memory = training_images.load_images(table, rows, size)
@@ -103,29 +103,29 @@ def main() -> None:
         mapped = training_images.load_images(table, rows, size)
         assert isinstance(in_memory.images, Tensor)
         assert not isinstance(mapped.images, Tensor)
-        ways: dict[str, Callable[[list[int]], Tensor]] = {
+        loaders: dict[str, Callable[[list[int]], Tensor]] = {
             "ImageFolder": lambda rows: torch.stack([files[row][0] for row in rows]),
             "cache, mapped": lambda rows: mapped.gather(torch.tensor(rows)),
             "cache, in memory": lambda rows: in_memory.gather(torch.tensor(rows)),
         }
-        difference = (ways["cache, mapped"]([3, 5]) - ways["ImageFolder"]([3, 5])).abs().max()
+        difference = (loaders["cache, mapped"]([3, 5]) - loaders["ImageFolder"]([3, 5])).abs().max()
         assert difference < 0.01, difference
-        seconds_of: dict[str, list[float]] = {name: [] for name in ways}
+        seconds_of: dict[str, list[float]] = {name: [] for name in loaders}
         generator = np.random.default_rng(1)
         for number in range(arguments.rounds + 1):
-            picked = generator.permutation(arguments.images)[:IMAGES].tolist()
-            names = [*ways]
+            selected = generator.permutation(arguments.images)[:IMAGES].tolist()
+            names = [*loaders]
             for name in names[number % 3 :] + names[: number % 3]:
-                taken = timed(ways[name], picked)
+                seconds = measure_loading(loaders[name], selected)
                 if number:  # the first round warms up
-                    seconds_of[name].append(taken)
+                    seconds_of[name].append(seconds)
         slow = seconds_of["ImageFolder"]
-        for name, taken in seconds_of.items():
-            rates = sorted(IMAGES / one for one in taken)
-            ratio = statistics.median(a / b for a, b in zip(slow, taken, strict=True))
+        for name, fast in seconds_of.items():
+            rates = sorted(IMAGES / seconds for seconds in fast)
+            ratio = statistics.median(a / b for a, b in zip(slow, fast, strict=True))
             print(
-                f"{name}: median {statistics.median(rates):,.0f} images a second "
-                f"({rates[0]:,.0f} to {rates[-1]:,.0f}), {ratio:.1f} times ImageFolder's rate "
+                f"{name}: median {statistics.median(rates):,.0f} images per second "
+                f"({rates[0]:,.0f} to {rates[-1]:,.0f}), {ratio:.1f} times as fast as ImageFolder "
                 "(median of the rounds)"
             )
 

@@ -1,10 +1,11 @@
-"""Feed damaged and foreign input to what reads files; only the documented exceptions may come out.
+"""Fuzz the readers of files with damaged input; only documented exceptions may be raised.
 
     python benchmarks/fuzz.py --count 10000
 
-Six kinds: configuration files, lists of images, images, shards, checkpoints, metadata of
-plugins. An input is whole, cut, spliced, or made of the right words in a wrong order; hypothesis
-draws it, and shrinks one that breaks something. `fuzz_atheris.py` looks for more by coverage.
+There are six targets: configuration files, lists of images, images, shards, checkpoints, and the
+metadata of plugins. Hypothesis generates inputs that are valid, truncated, spliced, or made of
+valid words in a wrong order, and shrinks each input that raises another exception.
+`fuzz_atheris.py` is the coverage-guided counterpart.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import fuzz_targets as targets
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-Target = tuple[st.SearchStrategy[Any], targets.Use]
-"""What is drawn; and what is done with it."""
+Target = tuple[st.SearchStrategy[Any], targets.Read]
+"""The strategy that generates inputs, and the function that reads one."""
 
 WORDS = st.sampled_from(
     ["", "a", "b", "nan", "null", "-1", "1e999", "..", "../x.png", "/etc/passwd", "0.png", "1.png",
@@ -51,16 +52,16 @@ EDITS = st.lists(
 )
 
 
-def edited(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
-    """Content with damage of these kinds at these places."""
-    for kind, share, own in edits:
-        place = int(share * len(content))
-        before, after = content[:place], content[place:]
+def damage(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
+    """Apply the edits to the content, one after another."""
+    for kind, fraction, inserted in edits:
+        offset = int(fraction * len(content))
+        before, after = content[:offset], content[offset:]
         content = {
             "cut": before,
             "flip": before + bytes(b ^ 1 for b in after[:1]) + after[1:],
-            "insert": before + own + after,
-            "drop": before + after[len(own) :],
+            "insert": before + inserted + after,
+            "drop": before + after[len(inserted) :],
             "repeat": before + after[:64] + after,
         }[kind]
     return content
@@ -76,7 +77,7 @@ def _configurations() -> st.SearchStrategy[Any]:
     )
     trees = st.dictionaries(keys | WORDS, VALUES | st.just("simple"), max_size=6)
     return (
-        EDITS.map(lambda edits: edited(targets.CONFIG_BYTES, edits))
+        EDITS.map(lambda edits: damage(targets.CONFIG_BYTES, edits))
         | trees.map(lambda tree: encode(json.dumps(targets.CONFIG | tree)))
         | st.lists(WORDS, max_size=12).map(lambda words: encode("".join(words)))
         | st.binary(max_size=60)
@@ -89,7 +90,7 @@ def _lists() -> st.SearchStrategy[Any]:
     lines = st.lists(st.lists(WORDS, max_size=6).map("".join), max_size=6).map("\n".join)
     objects = st.lists(VALUES.map(json.dumps), max_size=4).map("\n".join)
     return (
-        st.tuples(suffixes, EDITS).map(lambda d: (d[0], edited(whole[d[0]].encode(), d[1])))
+        st.tuples(suffixes, EDITS).map(lambda d: (d[0], damage(whole[d[0]].encode(), d[1])))
         | st.tuples(suffixes, lines).map(lambda d: (d[0], encode(whole[d[0]] + d[1])))
         | st.tuples(suffixes, lines | objects).map(lambda d: (d[0], encode(d[1])))
         | st.tuples(suffixes, st.binary(max_size=60))
@@ -98,23 +99,24 @@ def _lists() -> st.SearchStrategy[Any]:
 
 def _images() -> st.SearchStrategy[Any]:
     kinds = st.sampled_from([*targets.IMAGES])
-    return st.tuples(kinds, EDITS).map(lambda d: edited(targets.IMAGES[d[0]], d[1])) | (
+    return st.tuples(kinds, EDITS).map(lambda d: damage(targets.IMAGES[d[0]], d[1])) | (
         st.binary(max_size=80)
     )
 
 
 def _shards() -> st.SearchStrategy[Any]:
-    contents = EDITS.map(lambda edits: edited(targets.SHARD, edits)) | st.binary(max_size=80)
-    # The fields of a header lie close together: damage that hits one of them.
+    contents = EDITS.map(lambda edits: damage(targets.SHARD, edits)) | st.binary(max_size=80)
+    # Overwrite bytes in the first 300 of a header, where all its fields are.
     headers = st.sampled_from(range(0, len(targets.SHARD), 512))
     fields = st.lists(st.tuples(st.integers(0, 300), st.binary(min_size=1, max_size=9)), max_size=3)
-    written = st.tuples(headers, fields).map(lambda d: _overwritten(targets.SHARD, *d))
-    return st.tuples(st.booleans(), contents) | st.tuples(st.just(True), written)
+    damaged = st.tuples(headers, fields).map(lambda d: _overwrite(targets.SHARD, *d))
+    return st.tuples(st.booleans(), contents) | st.tuples(st.just(True), damaged)
 
 
-def _overwritten(content: bytes, start: int, fields: list[tuple[int, bytes]]) -> bytes:
-    for at, own in fields:
-        content = content[: start + at] + own + content[start + at + len(own) :]
+def _overwrite(content: bytes, start: int, fields: list[tuple[int, bytes]]) -> bytes:
+    for offset, data in fields:
+        at = start + offset
+        content = content[:at] + data + content[at + len(data) :]
     return content
 
 
@@ -124,17 +126,17 @@ def _checkpoints() -> st.SearchStrategy[Any]:
     return st.tuples(EDITS, st.booleans()) | changes
 
 
-def _load(folder: Path, drawn: Any) -> str:
-    if isinstance(drawn, dict):
-        return targets.load_content(folder, targets.checkpoint() | drawn)
-    edits, sealed = drawn
-    return targets.load_bytes(folder, (sealed, edited(targets.checkpoint_bytes(folder), edits)))
+def _load(folder: Path, example: Any) -> str:
+    if isinstance(example, dict):
+        return targets.load_content(folder, targets.checkpoint() | example)
+    edits, correct = example
+    return targets.load_bytes(folder, (correct, damage(targets.checkpoint_bytes(folder), edits)))
 
 
 TARGETS: dict[str, Callable[[], Target]] = {
     "configuration files": lambda: (_configurations(), targets.configure),
     "lists of images": lambda: (_lists(), targets.read_list),
-    "images": lambda: (_images(), targets.look),
+    "images": lambda: (_images(), targets.read_image),
     "shards": lambda: (_shards(), targets.read_shard),
     "checkpoints": lambda: (_checkpoints(), _load),
     "metadata of plugins": lambda: (fuzz_plugins.distributions(), fuzz_plugins.discover),
@@ -142,53 +144,53 @@ TARGETS: dict[str, Callable[[], Target]] = {
 
 
 def fuzz(name: str, count: int, start: int | None = None) -> Counter[str]:
-    """Feed a target.
+    """Run a target on generated inputs.
 
     Args:
-        name: of the target.
-        count: inputs.
-        start: seed of what is drawn; None for the same ones each time.
+        name: key of ``TARGETS``.
+        count: number of inputs.
+        start: seed of the inputs; None for the same ones each time.
 
     Returns:
-        How often each end came.
+        Number of inputs for each outcome.
 
     Raises:
-        Exception: what no input may bring about, for the smallest input that does.
+        Exception: an undocumented exception, for the smallest input that raises it.
     """
-    strategy, use = TARGETS[name]()
-    ends: Counter[str] = Counter()
+    strategy, read = TARGETS[name]()
+    outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as scratch:
 
-        def one(drawn: Any) -> None:
-            ends[targets.ended(use, Path(scratch), drawn)] += 1
+        def check(example: Any) -> None:
+            outcomes[targets.outcome(read, Path(scratch), example)] += 1
 
-        tested = given(strategy)(one)
-        tested = settings(
+        test = given(strategy)(check)
+        test = settings(
             max_examples=count,
             database=None,
             deadline=None,
             derandomize=start is None,
             suppress_health_check=[*HealthCheck],
             phases=[Phase.generate, Phase.shrink],
-        )(tested)
-        (tested if start is None else seed(start)(tested))()
-    return ends
+        )(test)
+        (test if start is None else seed(start)(test))()
+    return outcomes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--count", type=int, default=10_000, help="number of inputs per target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=[*TARGETS])
-    given_ = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["SSL_TOOLKIT_CACHE"] = cache
-        for name in [given_.only] if given_.only else TARGETS:
-            began = time.monotonic()
-            ends = fuzz(name, given_.count, given_.seed)
-            told = ", ".join(f"{end} {count:,}" for end, count in ends.most_common())
-            seconds = time.monotonic() - began
-            print(f"{name}: {ends.total():,} inputs in {seconds:.0f} s: {told}", flush=True)
+        for name in [arguments.only] if arguments.only else TARGETS:
+            start = time.monotonic()
+            outcomes = fuzz(name, arguments.count, arguments.seed)
+            counts = ", ".join(f"{end} {count:,}" for end, count in outcomes.most_common())
+            seconds = time.monotonic() - start
+            print(f"{name}: {outcomes.total():,} inputs in {seconds:.0f} s: {counts}", flush=True)
 
 
 if __name__ == "__main__":

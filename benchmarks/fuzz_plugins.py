@@ -1,4 +1,4 @@
-"""Distributions of plugins that look right and are odd: names, groups, objects, imports."""
+"""Fuzz target for plugins: distributions with unusual names, groups, objects and imports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ unrepresented, touchy = Unrepresented(), Touchy()
 def __getattr__(name): raise LookupError(name)
 """,
 }  # fmt: skip
-"""What entry points name, by module."""
+"""Source of the modules that entry points refer to."""
 
 OBJECTS = [
     line.split("=")[0].split(":")[0].split("(")[0].split()[-1]
@@ -118,7 +118,7 @@ _VERSIONS = st.sampled_from(["1.0", "1.0", "0", "", "not a version", "1.0\x1b[2J
 
 
 def distributions() -> st.SearchStrategy[Any]:
-    """Up to three: the name of the folder, ``METADATA`` and ``entry_points.txt`` of each."""
+    """Return a strategy for up to three distributions: folder, metadata, entry points, encoding."""
     lines = st.tuples(_NAMES, _OBJECTS).map(" = ".join)
     odd = ["no equals sign", "= x", "x =", "[", "]", "# note", "\x00", "\ufeff"]
     sections = st.tuples(
@@ -127,33 +127,33 @@ def distributions() -> st.SearchStrategy[Any]:
         st.sampled_from([""] * 70 + odd),
     ).map("\n".join)
     points = st.lists(sections, min_size=1, max_size=2).map("\n\n".join)
-    named = st.tuples(_DISTRIBUTIONS, _VERSIONS).map(
+    any_name = st.tuples(_DISTRIBUTIONS, _VERSIONS).map(
         lambda d: f"Metadata-Version: 2.1\nName: {d[0]}\nVersion: {d[1]}\n"
     )
-    right = st.just("Metadata-Version: 2.1\nName: foreign-plugin\nVersion: 1.0\n")
-    # Without a name a distribution is passed over as a whole: a few of those are enough.
-    metadata = st.sampled_from([right] * 12 + [named] * 20 + [st.text(max_size=30)]).flatmap(
+    valid = st.just("Metadata-Version: 2.1\nName: foreign-plugin\nVersion: 1.0\n")
+    # A distribution without a name is skipped entirely, so a few of those are enough.
+    metadata = st.sampled_from([valid] * 12 + [any_name] * 20 + [st.text(max_size=30)]).flatmap(
         lambda kind: kind
     )
     folders = st.sampled_from(
         ["foreign_plugin-1.0.dist-info", "foreign_plugin-2.0.dist-info", "other-1.0.dist-info",
          "other.egg-info", "-.dist-info", "é-1.dist-info", "a-b-c-1.dist-info"]
     )  # fmt: skip
-    encoded = st.sampled_from(["utf-8"] * 30 + ["latin-1", "utf-16"])
-    return st.lists(st.tuples(folders, metadata, points, encoded), min_size=1, max_size=3)
+    encodings = st.sampled_from(["utf-8"] * 30 + ["latin-1", "utf-16"])
+    return st.lists(st.tuples(folders, metadata, points, encodings), min_size=1, max_size=3)
 
 
 _numbers = itertools.count()
 
 
-def discover(folder: Path, drawn: list[tuple[str, str, str, str]]) -> str:
+def discover(folder: Path, example: list[tuple[str, str, str, str]]) -> str:
     modules = folder / "modules"
     if not modules.exists():
         modules.mkdir()
         for name, source in MODULES.items():
             (modules / f"fuzzed_{name}.py").write_text(source)
     site = folder / str(next(_numbers))
-    for name, metadata, points, encoding in drawn:
+    for name, metadata, points, encoding in example:
         info = site / name
         info.mkdir(parents=True, exist_ok=True)
         for file, text in (("METADATA", metadata), ("PKG-INFO", metadata),
@@ -166,42 +166,42 @@ def discover(folder: Path, drawn: list[tuple[str, str, str, str]]) -> str:
 
 
 def _discover(site: Path, modules: Path) -> str:
-    with _path(str(site)):  # to read all distributions that are installed takes long
+    with _path(str(site)):  # not the installed distributions, which take long to read
         known = [entry for group in registry.GROUPS for entry in registry.entries(group)]
-        found = [entry for entry in known if entry.distribution != registry.NOTEBOOK]
+        discovered = [entry for entry in known if entry.distribution != registry.NOTEBOOK]
     with _path(str(site), str(modules), *sys.path):
-        usable = {entry: _attempted(entry) for entry in found}
+        usable = {entry: _is_usable(entry) for entry in discovered}
     with _path(str(site)):
-        for entry in found:
-            with suppress(ToolkitError):  # two claim it
+        for entry in discovered:
+            with suppress(ToolkitError):  # the name is ambiguous
                 assert registry.find(entry.group, entry.name) in known
             assert registry.has(entry.group, f"{entry.distribution}:{entry.name}")
-        if found:
-            _list(found[0].group)
-    if not found:
+        if discovered:
+            _list(discovered[0].group)
+    if not discovered:
         return "no entries"
     return "entries, some usable" if any(usable.values()) else "entries, none usable"
 
 
-def _attempted(entry: registry.Entry) -> bool:
+def _is_usable(entry: registry.Entry) -> bool:
     plugin, reason = registry.attempt(entry)
     assert (plugin is None) == bool(reason)
     assert "\n" not in reason
-    reason.encode()  # it is printed, and goes into files
+    reason.encode()  # it is printed and written to files
     return plugin is not None
 
 
 def _list(group: str) -> None:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         list_command.main([group], standalone_mode=False)
-    with redirect_stdout(StringIO()) as told, redirect_stderr(StringIO()):
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()):
         list_command.main([group, "--json"], standalone_mode=False)
-    json.loads(told.getvalue().encode())
+    json.loads(output.getvalue().encode())
 
 
 @contextmanager
 def _path(*folders: str) -> Iterator[None]:
-    """Look for modules and distributions in these folders alone."""
+    """Search only these folders for modules and distributions."""
     before = sys.path[:]
     sys.path[:] = folders
     try:

@@ -1,4 +1,4 @@
-"""What reads files, given bytes to read; and the rule that only documented exceptions come out."""
+"""Fuzz targets: functions that read bytes as files, and the check of the exceptions they raise."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ssl_toolkit.engine.checkpoints import load_newest, save_checkpoint
 from ssl_toolkit.inference.model import load_model
 from ssl_toolkit.models.factory import build_classifier
 
-Use = Callable[[Path, Any], str]
-"""Does something with what was drawn in a folder that it has for itself; says how it ended."""
+Read = Callable[[Path, Any], str]
+"""Reads an input, for which it may write to an empty folder, and returns the outcome."""
 
 
-def ended(use: Use, folder: Path, drawn: Any) -> str:
-    """How it ended: what `use` says, or that it was refused with a message that says why.
+def outcome(read: Read, folder: Path, example: Any) -> str:
+    """Return the outcome of `read`, or that the input was refused with an error message.
 
     Raises:
-        Exception: what no input may bring about.
+        Exception: an undocumented exception, which no input may raise.
     """
     try:
-        return use(folder, drawn)
+        return read(folder, example)
     except ToolkitError as error:
-        refused = error
-    assert refused.messages, "no message"
-    assert all(message.strip() for message in refused.messages), "an empty message"
-    return f"refused ({type(refused).__name__})"
+        refusal = error
+    assert refusal.messages, "no message"
+    assert all(message.strip() for message in refusal.messages), "an empty message"
+    return f"refused ({type(refusal).__name__})"
 
 
 # --- configuration files ------------------------------------------------------------------------
@@ -64,25 +64,25 @@ def configure(folder: Path, content: bytes) -> str:
 
 def _images() -> dict[str, bytes]:
     pixels = np.random.default_rng(0).integers(0, 255, (20, 12, 3)).astype(np.uint8)
-    made = {}
+    encoded = {}
     for kind in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, kind)
-        made[kind] = buffer.getvalue()
-    return made
+        encoded[kind] = buffer.getvalue()
+    return encoded
 
 
 IMAGES = _images()
 
 
-def look(folder: Path, content: bytes) -> str:
+def read_image(folder: Path, content: bytes) -> str:
     path = folder / "image.png"
     path.write_bytes(content)
-    (answer,) = decode_images([path], 8)
-    if isinstance(answer, DecodedImage):
-        assert answer.pixels.shape == (8, 8, 3)
+    (result,) = decode_images([path], 8)
+    if isinstance(result, DecodedImage):
+        assert result.pixels.shape == (8, 8, 3)
         return "read"
-    assert "\n" not in answer
+    assert "\n" not in result
     return "refused with a reason"
 
 
@@ -96,13 +96,13 @@ LISTS = {
 }
 
 
-def read_list(folder: Path, drawn: tuple[str, bytes]) -> str:
-    suffix, content = drawn
+def read_list(folder: Path, example: tuple[str, bytes]) -> str:
+    suffix, content = example
     images = folder / "p"
     if not images.exists():
         images.mkdir()
-        for place in range(4):
-            (images / f"{place}.png").write_bytes(IMAGES["PNG"])
+        for number in range(4):
+            (images / f"{number}.png").write_bytes(IMAGES["PNG"])
     path = folder / f"list{suffix}"
     path.write_bytes(content)
     _check_keys(read_data(path).keys)
@@ -120,8 +120,8 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 def _shard() -> bytes:
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         members = [("a/0.png", IMAGES["PNG"]), ("a/0.cls", b"cat"), ("1.jpg", IMAGES["JPEG"]),
                    ("1.json", b'{"label": 3}'), ("2.png", IMAGES["PNG"]), ("2.txt", b"dog"),
                    ("ü.png", IMAGES["PNG"])]  # fmt: skip
@@ -129,14 +129,14 @@ def _shard() -> bytes:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    return written.getvalue().rstrip(b"\0") + bytes(2 * _BLOCK)
+    return buffer.getvalue().rstrip(b"\0") + bytes(2 * _BLOCK)
 
 
 SHARD = _shard()
 
 
-def with_sums(content: bytes) -> bytes:
-    """A tar file whose headers carry the right sums, so that what they say is looked at."""
+def with_checksums(content: bytes) -> bytes:
+    """Correct the checksums of the headers of a tar file, so that the headers are parsed."""
     blocks = [bytearray(content[at : at + _BLOCK]) for at in range(0, len(content), _BLOCK)]
     for block in blocks:
         if b"ustar" in block[250:270]:
@@ -144,13 +144,13 @@ def with_sums(content: bytes) -> bytes:
     return b"".join(blocks)
 
 
-def read_shard(folder: Path, drawn: tuple[bool, bytes]) -> str:
-    summed, content = drawn
+def read_shard(folder: Path, example: tuple[bool, bytes]) -> str:
+    correct, content = example
     path = folder / "shard.tar"
-    path.write_bytes(with_sums(content) if summed else content)
-    # Two files of one length within one tick of the clock are one file to the index of shards.
-    ticks = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
-    os.utime(path, ns=(ticks, ticks))
+    path.write_bytes(with_checksums(content) if correct else content)
+    # The index of shards takes files of equal size and modification time for the same file.
+    time = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
+    os.utime(path, ns=(time, time))
     table = read_data(path, size=8, skip_bad=True)
     _check_keys(table.keys)
     pixels = table.read(np.arange(len(table.keys)), 8)
@@ -165,7 +165,7 @@ _FILE = bytearray()
 
 
 def checkpoint() -> dict[str, Any]:
-    """What a small checkpoint holds; made once."""
+    """Return the content of a small checkpoint, which is built once."""
     if not _CHECKPOINT:
         classifier, _ = build_classifier(
             "wrn_10_1", 2, image_size=8, dataset_mean=(0.5,) * 3, dataset_std=(0.5,) * 3, seed=0
@@ -178,7 +178,7 @@ def checkpoint() -> dict[str, Any]:
 
 
 def checkpoint_bytes(folder: Path) -> bytes:
-    """The same as a file, without its checksum; made once."""
+    """Return the bytes of that checkpoint without its checksum; they are written once."""
     if not _FILE:
         path = folder / "whole.pt"
         save_checkpoint(path, checkpoint())
@@ -186,23 +186,23 @@ def checkpoint_bytes(folder: Path) -> bytes:
     return bytes(_FILE)
 
 
-def pickled(folder: Path) -> bytes:
-    """The pickle in it, which names the tensors that lie beside it."""
+def checkpoint_pickle(folder: Path) -> bytes:
+    """Return the pickle in the checkpoint; the tensors it refers to are separate records."""
     with zipfile.ZipFile(io.BytesIO(checkpoint_bytes(folder))) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
         return archive.read(name)
 
 
 def with_pickle(folder: Path, content: bytes) -> bytes:
-    """The checkpoint with another pickle in it, whole else."""
-    written = io.BytesIO()
+    """Return the checkpoint with its pickle replaced and all other records unchanged."""
+    buffer = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(checkpoint_bytes(folder))) as old,
-        zipfile.ZipFile(written, "w") as new,
+        zipfile.ZipFile(buffer, "w") as new,
     ):
         for name in old.namelist():
             new.writestr(name, content if name.endswith("data.pkl") else old.read(name))
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def load_content(folder: Path, content: dict[str, Any]) -> str:
@@ -211,12 +211,12 @@ def load_content(folder: Path, content: dict[str, Any]) -> str:
     return "loaded"
 
 
-def load_bytes(folder: Path, drawn: tuple[bool, bytes]) -> str:
-    sealed, content = drawn
+def load_bytes(folder: Path, example: tuple[bool, bytes]) -> str:
+    correct, content = example
     path = folder / "checkpoints" / "last.pt"
     path.parent.mkdir(exist_ok=True)
-    seal = hashlib.sha256(content).hexdigest().encode() if sealed else b"0" * 64
-    path.write_bytes(content + b"sha256=" + seal)
+    checksum = hashlib.sha256(content).hexdigest().encode() if correct else b"0" * 64
+    path.write_bytes(content + b"sha256=" + checksum)
     if "model" not in load_newest(path)[0]:
         return "loaded without weights"
     load_model(folder, "cpu")

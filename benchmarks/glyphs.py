@@ -1,19 +1,19 @@
-"""Images of letters and figures, A to Z and 0 to 9, in hundreds of typefaces of Debian's.
+"""Create a data set of the letters A to Z and digits 0 to 9 in hundreds of Debian's typefaces.
 
     python benchmarks/glyphs.py OUTPUT [--cache DIR] [--size 16] [--classes ABC…]
 
-Needs ``apt-get``, ``dpkg-deb`` and a network the first time; no root. The packages named below are
-fetched by name into the cache and unpacked there. OUTPUT becomes a folder for ``--data``:
+Needs ``apt-get``, ``dpkg-deb`` and, the first time, a network; not root. The packages listed below
+are downloaded to the cache and unpacked there. OUTPUT is a folder for ``--data``:
 
-    OUTPUT/{train,val,test}/<class>/<typeface>.png     gray, one glyph an image
+    OUTPUT/{train,val,test}/<class>/<typeface>.png     grayscale, one glyph per image
     OUTPUT/typefaces.csv                               split, typeface, file, package, version
 
-Typefaces, not images, are split: 70 % train, 10 % validation, 20 % test, by the hash of their
-name, so that a typeface stays where it is when others are added. Of a family one file is taken, its
-regular style where there is one. Families are told apart by the first word of their name, and one
-that looks the same as an earlier one (some are cuts of one design) is left out. So are fonts
-without all the glyphs, and symbols: those of which the mean images of the other typefaces name
-fewer than a quarter. Images depend on the packages' versions and on Pillow's FreeType alone.
+The split is by typeface: 70 % train, 10 % validation, 20 % test, by the hash of the name, so that
+adding typefaces does not move others to another split. Each family contributes one file, the
+regular style if it has one; the first word of a name identifies the family. Excluded are families
+that look like an earlier one, fonts that lack a glyph, and symbol fonts: those of whose glyphs less
+than a quarter are most similar to the mean image of the right class, computed from the other
+typefaces. The images depend only on the versions of the packages and of Pillow's FreeType.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from PIL import Image, ImageDraw, ImageFont
 CLASSES = string.ascii_uppercase + string.digits
 SIZE = 16
 PARTS = (("train", 0.7), ("val", 0.8), ("test", 1.0))
-"""Each split with the share of the hashes below which a typeface belongs to it."""
-SAME = 0.04
-"""Mean difference of all pixels (0 to 1) below which two typefaces look the same."""
-READABLE = 0.25
-"""Share of a typeface's glyphs that the mean images of all must name."""
+"""Splits, each with the upper bound of its hashes, scaled to [0, 1]."""
+DUPLICATE_BELOW = 0.04
+"""Mean absolute difference of pixels (0 to 1) below which two typefaces count as duplicates."""
+MIN_READABLE = 0.25
+"""Minimum share of glyphs classified correctly by the mean images of the other typefaces."""
 FACE = 96
-"""Height in pixels at which a glyph is drawn before it is scaled down."""
+"""Font size in pixels at which a glyph is drawn before it is scaled down."""
 
 PACKAGES = """
 adf-accanthis adf-baskervald adf-berenis adf-gillius adf-ikarius adf-irianis adf-libris adf-mekanus
@@ -62,35 +62,35 @@ quattrocento quicksand radisnoir roboto-slab routed-gothic rufscript sil-andika 
 sil-gentium-basic sjfonts sora staypuft stix summersby tiresias tomsontalks tuffy ubuntu-title
 urw-base35 vollkorn yanone-kaffeesatz yrsa-rasa
 """
-"""Debian's, each ``fonts-<name>``."""
+"""Debian packages, without the prefix ``fonts-``."""
 
 PLAIN_STYLES = ("regular", "normal", "roman", "book", "plain", "medium", "")
 
 
 @dataclass(frozen=True)
 class Typeface:
-    """One family, by one of its files, with its images."""
+    """A family, represented by one font file, with its images."""
 
     name: str
-    """Of the family, as a file name."""
+    """Name of the family, usable as a file name."""
     file: Path
     package: str
     version: str
     glyphs: np.ndarray
-    """(classes, size, size) uint8, ink white on black."""
+    """(classes, size, size) uint8, white on black."""
 
 
 def fetch(cache: Path, packages: Sequence[str]) -> list[tuple[str, str, Path]]:
-    """Download and unpack what the cache lacks: name, version and folder of each package."""
+    """Download and unpack missing packages; return the name, version and folder of each."""
     cache.mkdir(parents=True, exist_ok=True)
     names = [f"fonts-{package}" for package in packages]
     if missing := [name for name in names if not list(cache.glob(f"{name}_*.deb"))]:
-        told = subprocess.run(
+        download = subprocess.run(
             ["apt-get", "download", *missing], cwd=cache, capture_output=True, text=True
         )
-        if told.returncode:
-            last = (told.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise SystemExit(f"apt-get download: {last}; is there a network, `apt-get update` run?")
+        if download.returncode:
+            last = (download.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise SystemExit(f"apt-get download: {last}; check the network, run `apt-get update`")
     unpacked = []
     for name in names:
         archive = max(cache.glob(f"{name}_*.deb"))
@@ -103,15 +103,15 @@ def fetch(cache: Path, packages: Sequence[str]) -> list[tuple[str, str, Path]]:
 
 
 def draw(font: ImageFont.FreeTypeFont, character: str, size: int = SIZE) -> np.ndarray | None:
-    """A glyph scaled to fill the image but for a margin of one pixel; None if it has no ink.
+    """Draw a glyph, scaled to the image minus a margin of one pixel; None if it is blank.
 
     Args:
-        font: at `FACE` pixels or so.
-        character: to draw.
-        size: side of the image.
+        font: font at a size of about `FACE` pixels.
+        character: character to draw.
+        size: side of the image in pixels.
 
     Returns:
-        (size, size) uint8, ink white on black, its shape kept and centered.
+        (size, size) uint8, white on black, centered, with the aspect ratio preserved.
     """
     left, top, right, bottom = (int(edge) for edge in font.getbbox(character))
     if not (0 < right - left < 20 * FACE and 0 < bottom - top < 20 * FACE):
@@ -133,13 +133,13 @@ def draw(font: ImageFont.FreeTypeFont, character: str, size: int = SIZE) -> np.n
 def glyphs(
     font: ImageFont.FreeTypeFont, size: int = SIZE, classes: str = CLASSES
 ) -> np.ndarray | None:
-    """A glyph of each class, (classes, size, size) uint8; None if one is missing.
+    """Draw the glyphs of all classes, (classes, size, size) uint8; None if one is missing.
 
-    A missing glyph is drawn as the font's box for unknown characters, the same for all, so two
-    equal images tell it. Letters and figures that are one shape by design (O and 0) may be equal.
+    A font draws the same box for all missing glyphs, so equal images reveal them. Up to two pairs
+    may be equal, such as O and 0, which have the same shape in some fonts.
     """
-    drawn = [draw(font, character, size) for character in classes]
-    images = [image for image in drawn if image is not None]
+    candidates = [draw(font, character, size) for character in classes]
+    images = [image for image in candidates if image is not None]
     if len(images) < len(classes):
         return None
     distinct = {image.tobytes() for image in images}
@@ -152,14 +152,14 @@ def glyphs(
 
 
 def family(name: str) -> str:
-    """What the members of a family have in common: the first word of their name, in lower case."""
+    """Return the family of a font: the first word of its name, in lower case."""
     words = re.findall(r"[a-z0-9']+", name.lower())
     return words[0] if words else ""
 
 
 def files_by_family(folders: Iterable[tuple[str, str, Path]]) -> dict[str, tuple[Path, str, str]]:
-    """The plainest file of each family, with its package and version, by the family's name."""
-    found: dict[str, tuple[tuple[int, int, str], Path, str, str]] = {}
+    """Return for each family its plainest file, with package and version."""
+    best: dict[str, tuple[tuple[int, int, str], Path, str, str]] = {}
     for package, version, folder in folders:
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() not in (".ttf", ".otf") or path.is_symlink():
@@ -171,64 +171,64 @@ def files_by_family(folders: Iterable[tuple[str, str, Path]]) -> dict[str, tuple
             key, name, style = family(name or ""), name or "", (style or "").lower()
             plain = PLAIN_STYLES.index(style) if style in PLAIN_STYLES else len(PLAIN_STYLES)
             rank = (plain, len(name), path.name)
-            if key and (key not in found or rank < found[key][0]):
-                found[key] = (rank, path, package, version)
-    kept: dict[str, tuple[Path, str, str]] = {}
-    for key in sorted(found):
-        # OCRA, OCRABold and OCRACondensed are a family whose names have no spaces.
-        if not any(len(other) > 3 and key.startswith(other) for other in kept):
-            kept[key] = found[key][1:]
-    return kept
+            if key and (key not in best or rank < best[key][0]):
+                best[key] = (rank, path, package, version)
+    files: dict[str, tuple[Path, str, str]] = {}
+    for key in sorted(best):
+        # OCRA, OCRABold and OCRACondensed are one family, though their names have no spaces.
+        if not any(len(other) > 3 and key.startswith(other) for other in files):
+            files[key] = best[key][1:]
+    return files
 
 
 def typefaces(
     files: dict[str, tuple[Path, str, str]], size: int = SIZE, classes: str = CLASSES
 ) -> list[Typeface]:
-    """Those with all glyphs that are readable and look like none before."""
+    """Load the typefaces that have all glyphs, are readable, and are no duplicates."""
     complete = []
     for name, (path, package, version) in files.items():
         images = glyphs(ImageFont.truetype(str(path), FACE), size, classes)
         if images is not None:
             complete.append(Typeface(name, path, package, version, images))
     stack = np.stack([typeface.glyphs for typeface in complete]).astype(np.float32) / 255
-    right = readable_share(stack)
-    kept: list[int] = []
-    for i in np.flatnonzero(right >= READABLE):
-        if all(np.abs(stack[i] - stack[j]).mean() >= SAME for j in kept):
-            kept.append(int(i))
-    return [complete[i] for i in kept]
+    shares = readable_share(stack)
+    indices: list[int] = []
+    for i in np.flatnonzero(shares >= MIN_READABLE):
+        if all(np.abs(stack[i] - stack[j]).mean() >= DUPLICATE_BELOW for j in indices):
+            indices.append(int(i))
+    return [complete[i] for i in indices]
 
 
 def readable_share(stack: np.ndarray) -> np.ndarray:
-    """(F, C, S, S) to (F,): share of each typeface's C glyphs most like their class's mean image.
+    """Return for each typeface the share of glyphs most similar to the mean image of their class.
 
-    Likeness is correlation, so that thin strokes count as thick ones do; the mean is over the
-    other typefaces.
+    The mean is over the other typefaces. Similarity is the correlation, so that the thickness of
+    strokes does not matter. Shapes: (typefaces, classes, size, size) to (typefaces,).
     """
     flat = _centered(stack.reshape(*stack.shape[:2], -1))
     total = flat.sum(axis=0)
     shares = []
-    for own in flat:
-        likeness = own @ _centered(total - own).T
-        shares.append((likeness.argmax(axis=1) == np.arange(len(own))).mean())
+    for images in flat:
+        similarity = images @ _centered(total - images).T
+        shares.append((similarity.argmax(axis=1) == np.arange(len(images))).mean())
     return np.array(shares)
 
 
 def _centered(rows: np.ndarray) -> np.ndarray:
-    """Rows of mean 0 and length 1."""
+    """Return the rows scaled to mean 0 and norm 1."""
     rows = rows - rows.mean(axis=-1, keepdims=True)
     return np.asarray(rows / (np.linalg.norm(rows, axis=-1, keepdims=True) + 1e-9))
 
 
 def part(name: str) -> str:
-    """The split of a typeface, by the hash of its name."""
-    share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-    return next(part for part, end in PARTS if share < end)
+    """Return the split of a typeface, by the hash of its name."""
+    fraction = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+    return next(part for part, end in PARTS if fraction < end)
 
 
-def write(found: Sequence[Typeface], output: Path, classes: str = CLASSES) -> None:
-    """The images in folders of classes, and the list of what they were made from."""
-    for typeface in found:
+def write(faces: Sequence[Typeface], output: Path, classes: str = CLASSES) -> None:
+    """Write the images to folders of splits and classes, and the table of typefaces."""
+    for typeface in faces:
         for character, image in zip(classes, typeface.glyphs, strict=True):
             folder = output / part(typeface.name) / character
             folder.mkdir(parents=True, exist_ok=True)
@@ -236,29 +236,31 @@ def write(found: Sequence[Typeface], output: Path, classes: str = CLASSES) -> No
     with (output / "typefaces.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["split", "typeface", "file", "package", "version"])
-        for t in found:
+        for t in faces:
             table.writerow([part(t.name), t.name, t.file.name, t.package, t.version])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the set."""
-    parser = argparse.ArgumentParser(description="images of letters in hundreds of typefaces")
+    """Create the data set."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path, help="new folder for the images")
     default = Path.home() / ".cache" / "ssl-toolkit" / "fonts"
     parser.add_argument("--cache", type=Path, default=default, help="folder for the packages")
     parser.add_argument("--size", type=int, default=SIZE, help="side of an image in pixels")
-    parser.add_argument("--classes", default=CLASSES, help="letters or figures to draw")
-    given = parser.parse_args(arguments)
-    if not given.classes.isalnum() or len(set(given.classes)) < len(given.classes):
-        raise SystemExit(f"--classes {given.classes}: each letter or figure once, nothing else")
-    if given.output.exists():
-        raise SystemExit(f"{given.output}: exists; name a new folder")
-    files = files_by_family(fetch(given.cache, PACKAGES.split()))
-    found = typefaces(files, given.size, given.classes)
-    write(found, given.output, given.classes)
-    counts = {name: sum(part(t.name) == name for t in found) for name, _ in PARTS}
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{len(found)} typefaces ({told}), {len(found) * len(given.classes):,} images")
+    parser.add_argument("--classes", default=CLASSES, help="letters and digits to draw")
+    options = parser.parse_args(arguments)
+    if not options.classes.isalnum() or len(set(options.classes)) < len(options.classes):
+        raise SystemExit(
+            f"--classes {options.classes}: expected letters and digits, each at most once"
+        )
+    if options.output.exists():
+        raise SystemExit(f"{options.output} already exists; choose another folder")
+    files = files_by_family(fetch(options.cache, PACKAGES.split()))
+    faces = typefaces(files, options.size, options.classes)
+    write(faces, options.output, options.classes)
+    counts = {name: sum(part(t.name) == name for t in faces) for name, _ in PARTS}
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(f"{len(faces)} typefaces ({listed}), {len(faces) * len(options.classes):,} images")
     print(f"Pillow {PIL.__version__}, Python {sys.version.split()[0]}; see typefaces.csv")
 
 

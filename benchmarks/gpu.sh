@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Steps on a GPU beside their floor, at the papers' sizes; made to take less than 10 minutes.
+# Compare training steps on a GPU with their floor, at the papers' sizes, in under 10 minutes.
 #
 #     bash benchmarks/gpu.sh [ROUNDS] > gpu.txt
 #
-# It prints, for each algorithm with WRN-28-2 at B = 64 in fp32 and bf16, for WRN-28-8, and for
-# ResNet-50 at 84 and 224 px: the ratio of our step to the floor (wall time until the device is
-# done), kernels and host time of a step, the shares of its parts by host time, and the work done
-# beside what a matrix product reaches on the same card.
+# Runs each algorithm with WRN-28-2 at batch size 64 in fp32 and bf16, then WRN-28-8, and ResNet-50
+# at 84 and 224 px. For each it prints the ratio of a step to its floor (wall time until the device
+# has finished), the number of kernels and the host time of a step, the share of host time of each
+# part, and the achieved TFLOP/s next to those of a matrix product on the same card.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 rounds=${1:-20}

@@ -1,14 +1,15 @@
-"""What only a GPU can show, in a few minutes: precision, resuming, memory, synchronized BatchNorm.
+"""Check in a few minutes what needs a GPU: precision, resuming, memory, synchronized BatchNorm.
 
     python benchmarks/gpu_smoke.py [--device cuda] [--steps 50]
 
-One row a check, under the hardware and versions; exit status 1 when one failed:
-- each algorithm in fp32, bf16 and fp16, and SimPLE with a ResNet-50 at 84 px: it ends, its loss is
-  finite and falls; images per second and peak memory;
-- each algorithm stopped by a time limit and resumed: weights within 1e-3 of those of a run that
-  went through (a GPU adds in no fixed order);
-- a batch that no card holds: one line of advice, exit status 1, no traceback;
-- with two GPUs: two processes under ``model.sync_batchnorm`` come to what one comes to.
+Prints the hardware, the versions and one row per check; the exit status is 1 if a check fails.
+
+- Each algorithm in fp32, bf16 and fp16, and SimPLE with ResNet-50 at 84 px: the run completes with
+  a finite, decreasing loss. Prints images per second and peak memory.
+- Each algorithm, interrupted by a time limit and resumed: the weights differ by less than 1e-3 from
+  those of an uninterrupted run (a GPU does not add in a fixed order).
+- A batch too large for any GPU: one line of advice, exit status 1, no traceback.
+- With two GPUs: two processes with ``model.sync_batchnorm`` give the weights of one process.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=50)
-    given = parser.parse_args()
-    device = choose_device(given.device)
+    options = parser.parse_args()
+    device = choose_device(options.device)
     print(describe(device), json.dumps(versions()))
-    common = {"steps": given.steps, "device": given.device, "dataset": "digits"}
+    common = {"steps": options.steps, "device": options.device, "dataset": "digits"}
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for check in (precisions, resuming, memory, synchronized):
-            for name, good, told in check(common, Path(folder)):
-                failed += not good
+            for name, passed, detail in check(common, Path(folder)):
+                failed += not passed
                 print(
-                    f"{'ok  ' if good else 'FAIL'} {check.__name__:12} {name:34} {told}", flush=True
+                    f"{'ok  ' if passed else 'FAIL'} {check.__name__:12} {name:34} {detail}",
+                    flush=True,
                 )
     return int(failed > 0)
 
@@ -60,7 +62,7 @@ Rows = Iterator[tuple[str, bool, str]]
 
 
 def precisions(common: dict[str, Any], folder: Path) -> Rows:
-    """Each algorithm in each precision."""
+    """Train with each algorithm in each precision."""
     runs = [SMALL | {"algo": algo, "precision": p} for algo in algorithms() for p in PRECISIONS]
     runs += [LARGE | {"algo": "simple", "precision": p} for p in PRECISIONS]
     for keys in runs:
@@ -78,42 +80,43 @@ def precisions(common: dict[str, Any], folder: Path) -> Rows:
         first, last = (sum(part) / len(part) for part in (losses[:5], losses[-5:]))
         peak = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0
         rate = outcome.summary.images_per_second
-        told = f"supervised loss {first:.3f} to {last:.3f}, {rate:.0f} images/s, {peak:.0f} MiB"
-        yield name, last < first, told
+        detail = f"supervised loss {first:.3f} to {last:.3f}, {rate:.0f} images/s, {peak:.0f} MiB"
+        yield name, last < first, detail
 
 
 def resuming(common: dict[str, Any], folder: Path) -> Rows:
-    """A run in two parts against one in one part."""
+    """Compare runs that were interrupted and resumed with uninterrupted ones."""
     for algo in algorithms():
         keys = common | SMALL | {"algo": algo, "save_every": 1}
-        whole, parted = folder / f"{algo}-whole", folder / f"{algo}-parted"
+        whole, resumed = folder / f"{algo}-whole", folder / f"{algo}-resumed"
         ssl_toolkit.train(keys | {"output": str(whole)})
-        parts = 0
-        ssl_toolkit.train(keys | {"output": str(parted), "time_limit": 0.01})
-        while json.loads((parted / "summary.json").read_text())["status"] != "completed":
-            parts += 1
-            resume(parted)
-        one, other = (load_file(run / "model" / "model.safetensors") for run in (whole, parted))
-        apart = max(float((one[key].float() - other[key].float()).abs().max()) for key in one)
-        yield f"{algo} in {parts + 1} parts", apart < 1e-3, f"weights apart at most {apart:.1e}"
+        resumes = 0
+        ssl_toolkit.train(keys | {"output": str(resumed), "time_limit": 0.01})
+        while json.loads((resumed / "summary.json").read_text())["status"] != "completed":
+            resumes += 1
+            resume(resumed)
+        one, other = (load_file(run / "model" / "model.safetensors") for run in (whole, resumed))
+        difference = max(float((one[key].float() - other[key].float()).abs().max()) for key in one)
+        name = f"{algo}, resumed {resumes} times"
+        yield name, difference < 1e-3, f"weights differ by {difference:.1e}"
 
 
 def memory(common: dict[str, Any], folder: Path) -> Rows:
-    """More than any card holds."""
+    """Train with a batch too large for any GPU."""
     arguments = ["--algo", "supervised", "--backbone", "resnet50", "--image-size", "1024",
                  "--batch-size", "4096", "--device", common["device"], "--dataset", "digits",
                  "--steps", "2", "--output", str(folder / "large")]  # fmt: skip
     if not torch.cuda.is_available():
         return
     command = [sys.executable, "-m", "ssl_toolkit", "run", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = ended.stderr.splitlines()
-    good = ended.returncode == 1 and len(lines) == 1 and "--batch-size" in lines[0]
-    yield "a batch that is too large", good, " / ".join(lines)[:200]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = process.stderr.splitlines()
+    passed = process.returncode == 1 and len(lines) == 1 and "--batch-size" in lines[0]
+    yield "batch too large", passed, " / ".join(lines)[:200]
 
 
 def synchronized(common: dict[str, Any], folder: Path) -> Rows:
-    """Two GPUs that share a batch, BatchNorm included."""
+    """Compare two GPUs with SyncBatchNorm with one GPU."""
     if torch.cuda.device_count() < 2:
         return
     weights = []
@@ -126,8 +129,8 @@ def synchronized(common: dict[str, Any], folder: Path) -> Rows:
                    *(part for key in sets for part in ("--set", key))]  # fmt: skip
         subprocess.run(command, check=True, env=os.environ)
         weights.append(load_file(output / "model" / "model.safetensors"))
-    apart = max(float((weights[0][key] - weights[1][key]).abs().max()) for key in weights[0])
-    yield "two GPUs, SyncBatchNorm", apart < 1e-3, f"weights apart at most {apart:.1e}"
+    difference = max(float((weights[0][key] - weights[1][key]).abs().max()) for key in weights[0])
+    yield "two GPUs, SyncBatchNorm", difference < 1e-3, f"weights differ by {difference:.1e}"
 
 
 def algorithms() -> list[str]:

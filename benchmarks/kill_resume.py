@@ -1,10 +1,10 @@
-"""Kill runs with SIGKILL at random moments, go on with them, and compare with runs that were not.
+"""Kill runs with SIGKILL at random moments, resume them, and compare them with uninterrupted runs.
 
     python benchmarks/kill_resume.py --kills 200
 
-Every registered algorithm takes part, on the embedded digits and on a folder of images that
-threads read. What is compared bit for bit: the rows of metrics without their timings, all of the
-last checkpoint and of the best one, the predictions, and the summary.
+Tests every registered algorithm, on the embedded digits and on a folder of images that threads
+read. Compares bit for bit the rows of metrics (without timings), the last and the best checkpoint,
+the predictions, and the summary.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TIMINGS = ("time", "seconds", "per_second", "memory")
 LENGTH = ("--steps", "6", "--eval-every", "3", "--log-every", "2", "--save-every", "2",
           "--batch-size", "8", "--device", "cpu", "--quiet")  # fmt: skip
 
-# A server that has imported everything once and forks from then on: starts cost no seconds.
+# The fork server imports everything once, so that each process starts quickly.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["ssl_toolkit.runs.train", "ssl_toolkit.commands.run"])
 
 
 @dataclass
 class Kills:
-    """How many there were, and what they hit."""
+    """Number of kills, the phase of the run that they interrupted, and differences in results."""
 
     count: int = 0
     before_the_first_step: int = 0
@@ -55,20 +55,20 @@ class Kills:
 
 
 def algorithms() -> list[str]:
-    """The built-in ones that take steps; others have none to be killed between."""
+    """Return the built-in algorithms that train in steps and can be killed between two of them."""
     names = [entry.name for entry in registry.entries("algorithms") if entry.built_in]
     return [n for n in names if not issubclass(registry.load("algorithms", n), FeatureAlgorithm)]
 
 
 def make_images(folder: Path) -> Path:
-    """Four classes of noisy colors: 16 labeled, 24 unlabeled, 12 test images."""
-    drawn = np.random.default_rng(0)
-    for place in range(52):
-        label = place % 4
-        part = "labeled" if place < 16 else "test" if place < 28 else "unlabeled"
-        target = folder / part / ("abcd"[label] if part != "unlabeled" else "") / f"{place}.png"
+    """Write noisy images of four classes: 16 labeled, 24 unlabeled, 12 test images."""
+    generator = np.random.default_rng(0)
+    for number in range(52):
+        label = number % 4
+        part = "labeled" if number < 16 else "test" if number < 28 else "unlabeled"
+        target = folder / part / ("abcd"[label] if part != "unlabeled" else "") / f"{number}.png"
         target.parent.mkdir(parents=True, exist_ok=True)
-        pixels = drawn.integers(0, 90, (24, 24, 3)) + 40 * label
+        pixels = generator.integers(0, 90, (24, 24, 3)) + 40 * label
         Image.fromarray(pixels.astype(np.uint8)).save(target)
     return folder
 
@@ -97,13 +97,13 @@ def arguments_of(algo: str, images: Path | None, output: Path) -> list[str]:
         data = ["--data", str(images), "--workers", "2", "--image-size", "16",
                 "--backbone", "wrn_10_1", "--val-fraction", "0.25"]  # fmt: skip
     if algo == "fully_supervised" and images is not None:
-        # It needs labels of the unlabeled images: the labeled ones are a pool then.
+        # It needs labels for the unlabeled images, so these are split from the labeled ones.
         data[1] = str(images / "labeled")
         data += ["--labels-per-class", "1", "--test-fraction", "0.25"]
     return ["run", "--algo", algo, *data, *LENGTH, "--continue", "--output", str(output)]
 
 
-def finished(process: Any, log: Path) -> None:
+def wait_for(process: Any, log: Path) -> None:
     process.join(300)
     if process.exitcode != 0:
         raise RuntimeError(f"exit status {process.exitcode}:\n{log.read_text()}")
@@ -112,23 +112,23 @@ def finished(process: Any, log: Path) -> None:
 def kill_and_compare(
     algo: str, images: Path | None, number: int, moments: random.Random, scratch: Path
 ) -> Kills:
-    """Run an algorithm through once, and once with a number of kills; compare the two."""
+    """Run an algorithm without and with a number of kills, and compare the two runs."""
     kills = Kills()
-    through, broken, log = (scratch / name for name in ("through", "broken", "log.txt"))
+    reference, killed, log = (scratch / name for name in ("reference", "killed", "log.txt"))
     caches = (scratch / "cache-1", scratch / "cache-2")
-    began = time.monotonic()
-    finished(start(arguments_of(algo, images, through), log, caches[0]), log)
-    duration = time.monotonic() - began
+    start_time = time.monotonic()
+    wait_for(start(arguments_of(algo, images, reference), log, caches[0]), log)
+    duration = time.monotonic() - start_time
     while kills.count < number:
-        begun = (broken / "summary.json").exists()
-        again = ["resume", str(broken), "--quiet"]
-        if begun and json.loads((broken / "summary.json").read_text())["status"] == "completed":
-            # It was faster than the killer: look at it, and begin once more.
-            kills.differences += differences(through, broken)
-            for folder in (broken, caches[1]):
+        started = (killed / "summary.json").exists()
+        again = ["resume", str(killed), "--quiet"]
+        if started and json.loads((killed / "summary.json").read_text())["status"] == "completed":
+            # It completed before it was killed: compare it and start another run.
+            kills.differences += differences(reference, killed)
+            for folder in (killed, caches[1]):
                 shutil.rmtree(folder, ignore_errors=True)
-            begun = False
-        arguments = again if begun else arguments_of(algo, images, broken)
+            started = False
+        arguments = again if started else arguments_of(algo, images, killed)
         process = start(arguments, log, caches[1])
         process.join(moments.uniform(0, duration))
         if process.exitcode is None:
@@ -136,11 +136,11 @@ def kill_and_compare(
         process.join()
         if process.exitcode == -signal.SIGKILL:
             kills.count += 1
-            _note(kills, broken)
+            _note(kills, killed)
         elif process.exitcode != 0:
             raise RuntimeError(f"exit status {process.exitcode}:\n{log.read_text()}")
-    finished(start(arguments_of(algo, images, broken), log, caches[1]), log)
-    kills.differences += differences(through, broken)
+    wait_for(start(arguments_of(algo, images, killed), log, caches[1]), log)
+    kills.differences += differences(reference, killed)
     return kills
 
 
@@ -156,7 +156,7 @@ def _note(kills: Kills, folder: Path) -> None:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """Names of what differs between two runs, none when nothing does."""
+    """Return the names of what differs between two runs."""
     return [f"{one.parent}: {name}" for name in _differing(one, other)]
 
 
@@ -171,10 +171,10 @@ def _differing(one: Path, other: Path) -> Iterator[str]:
             yield "predictions.npz"
     for name in ("last.pt", "best.pt"):
         paths = [run / "checkpoints" / name for run in (one, other)]
-        if not any(path.exists() for path in paths):  # no validation, no best one
+        if not any(path.exists() for path in paths):  # no validation, so no best checkpoint
             continue
         states = [torch.load(path, weights_only=True) for path in paths]
-        yield from (f"{name}: {place}" for place in _unequal(*states))
+        yield from (f"{name}: {key_path}" for key_path in _unequal(*states))
 
 
 def _rows(run: Path) -> list[dict[str, Any]]:
@@ -186,52 +186,54 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in content.items() if not any(word in k for word in TIMINGS)}
 
 
-def _unequal(one: Any, other: Any, place: str = "") -> Iterator[str]:
+def _unequal(one: Any, other: Any, key_path: str = "") -> Iterator[str]:
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
-            yield f"{place}: keys"
+            yield f"{key_path}: keys"
         for key in one.keys() & other.keys():
             if key not in ("seconds", "output"):
-                yield from _unequal(one[key], other[key], f"{place}.{key}")
+                yield from _unequal(one[key], other[key], f"{key_path}.{key}")
     elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
         if len(one) != len(other):
-            yield f"{place}: lengths"
+            yield f"{key_path}: lengths"
         for number, (left, right) in enumerate(zip(one, other, strict=False)):
-            yield from _unequal(left, right, f"{place}.{number}")
+            yield from _unequal(left, right, f"{key_path}.{number}")
     elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if not torch.equal(one, other):
-            yield place
+            yield key_path
     elif one != other and not (isinstance(one, float) and math.isnan(one)):
-        yield place
+        yield key_path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end after these")
-    given = parser.parse_args()
-    total, moments, began = Kills(), random.Random(given.seed), time.monotonic()
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit")
+    options = parser.parse_args()
+    total, moments = Kills(), random.Random(options.seed)
+    end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as scratch:
         images = make_images(Path(scratch, "images"))
-        turn = 0
-        while total.count < given.kills and time.monotonic() - began < 60 * given.minutes:
+        round_ = 0
+        while total.count < options.kills and time.monotonic() < end:
             for algo in algorithms():
                 for data in (None, images):
-                    if total.count >= given.kills:
+                    if total.count >= options.kills:
                         break
-                    folder = Path(scratch, f"{turn}-{algo}-{'digits' if data is None else 'own'}")
+                    kind = "digits" if data is None else "files"
+                    folder = Path(scratch, f"{round_}-{algo}-{kind}")
                     folder.mkdir()
-                    number = min(4, given.kills - total.count)
-                    found = kill_and_compare(algo, data, number, moments, folder)
+                    number = min(4, options.kills - total.count)
+                    result = kill_and_compare(algo, data, number, moments, folder)
                     for name in ("count", "before_the_first_step", "in_training",
                                  "after_the_last_step", "differences"):  # fmt: skip
-                        setattr(total, name, getattr(total, name) + getattr(found, name))
+                        setattr(total, name, getattr(total, name) + getattr(result, name))
                     shutil.rmtree(folder)
                     print(
                         f"{total.count} kills, {algo}: {total.differences or 'equal'}", flush=True
                     )
-            turn += 1
+            round_ += 1
     print(total)
     sys.exit(bool(total.differences))
 

@@ -1,15 +1,18 @@
-"""Start and memory of a run on a manifest of a million images.
+"""Measure the startup time and the memory of a run on a manifest of a million images.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/manifest_scale.py [--rows 1000000] [--steps 400]
 
-Makes a manifest whose rows are file names of their own, hard links to 1,000 different PNG files of
-12 x 12 pixels, in a temporary folder (--folder DIR keeps it and what was decoded for the next
-time). Prints how fast the cache is built at 8 px; then, in a fresh process, what a run needs to
-start once the cache is there: seconds until the first step can be taken, split file written, and
-the highest memory above `import torch, timm, ssl_toolkit`, and above `import torch` alone. Then it
-trains, and prints the memory and the time of drawing a batch, from this and from a small table; at
-last it prepares the run again from its split file, as `resume` does. Memory is the resident set;
-mapped pages count.
+Writes the manifest to a temporary folder (``--folder DIR`` preserves it, with the cache, for the
+next time). Each row names a different file, a hard link to one of 1,000 PNG files of 12 x 12
+pixels. Prints, each in a new process:
+
+1. how fast the cache is built at 8 px;
+2. with the cache, the seconds until a run is ready for its first step (split file included) and the
+   peak memory beyond `import torch, timm, ssl_toolkit` and beyond `import torch`; then the memory
+   while it trains, and the time to draw a batch from this and from a small table;
+3. the same startup from the split file, as `resume` does it.
+
+Memory is the resident set, which includes mapped pages.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: idle thread
 SIZE, FILES, CLASSES = 8, 1000, 10
 
 
-def make(folder: Path, rows: int) -> Path:
-    """The manifest; a tenth of the rows is labeled, a hundredth test, the rest unlabeled."""
+def write_manifest(folder: Path, rows: int) -> Path:
+    """Write the manifest: 10 % of the rows labeled, 1 % test, the rest unlabeled."""
     manifest = folder / f"rows{rows}.csv"
     if manifest.exists():
         return manifest
@@ -52,7 +55,7 @@ def make(folder: Path, rows: int) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(sources[number % FILES], folder / name)
-        label = f"class {number // 10 % CLASSES}"  # the same for all links to one file
+        label = f"class {number // 10 % CLASSES}"  # links to one file have the same label
         split = "test" if number % 100 == 0 else "labeled" if number % 10 == 1 else "unlabeled"
         lines.append(f"{name},{label if split != 'unlabeled' else ''},{split}")
     manifest.write_text("\n".join(lines) + "\n")
@@ -60,34 +63,34 @@ def make(folder: Path, rows: int) -> Path:
 
 
 def memory() -> dict[str, float]:
-    """Megabytes of this process: resident now, at its highest, and how much is no mapped file."""
-    names = {"VmRSS": "now", "VmHWM": "peak", "RssAnon": "own"}
-    found = {}
+    """Return the memory of this process in MB: resident, peak, and without mapped files."""
+    names = {"VmRSS": "now", "VmHWM": "peak", "RssAnon": "anonymous"}
+    megabytes = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name in names:
-            found[names[name]] = int(value.split()[0]) * 1024 / 1e6
-    return found
+            megabytes[names[name]] = int(value.split()[0]) * 1024 / 1e6
+    return megabytes
 
 
 def build(manifest: Path) -> None:
     from ssl_toolkit.data.load import read_data
 
-    told = []
+    totals = []
 
     def progress(done: int, total: int) -> None:
-        told.append(total)
+        totals.append(total)
         if done and done % (total // 4) < 256:
             print(f"  {done:,} of {total:,} after {time.perf_counter() - start:.0f} s", flush=True)
 
     start = time.perf_counter()
     table = read_data(manifest, size=SIZE, progress=progress)
     seconds = time.perf_counter() - start
-    if told:
+    if totals:
         rate = len(table.keys) / seconds
-        print(f"building the cache: {seconds:.1f} s, {rate:,.0f} images a second")
+        print(f"building the cache: {seconds:.1f} s, {rate:,.0f} images per second")
     else:
-        print("building the cache: was there already")
+        print("building the cache: already done")
 
 
 def start_and_train(manifest: Path, steps: int, split: Path | None = None) -> None:
@@ -113,44 +116,44 @@ def start_and_train(manifest: Path, steps: int, split: Path | None = None) -> No
     if split is not None:
         keys["split"] = str(split)
     config = validate([Layer("benchmark", keys)])
-    started = time.perf_counter()
+    start = time.perf_counter()
     experiment = prepare(config)
-    with tempfile.TemporaryDirectory() as place:
-        save_split(Path(place, "split.json"), experiment.table, experiment.split)
-        seconds = time.perf_counter() - started
+    with tempfile.TemporaryDirectory() as scratch:
+        save_split(Path(scratch, "split.json"), experiment.table, experiment.split)
+        seconds = time.perf_counter() - start
         if split is None:
-            os.replace(Path(place, "split.json"), manifest.parent / "split.json")
+            os.replace(Path(scratch, "split.json"), manifest.parent / "split.json")
     ready = memory()
     assert not experiment.leaks
     print(
-        f"start{' from a split file' if split else ''}: {seconds:.1f} s; memory above the imports "
-        f"({imports['now']:.0f} MB): {ready['peak'] - imports['now']:.0f} MB at its highest, "
-        f"{ready['now'] - imports['now']:.0f} MB when ready; above torch alone: "
-        f"{ready['peak'] - torch_alone['now']:.0f} MB at its highest"
+        f"start{' from a split file' if split else ''}: {seconds:.1f} s; memory beyond the imports "
+        f"({imports['now']:.0f} MB): {ready['peak'] - imports['now']:.0f} MB peak, "
+        f"{ready['now'] - imports['now']:.0f} MB when ready; beyond torch alone: "
+        f"{ready['peak'] - torch_alone['now']:.0f} MB peak"
     )
     if split is not None:
         return
     assert len(experiment.table.keys) == sum(1 for _ in manifest.open()) - 1
 
-    def tell(row: dict[str, float]) -> None:
+    def report(row: dict[str, float]) -> None:
         now = memory()
         print(
-            f"  step {row['step']:>4}: {now['now'] - imports['now']:.0f} MB above the imports, "
-            f"{now['own'] - imports['own']:.0f} MB without mapped files"
+            f"  step {row['step']:>4}: {now['now'] - imports['now']:.0f} MB beyond the imports, "
+            f"{now['anonymous'] - imports['anonymous']:.0f} MB without mapped files"
         )
 
-    experiment.trainer.observers.append(tell)
+    experiment.trainer.observers.append(report)
     experiment.trainer.fit()
-    keys["data"] = str(make(manifest.parent, 10_000))
+    keys["data"] = str(write_manifest(manifest.parent, 10_000))
     small = prepare(validate([Layer("benchmark", keys)]))
     for name, batches in (("", experiment.trainer.batches), ("10,000", small.trainer.batches)):
-        taken = []
+        seconds = []
         for number in range(300):
             start = time.perf_counter()
             batches.draw(number)
-            taken.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
         rows = name or f"{len(experiment.table.keys):,}"
-        print(f"drawing a batch of {rows} rows: median {1e3 * statistics.median(taken):.2f} ms")
+        print(f"drawing a batch from {rows} rows: median {1e3 * statistics.median(seconds):.2f} ms")
 
 
 def main() -> None:
@@ -161,7 +164,7 @@ def main() -> None:
     parser.add_argument("--phase", choices=["build", "start", "again"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.phase is not None:
-        manifest = make(arguments.folder, arguments.rows)
+        manifest = write_manifest(arguments.folder, arguments.rows)
         if arguments.phase == "build":
             build(manifest)
         else:
@@ -178,13 +181,13 @@ def main() -> None:
             f"{platform.python_version()}; {arguments.rows:,} rows, {SIZE} px, 1 thread",
             flush=True,
         )
-        make(folder, arguments.rows)
+        write_manifest(folder, arguments.rows)
         environment = {
             **os.environ, "SSL_TOOLKIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"
         }  # fmt: skip
-        given = ["--folder", folder, "--rows", arguments.rows, "--steps", arguments.steps]
+        options = ["--folder", folder, "--rows", arguments.rows, "--steps", arguments.steps]
         for phase in ("build", "start", "again"):
-            command = [sys.executable, __file__, "--phase", phase, *map(str, given)]
+            command = [sys.executable, __file__, "--phase", phase, *map(str, options)]
             subprocess.run(command, env=environment, check=True)
 
 

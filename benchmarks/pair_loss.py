@@ -1,8 +1,9 @@
-"""Time of the Pair Loss as matrix products, against the same numbers from explicit pairs.
+"""Compare the Pair Loss computed by matrix products with the same loss from explicit pairs.
 
-Forward and backward at the paper's size for CIFAR-10: 64 images with 7 strong views each, so 448
-rows and 200,256 ordered pairs. Rounds alternate the order of the two; medians are printed. Then
-each distance once at 4,096 rows of 100 classes, with the most memory that the process took.
+Times forward and backward at the paper's size for CIFAR-10: 64 images with 7 strong views each,
+which gives 448 rows and 200,256 ordered pairs. Prints medians over rounds that alternate the order
+of the two. Then runs each distance once with 4,096 rows and 100 classes, and prints the peak memory
+of the process.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/pair_loss.py [--rounds 20] [--threads 1]
 """
@@ -25,12 +26,12 @@ from torch import Tensor
 
 IMAGES, STRONG_VIEWS, CLASSES = 64, 7, 10
 THRESHOLDS = 0.95, 0.9
-# Made once, so that finding the pairs is not part of the explicit form's time.
+# Built once, so that the time of the explicit form does not include it.
 PAIRS = (~torch.eye(IMAGES * STRONG_VIEWS, dtype=torch.bool)).nonzero(as_tuple=True)
 
 
 def explicit_pairs(logits: Tensor, targets: Tensor) -> Tensor:
-    """The formula with one row for each ordered pair: N² · C numbers held for the backward."""
+    """Compute the loss with a row per ordered pair; the backward needs N² · C stored numbers."""
     i, j = PAIRS
     log_probs = logits.log_softmax(dim=-1)
     anchors = targets[i]
@@ -94,9 +95,9 @@ def main() -> None:
     for distance in ("bhattacharyya", "entropy", "l2"):
         start = time.perf_counter()
         pair_loss(logits, targets, *pair_weights(targets, *THRESHOLDS), distance).backward()
-        took = time.perf_counter() - start
+        elapsed = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"4096 rows, {distance}: {1e3 * took:.0f} ms; at most {peak:.0f} MiB until here")
+        print(f"4096 rows, {distance}: {1e3 * elapsed:.0f} ms; peak memory so far {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

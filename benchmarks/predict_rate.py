@@ -1,8 +1,8 @@
-"""How the rate of `predict` compares with that of evaluation, where decoding is not the limit.
+"""Compare the speed of `predict` with that of evaluation, where decoding is not the bottleneck.
 
-Evaluation classifies decoded images that lie in memory, in the layout that the run trained
-with; `predict` opens the run's folder, decodes files ahead in threads, and yields row by row.
-Both take the same images in the same batches. They alternate, and the medians are compared.
+Evaluation classifies decoded images in memory, in the memory format of training; `predict` decodes
+files ahead in threads and yields one row per image. Both classify the same images in the same
+batches, in turns; the medians are compared.
 
     python benchmarks/predict_rate.py [--backbone NAME] [--size N] [--images N] [--repeats N]
 """
@@ -27,7 +27,7 @@ from ssl_toolkit.tabular import write_rows
 
 
 def make_images(folder: Path, count: int, size: int) -> None:
-    """Two classes of noisy PNGs, all in the test part but two a class."""
+    """Write noisy PNG files of two classes: two labeled images per class, the rest test images."""
     generator = np.random.default_rng(0)
     for number in range(count):
         part = "labeled" if number < 4 else "test"
@@ -38,8 +38,8 @@ def make_images(folder: Path, count: int, size: int) -> None:
 
 
 def main() -> None:
-    """Measure and print one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and print one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backbone", default="wrn_28_2")
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--images", type=int, default=1024)
@@ -47,43 +47,45 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=None)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         data = folder / "data"
-        make_images(data, given.images + 4, given.size)
+        make_images(data, options.images + 4, options.size)
         run = train({
-            "algo": "supervised", "backbone": given.backbone, "data": str(data), "steps": 1,
-            "image_size": given.size, "batch_size": 4, "output": str(folder / "run"),
-            "device": given.device,
+            "algo": "supervised", "backbone": options.backbone, "data": str(data), "steps": 1,
+            "image_size": options.size, "batch_size": 4, "output": str(folder / "run"),
+            "device": options.device,
         }).folder  # fmt: skip
-        model = load_model(run, given.device)
+        model = load_model(run, options.device)
         paths = sorted((data / "test").rglob("*.png"))
-        table = read_data(data, size=given.size)
+        table = read_data(data, size=options.size)
         rows = np.flatnonzero(table.parts == "test")
-        store = load_images(table, rows, given.size, model.device)
-        evaluated = load_model(run, given.device).classifier.to(memory_format=torch.channels_last)
-        places = torch.arange(len(rows))
+        store = load_images(table, rows, options.size, model.device)
+        classifier = load_model(run, options.device).classifier.to(
+            memory_format=torch.channels_last
+        )
+        indices = torch.arange(len(rows))
 
         def evaluation() -> None:
-            predict(evaluated, store, places, given.batch_size)
+            predict(classifier, store, indices, options.batch_size)
 
         def prediction() -> None:
-            found = model.stream(paths, given.batch_size, workers=given.workers)
-            each = ([str(path), *row] for path, row in zip(paths, found, strict=True))
-            write_rows(folder / "predictions.csv", ("path", "p_a", "p_b"), each)
+            predictions = model.stream(paths, options.batch_size, workers=options.workers)
+            table_rows = ([str(path), *row] for path, row in zip(paths, predictions, strict=True))
+            write_rows(folder / "predictions.csv", ("path", "p_a", "p_b"), table_rows)
 
         seconds: dict[str, list[float]] = {"evaluation": [], "predict": []}
-        busy: dict[str, list[float]] = {"evaluation": [], "predict": []}
-        for repeat in range(given.repeats + 1):
+        cpu_seconds: dict[str, list[float]] = {"evaluation": [], "predict": []}
+        for repeat in range(options.repeats + 1):
             for name, task in (("evaluation", evaluation), ("predict", prediction)):
-                started, worked = time.perf_counter(), time.process_time()
+                wall, cpu = time.perf_counter(), time.process_time()
                 task()
                 if repeat:  # the first round warms up
-                    seconds[name].append(time.perf_counter() - started)
-                    busy[name].append(time.process_time() - worked)
-    work = {name: statistics.median(taken) for name, taken in busy.items()}
-    rates = {name: len(paths) / statistics.median(taken) for name, taken in seconds.items()}
+                    seconds[name].append(time.perf_counter() - wall)
+                    cpu_seconds[name].append(time.process_time() - cpu)
+    cpu_time = {name: statistics.median(times) for name, times in cpu_seconds.items()}
+    rates = {name: len(paths) / statistics.median(times) for name, times in seconds.items()}
     print(
         json.dumps(
             {
@@ -91,15 +93,15 @@ def main() -> None:
                 "threads": torch.get_num_threads(),
                 "processors": os.cpu_count(),
                 "torch": torch.__version__,
-                "backbone": given.backbone,
-                "size": given.size,
+                "backbone": options.backbone,
+                "size": options.size,
                 "images": len(paths),
-                "batch_size": given.batch_size,
-                "repeats": given.repeats,
+                "batch_size": options.batch_size,
+                "repeats": options.repeats,
                 "images_per_second": {name: round(rate, 1) for name, rate in rates.items()},
                 "ratio": round(rates["predict"] / rates["evaluation"], 3),
-                # Of all threads; on a machine that does other work too it is the steadier one.
-                "ratio_of_processor_time": round(work["evaluation"] / work["predict"], 3),
+                # Of all threads; more stable on a machine that also does other work.
+                "ratio_of_processor_time": round(cpu_time["evaluation"] / cpu_time["predict"], 3),
             }
         )
     )

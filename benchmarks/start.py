@@ -1,13 +1,13 @@
-"""Start of a process: what our commands cost beside the bare imports they can't do without.
+"""Compare the startup time of commands with that of the imports they need.
 
-Each round starts every command once, as a process of its own, in a rotating order; CPU time is that
-of the process as the system counts it, wall time is beside it. Ratios are medians over the rounds
-of one command's time divided by another's in the same round.
+Each round runs every command once, as a separate process, in a rotating order, and measures its CPU
+time and wall time. A ratio is the median over the rounds of the command's time divided by the time
+of the imports in the same round.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/start.py [--rounds 20]
 
-The run is of one step on the digits, with its evaluation, its checkpoints and its test: the first
-step is done earlier than what is printed.
+`run` trains one step on the digits and includes evaluation, checkpoints and the test, so its first
+step ends earlier than the printed time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 PYTHON = [sys.executable, "-c"]
 TOOL = [sys.executable, "-m", "ssl_toolkit"]
 RUN = [*TOOL, "run", "--dataset", "digits", "--steps", "1", "--overwrite", "--quiet", "--output"]
-AGAINST = {
+BASELINES = {
     "--help": "import click",
     "list": "import click",
     "run": "import torch, timm",
@@ -32,8 +32,8 @@ AGAINST = {
 }
 
 
-def used(command: list[str]) -> tuple[float, float]:
-    """CPU and wall seconds of a process that must succeed."""
+def measure(command: list[str]) -> tuple[float, float]:
+    """Return the CPU and wall seconds of a process that must succeed."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -62,20 +62,20 @@ def main() -> None:
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for number in range(rounds + 1):
             names = list(commands)
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                measured = used(commands[name])
-                if number:  # the first round fills the caches of files
-                    times[name].append(measured)
-    print(f"{rounds} rounds, medians of CPU and wall seconds, ratios by CPU and wall time")
-    for name, measured in times.items():
-        cpu, wall = (statistics.median(part) for part in zip(*measured, strict=True))
+            shift = number % len(names)
+            for name in names[shift:] + names[:shift]:
+                measurement = measure(commands[name])
+                if number:  # the first round fills the file system cache
+                    times[name].append(measurement)
+    print(f"{rounds} rounds, medians of CPU and wall seconds, ratios by CPU time and wall time")
+    for name, measurements in times.items():
+        cpu, wall = (statistics.median(part) for part in zip(*measurements, strict=True))
         line = f"{name:20} {cpu:6.2f} {wall:6.2f}"
-        if name in AGAINST:
-            pairs = zip(measured, times[AGAINST[name]], strict=True)
+        if name in BASELINES:
+            pairs = zip(measurements, times[BASELINES[name]], strict=True)
             ratios = [(ours[0] / bare[0], ours[1] / bare[1]) for ours, bare in pairs]
             by_cpu, by_wall = (statistics.median(part) for part in zip(*ratios, strict=True))
-            line += f"   {by_cpu:.2f} / {by_wall:.2f} of `{AGAINST[name]}`"
+            line += f"   {by_cpu:.2f} / {by_wall:.2f} of `{BASELINES[name]}`"
         print(line)
 
 

@@ -1,23 +1,29 @@
-"""A training step beside the work that its algorithm can't do without, and where the rest goes.
+"""Compare a training step with the minimum work of its algorithm, and measure its parts.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/step.py --algo simple --batch 16 [--set KEY=VALUE ...]
 
-The floor, on ready random tensors: the guess of the averaged model (eval, no gradient), one train
-forward and backward of all images that the algorithm trains on, with the plainest loss, SGD by
-`foreach`, and the average by one `foreach` lerp and copy. Its network has torch's own layout. How
-many images it guesses and trains on is counted in a step of ours.
+The minimum is called the floor. On random tensors in memory it does: the forward pass of the EMA
+model for pseudo labels (eval mode, no gradient), one forward and backward pass of all images that
+the algorithm trains on, with cross-entropy, an SGD step with `foreach`, and an EMA update by one
+`foreach` lerp and copy. Its memory format is torch's default. The numbers of images are counted in
+a step of the toolkit.
 
-`plain` is our step with that layout, `default` the step as a run makes it (channels last, freed
-memory kept), `compiled` that under ``--compile``, and `beside` that with the options of
-``--beside``. Each is a process of its own, since the last two change what they share; they take
-turns, one step of each a round, in a rotating order. A ratio is the median over the rounds of ours
-divided by the floor in the same round, by CPU time of the process and by wall time; on a machine
-with other work the former is the steadier.
+The variants of the toolkit's step are:
 
-Shares are measured in further steps of `default`, with clocks around its parts; a part inside
-another counts for itself alone. On a GPU (``--device cuda``) the wall time is until the device is
-done and the CPU time that of the host, floor and ours run under ``--precision``, and further lines
-give the kernels and the host's time of a step, and the images' share of the matrix-multiply limit.
+- `plain`: the memory format of the floor;
+- `default`: as in a run (channels last, freed memory retained);
+- `compiled`: `default` with ``--compile``;
+- `beside`: `default` with the options of ``--beside``.
+
+Each variant runs in a separate process. Each round runs one step of each, in a rotating order. A
+ratio is the median over the rounds of the step's time divided by the floor's, by CPU time of the
+process and by wall time; CPU time is more stable on a machine that also does other work.
+
+Shares are measured in further steps of `default` with timers around its parts; the time of a nested
+part does not count for the outer one. On a GPU (``--device cuda``) wall time includes waiting for
+the device, CPU time is that of the host, and ``--precision`` applies to all variants. Further lines
+give the number of kernels and the host time of a step, and its TFLOP/s next to those of a matrix
+product.
 """
 
 from __future__ import annotations
@@ -72,7 +78,7 @@ class RandomPixels(Dataset):
         return array_table([str(c) for c in range(10)], [group])
 
 
-def built(arguments: argparse.Namespace, **keys: Any) -> Trainer:
+def build_trainer(arguments: argparse.Namespace, **keys: Any) -> Trainer:
     tree = {
         "algo": arguments.algo,
         "backbone": arguments.backbone,
@@ -90,8 +96,8 @@ def built(arguments: argparse.Namespace, **keys: Any) -> Trainer:
     return trainer
 
 
-def step_of(trainer: Trainer) -> Callable[[], None]:
-    """One step after another, as `fit` makes them; saving and evaluating left out."""
+def make_step(trainer: Trainer) -> Callable[[], None]:
+    """Return a function that runs a step as `fit` does, without saving and evaluating."""
 
     def step() -> None:
         settings = trainer.settings
@@ -105,22 +111,22 @@ def step_of(trainer: Trainer) -> Callable[[], None]:
     return step
 
 
-def counted(trainer: Trainer) -> tuple[int, int]:
-    """Images that a step guesses on, and those that it trains on."""
+def count_images(trainer: Trainer) -> tuple[int, int]:
+    """Count the images of a step without gradient (for pseudo labels) and with gradient."""
     seen: dict[bool, int] = {True: 0, False: 0}
 
-    def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        seen[torch.is_grad_enabled()] += len(given[0])
+    def count(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen[torch.is_grad_enabled()] += len(inputs[0])
 
     modules = {id(m): m for m in (trainer.classifier, trainer.eval_model)}.values()
     hooks = [module.register_forward_pre_hook(count) for module in modules]
-    step_of(trainer)()
+    make_step(trainer)()
     for hook in hooks:
         hook.remove()
     return seen[False], seen[True]
 
 
-def floor_of(trainer: Trainer, guessed: int, trained: int) -> Callable[[], None]:
+def make_floor(trainer: Trainer, teacher_images: int, train_images: int) -> Callable[[], None]:
     model = copy.deepcopy(trainer.classifier)
     teacher = copy.deepcopy(model).eval().requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), 0.002, 0.9, nesterov=True, foreach=True)
@@ -128,30 +134,30 @@ def floor_of(trainer: Trainer, guessed: int, trained: int) -> Callable[[], None]
     generator = torch.Generator().manual_seed(0)
     assert size is not None
     device = model.mean.device
-    guess = torch.rand((guessed, 3, size, size), generator=generator).to(device)
-    images = torch.rand((trained, 3, size, size), generator=generator).to(device)
-    labels = torch.randint(10, (trained,), generator=generator).to(device)
-    averages, lives = list(teacher.parameters()), list(model.parameters())
+    unlabeled = torch.rand((teacher_images, 3, size, size), generator=generator).to(device)
+    images = torch.rand((train_images, 3, size, size), generator=generator).to(device)
+    labels = torch.randint(10, (train_images,), generator=generator).to(device)
+    averages, parameters = list(teacher.parameters()), list(model.parameters())
     copies, buffers = list(teacher.buffers()), list(model.buffers())
 
     def step() -> None:
         with trainer.autocast():
-            if guessed:
+            if teacher_images:
                 with torch.no_grad():
-                    teacher(guess)
+                    teacher(unlabeled)
             loss = nn.functional.cross_entropy(model(images).logits, labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            lerp_all_(averages, lives, 0.001)
+            lerp_all_(averages, parameters, 0.001)
             copy_all_(copies, buffers)
 
     return step
 
 
 class Shares:
-    """CPU time by part; each clock stops while one inside it runs."""
+    """CPU time by part; the timer of a part pauses while a nested one runs."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -163,10 +169,10 @@ class Shares:
         self.seconds[self._stack[-1]] += now - self._last
         self._last = now
 
-    def around(self, owner: Any, attribute: str, part: str) -> Any:
+    def patch(self, owner: Any, attribute: str, part: str) -> Any:
         original = getattr(owner, attribute)
 
-        def timed(*arguments: Any, **options: Any) -> Any:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
             self.switch()
             self._stack.append(part)
             try:
@@ -175,39 +181,39 @@ class Shares:
                 self.switch()
                 self._stack.pop()
 
-        return mock.patch.object(owner, attribute, timed)
+        return mock.patch.object(owner, attribute, wrapper)
 
 
 def shares(trainer: Trainer, steps: int) -> dict[str, float]:
-    measured, step = Shares(), step_of(trainer)
+    timers, step = Shares(), make_step(trainer)
     parts: list[tuple[Any, str, str]] = [
         (trainer.batches, "draw", "data"),
         (ImageSource, "gather", "data"),
         (trainer.batches, "_views", "augmentation"),
         (type(trainer.algorithm), "step", "loss"),
-        (EngineContext, "teacher_forward", "guess"),
+        (EngineContext, "teacher_forward", "pseudo labels"),
         (EngineContext, "forward", "forward"),
         (Tensor, "backward", "backward"),
         (type(trainer.optimizer), "step", "optimizer"),
         (type(trainer.optimizer), "zero_grad", "optimizer"),
-        (EMA, "update", "average"),
+        (EMA, "update", "EMA"),
         (trainers, "gradient_norm", "logging"),
         (StepRecorder, "add", "logging"),
         (StepRecorder, "flush", "logging"),
     ]
     with ExitStack() as stack:
         for owner, attribute, part in parts:
-            stack.enter_context(measured.around(owner, attribute, part))
+            stack.enter_context(timers.patch(owner, attribute, part))
         step()
-        measured.seconds.clear()
+        timers.seconds.clear()
         for _ in range(steps):
             step()
-        measured.switch()
-    total = sum(measured.seconds.values())
-    return {part: seconds / total for part, seconds in measured.seconds.items()}
+        timers.switch()
+    total = sum(timers.seconds.values())
+    return {part: seconds / total for part, seconds in timers.seconds.items()}
 
 
-def timed(step: Callable[[], None]) -> tuple[float, float]:
+def measure(step: Callable[[], None]) -> tuple[float, float]:
     cpu, wall = time.process_time(), time.perf_counter()
     step()
     host = time.process_time() - cpu
@@ -216,12 +222,12 @@ def timed(step: Callable[[], None]) -> tuple[float, float]:
     return host, time.perf_counter() - wall
 
 
-class Way:
-    """A process that makes steps of one way when it is asked to.
+class Variant:
+    """A process that runs steps of one variant on request.
 
     Args:
         name: floor, plain, default, compiled or beside.
-        arguments: of the command line.
+        arguments: options of the command line.
     """
 
     def __init__(self, name: str, arguments: argparse.Namespace) -> None:
@@ -230,9 +236,9 @@ class Way:
         context.Process(target=serve, args=(name, arguments, other), daemon=True).start()
         other.close()
 
-    def ask(self, question: str, *given: Any) -> Any:
-        """What `serve` answers."""
-        self._connection.send((question, *given))
+    def request(self, command: str, *arguments: Any) -> Any:
+        """Return the result of a command of `serve`."""
+        self._connection.send((command, *arguments))
         return self._connection.recv()
 
 
@@ -241,52 +247,54 @@ def serve(name: str, arguments: argparse.Namespace, connection: Connection) -> N
     if name == "beside":
         arguments.set += arguments.beside
     if name in ("floor", "plain"):
-        trainer = built(arguments, model={"channels_last": False})
+        trainer = build_trainer(arguments, model={"channels_last": False})
     else:
-        trainer = built(arguments)
+        trainer = build_trainer(arguments)
         keep_freed_memory(trainer.classifier.mean.device)
-    guessed, trained = counted(trainer)
-    if name == "compiled" and (told := compile_forwards(trainer)):
-        raise SystemExit(told)
-    step = floor_of(trainer, guessed, trained) if name == "floor" else step_of(trainer)
-    answers: dict[str, Callable[..., Any]] = {
-        "step": lambda: timed(step),
-        "counted": lambda: (guessed, trained),
+    counts = count_images(trainer)
+    if name == "compiled" and (error := compile_forwards(trainer)):
+        raise SystemExit(error)
+    step = make_floor(trainer, *counts) if name == "floor" else make_step(trainer)
+    commands: dict[str, Callable[..., Any]] = {
+        "step": lambda: measure(step),
+        "count": lambda: counts,
         "shares": lambda steps: shares(trainer, steps),
-        "gpu": lambda seconds: list(on_gpu(trainer, seconds, guessed, trained)),
+        "gpu": lambda seconds: list(gpu_report(trainer, seconds, *counts)),
     }
-    with suppress(EOFError):  # the one that asks has ended
+    with suppress(EOFError):  # the main process has exited
         while True:
-            question, *given = connection.recv()
-            connection.send(answers[question](*given))
+            command, *parameters = connection.recv()
+            connection.send(commands[command](*parameters))
 
 
 def ratio(times: dict[str, list[tuple[float, float]]], ours: str, other: str) -> str:
-    """Medians over the rounds, by CPU time and by wall time."""
+    """Return the median ratios over the rounds, by CPU time and by wall time."""
     pairs = list(zip(times[ours], times[other], strict=True))
     by_cpu, by_wall = (statistics.median(a[i] / b[i] for a, b in pairs) for i in (0, 1))
     return f"{by_cpu:.3f} / {by_wall:.3f}"
 
 
-def on_gpu(trainer: Trainer, seconds: float, guessed: int, trained: int) -> Iterator[str]:
-    """Kernels and host time of a step, and its work beside what matrix products reach."""
-    step, size = step_of(trainer), trainer.settings.image_size
+def gpu_report(
+    trainer: Trainer, seconds: float, teacher_images: int, train_images: int
+) -> Iterator[str]:
+    """Yield the kernels and host time of a step, and its TFLOP/s next to a matrix product's."""
+    step, size = make_step(trainer), trainer.settings.image_size
     assert size is not None
     trainer.step -= trainer.step % LOG_EVERY
     step()
-    host, _ = timed(step)
+    host, _ = measure(step)
     with torch.profiler.profile() as profile:
         step()
         torch.cuda.synchronize()
     kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    yield f"{len(kernels)} kernels and copies, {1e3 * host:.1f} ms of the host"
+    yield f"{len(kernels)} kernels and copies, {1e3 * host:.1f} ms of host time"
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         trainer.eval_model(torch.rand(1, 3, size, size, device=trainer.classifier.mean.device))
-    work = counter.get_total_flops() * (guessed + 3 * trained)  # a backward is two forwards
+    work = counter.get_total_flops() * (teacher_images + 3 * train_images)  # backward = 2 x forward
     dtype = torch.bfloat16 if trainer.precision == "bf16" else torch.float32
     square = torch.rand(8192, 8192, device="cuda", dtype=dtype)
-    limit = 2 * 8192**3 / min(timed(lambda: square @ square)[1] for _ in range(10))
-    yield f"{work / seconds / 1e12:.1f} TFLOP/s of {limit / 1e12:.1f} that a matrix product reaches"
+    limit = 2 * 8192**3 / min(measure(lambda: square @ square)[1] for _ in range(10))
+    yield f"{work / seconds / 1e12:.1f} TFLOP/s; a matrix product reaches {limit / 1e12:.1f}"
 
 
 def main() -> None:
@@ -306,19 +314,20 @@ def main() -> None:
     arguments = parser.parse_args()
     names = ["floor", "plain", "default"]
     names += ["compiled"] * arguments.compile + ["beside"] * bool(arguments.beside)
-    ways = {name: Way(name, arguments) for name in names}
-    guessed, trained = ways["plain"].ask("counted")
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    variants = {name: Variant(name, arguments) for name in names}
+    teacher_images, train_images = variants["plain"].request("count")
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for number in range(arguments.rounds + 2):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            measured = ways[name].ask("step")
-            if number > 1:
-                times[name].append(measured)
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            measurement = variants[name].request("step")
+            if number > 1:  # the first two rounds warm up
+                times[name].append(measurement)
 
     print(f"{arguments.algo}, {arguments.backbone}, batch {arguments.batch}: ", end="")
-    print(f"{guessed} images guessed on, {trained} trained on; torch {torch.__version__}, ", end="")
-    print(f"{platform.machine()}, {arguments.threads} threads, {arguments.rounds} rounds")
+    print(f"{teacher_images} images for pseudo labels, {train_images} for training; ", end="")
+    print(f"torch {torch.__version__}, {platform.machine()}, ", end="")
+    print(f"{arguments.threads} threads, {arguments.rounds} rounds")
     for name, measurements in times.items():
         cpu, wall = (1e3 * statistics.median(part) for part in zip(*measurements, strict=True))
         line = f"{name:9} {cpu:7.0f} ms CPU {wall:7.0f} ms wall"
@@ -329,11 +338,11 @@ def main() -> None:
         print(line)
     if arguments.device != "cpu":
         seconds = statistics.median(wall for _, wall in times["default"])
-        for line in ways["default"].ask("gpu", seconds):
+        for line in variants["default"].request("gpu", seconds):
             print(f"  {line}")
     if arguments.shares:
-        measured = ways["default"].ask("shares", arguments.shares)
-        for part, share in sorted(measured.items(), key=lambda p: -p[1]):
+        result = variants["default"].request("shares", arguments.shares)
+        for part, share in sorted(result.items(), key=lambda p: -p[1]):
             print(f"  {part:14}{100 * share:6.2f} % of the CPU time of `default`")
 
 

@@ -1,11 +1,12 @@
-"""Memory and rate of unlabeled images that are streamed from shards.
+"""Measure the memory and the speed of streaming unlabeled images from shards.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/streaming.py [--images 20000] [--buffer 1000]
 
-Makes tar shards of 1,000 JPEG files of 200 x 200 pixels each (500 different ones) in a temporary
-folder, prepares a run with --stream-buffer, and takes one epoch of unlabeled images at 84 px in
-batches of 64. Prints the resident set before and during the epoch, how often each block of the
-shards was read, and the rate; then that of decoding the same files in the same order one by one.
+Writes tar shards to a temporary folder, each with 1,000 JPEG files of 200 x 200 pixels (500
+different ones), prepares a run with ``--stream-buffer``, and reads one epoch of unlabeled images at
+84 px in batches of 64. Prints the resident set before and during the epoch, how many blocks of the
+shards were read, and the speed; then the speed of decoding the same files in the same order without
+streaming.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from ssl_toolkit.engine.batches import unlabeled_stream
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.streaming import BLOCK_BYTES, StreamedImages
 
-SIZE, BATCH, A_SHARD, DIFFERENT = 84, 64, 1000, 500
+SIZE, BATCH, SHARD_IMAGES, DIFFERENT = 84, 64, 1000, 500
 
 
-def make(folder: Path, count: int) -> None:
+def write_shards(folder: Path, count: int) -> None:
     generator = np.random.default_rng(0)
     encoded = []
     for _ in range(DIFFERENT):
@@ -46,9 +47,9 @@ def make(folder: Path, count: int) -> None:
         noise = generator.normal(0, 9, fine.shape)
         Image.fromarray((fine + noise).clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
         encoded.append(file.getvalue())
-    for start in range(0, count, A_SHARD):
-        with tarfile.open(folder / f"train-{start // A_SHARD:04}.tar", "w") as archive:
-            for number in range(start, start + A_SHARD):
+    for start in range(0, count, SHARD_IMAGES):
+        with tarfile.open(folder / f"train-{start // SHARD_IMAGES:04}.tar", "w") as archive:
+            for number in range(start, start + SHARD_IMAGES):
                 parts = (("jpg", encoded[number % DIFFERENT]), ("cls", b"%d" % (number % 10)))
                 for suffix, content in parts:
                     member = tarfile.TarInfo(f"{number:07}.{suffix}")
@@ -57,7 +58,7 @@ def make(folder: Path, count: int) -> None:
 
 
 def resident() -> float:
-    """Megabytes of this process."""
+    """Return the resident set of this process in MB."""
     text = Path("/proc/self/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0]) * 1024 / 1e6
 
@@ -68,11 +69,11 @@ def main() -> None:
     parser.add_argument("--buffer", type=int, default=1000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["SSL_TOOLKIT_CACHE"] = str(Path(place, "cache"))
-        data = Path(place, "data")
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["SSL_TOOLKIT_CACHE"] = str(Path(scratch, "cache"))
+        data = Path(scratch, "data")
         data.mkdir()
-        make(data, arguments.images)
+        write_shards(data, arguments.images)
         total = sum(shard.stat().st_size for shard in data.iterdir())
         print(
             f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Pillow "
@@ -90,29 +91,29 @@ def main() -> None:
         assert isinstance(streamed, StreamedImages)
         assert files is not None
         order = unlabeled_stream(images, 0).take(0, len(images.unlabeled))
-        before, highest = resident(), 0.0
+        before, peak = resident(), 0.0
         streamed.blocks.reads = 0
         start = time.perf_counter()
         for batch in torch.split(order, BATCH):
             images.pool.gather(batch)
-            highest = max(highest, resident())
+            peak = max(peak, resident())
         seconds = time.perf_counter() - start
         blocks = sum(-(-shard.stat().st_size // BLOCK_BYTES) for shard in data.iterdir())
-        held = streamed.blocks.most * BLOCK_BYTES / 1e6
+        limit = streamed.blocks.most * BLOCK_BYTES / 1e6
         print(
-            f"resident: {before:.0f} MB before, {highest:.0f} MB at its highest (at most "
-            f"{held:.0f} MB of blocks are held); {streamed.blocks.reads} reads of {blocks} blocks"
+            f"resident: {before:.0f} MB before, {peak:.0f} MB peak (at most "
+            f"{limit:.0f} MB of blocks in memory); {streamed.blocks.reads} reads of {blocks} blocks"
         )
         first = order[:2000].tolist()
         rows = experiment.split.unlabeled[first]
         paths = [Path(files[row]) for row in rows.tolist()]
         start = time.perf_counter()
-        for one in range(0, len(paths), BATCH):
-            read_images(paths[one : one + BATCH], SIZE)
-        alone = (time.perf_counter() - start) / len(paths)
+        for index in range(0, len(paths), BATCH):
+            read_images(paths[index : index + BATCH], SIZE)
+        seconds_per_file = (time.perf_counter() - start) / len(paths)
         print(
-            f"streamed: {len(order) / seconds:,.0f} images a second; decoded one by one: "
-            f"{1 / alone:,.0f}"
+            f"streamed: {len(order) / seconds:,.0f} images per second; decoded without streaming: "
+            f"{1 / seconds_per_file:,.0f}"
         )
 
 

@@ -166,6 +166,6 @@ def test_packages_are_downloaded_once_and_a_failure_names_the_way_out(
 
 
 @pytest.mark.parametrize("classes", ["abca", "a/b", ""])
-def test_classes_must_be_letters_or_figures_once(classes: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="each letter or figure once"):
+def test_classes_must_be_unique_letters_or_digits(classes: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="each at most once"):
         glyphs.main([str(tmp_path / "new"), "--classes", classes])

@@ -124,7 +124,7 @@ def test_48_two_runs_of_two_processes_at_once(cases: Path, tmp_path: Path) -> No
         for run, log in zip(runs, logs, strict=True)
     ]
     for process, log in zip(processes, logs, strict=True):
-        kill_resume.finished(process, log)
+        kill_resume.wait_for(process, log)
         assert "unused" not in log.read_text()
     for run in runs:
         lines = (run / "metrics.jsonl").read_text().splitlines()

@@ -75,7 +75,7 @@ def test_a_difference_is_detected(images: Path, tmp_path: Path) -> None:
     for seed, run in enumerate(runs):
         arguments = [*kill_resume.arguments_of("supervised", None, run), "--seed", str(seed)]
         log, cache = tmp_path / "log.txt", tmp_path / "cache"
-        kill_resume.finished(kill_resume.start(arguments, log, cache), log)
+        kill_resume.wait_for(kill_resume.start(arguments, log, cache), log)
     message = " ".join(kill_resume.differences(*runs))
     for name in ("metrics.jsonl", "predictions.npz", "last.pt: .model", "best.pt: .weights"):
         assert name in message
