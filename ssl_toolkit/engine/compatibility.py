@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.engine.own_modules import own_modules_fault
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm, ImageTable, View, Views
@@ -36,9 +37,12 @@ def check_needs(
     Raises:
         DataError: there are no labels, or no unlabeled images, or an oracle lacks labels.
         ConfigError: the batch is too small for the backbone.
+        PluginError: the algorithm declares invalid averaged modules or learning rates.
     """
     check_input(table.features, settings.backbone)
     views = algorithm.views()
+    if fault := own_modules_fault(algorithm):
+        raise PluginError(f"algorithm {settings.algo!r}: {fault}")
     if not len(split.labeled):
         raise DataError("no image carries a label; label a few of each class")
     if views.needs_unlabeled and not len(split.unlabeled):

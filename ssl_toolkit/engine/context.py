@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.interfaces import Algorithm, Batch, Context, ForwardOutput, StepOutput
-from ssl_toolkit.models.classifier import Classifier, hold_statistics
+from ssl_toolkit.models.classifier import Classifier, hold_statistics, in_eval_mode
+from ssl_toolkit.models.predictor import Predictor
 
 
 class EngineContext(Context):
@@ -20,7 +23,7 @@ class EngineContext(Context):
 
     Args:
         classifier: the live model, in train mode.
-        teacher: the averaged model in eval mode, or the live one where there is no average.
+        teacher: the averaged model, or the live one where there is no average.
         step: optimizer steps already done.
         max_steps: optimizer steps of the run.
         seed: the seed of the run.
@@ -32,7 +35,7 @@ class EngineContext(Context):
     def __init__(
         self,
         classifier: Classifier,
-        teacher: Classifier,
+        teacher: Predictor,
         *,
         step: int,
         max_steps: int,
@@ -42,31 +45,60 @@ class EngineContext(Context):
         processes: ProcessGroup | None = None,
     ) -> None:
         self._classifier = classifier
-        self._teacher = teacher
+        self._predictor = teacher
+        self._teacher = teacher.classifier
         self.step = step
         self.max_steps = max_steps
         self.class_shares = class_shares
         self._processes = processes or ProcessGroup()
+        self.processes = self._processes.size
         self.generator = seeded_generator(seed, number, "algorithm")
 
-    def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
+    def forward(
+        self, images: Tensor, *, update_statistics: bool = True, eval_mode: bool = False
+    ) -> ForwardOutput:
         """As `Context.forward`."""
         _check_images(images)
+        if eval_mode:
+            # Copies: a later forward in train mode would change them before the backward pass.
+            buffers = {name: value.clone() for name, value in self._classifier.named_buffers()}
+            with in_eval_mode(self._classifier):
+                return functional_call(self._classifier, buffers, (images,))  # type: ignore[no-any-return]
         holding = nullcontext() if update_statistics else hold_statistics(self._classifier)
         with holding:
             return self._classifier(images)  # type: ignore[no-any-return]
 
+    def head(self, features: Tensor) -> Tensor:
+        """As `Context.head`."""
+        return self._classifier.head(features)  # type: ignore[no-any-return]
+
     def teacher_forward(self, images: Tensor) -> ForwardOutput:
         """As `Context.teacher_forward`."""
         _check_images(images)
-        with torch.no_grad():
-            if self._teacher is self._classifier:
-                self._classifier.eval()
-                features, logits = self._classifier(images)
-                self._classifier.train()
-            else:
-                features, logits = self._teacher(images)
+        with torch.no_grad(), in_eval_mode(self._teacher):
+            features, logits = self._teacher(images)
         return ForwardOutput(features.float(), logits.float())
+
+    @torch.no_grad()
+    def teacher(self, images: Tensor) -> Tensor:
+        """As `Context.teacher`."""
+        return self._predictor.logits(self.teacher_forward(images)).float()
+
+    def averaged(self, name: str) -> Callable[..., Any]:
+        """As `Context.averaged`."""
+        modules = dict(self._predictor.averages.named_children())
+        if name not in modules:
+            raise ValueError(f"{name!r} is not in averaged_modules ({', '.join(modules)})")
+
+        @torch.no_grad()
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with in_eval_mode(modules[name]):
+                output = modules[name](*args, **kwargs)
+            if isinstance(output, ForwardOutput):
+                return ForwardOutput(*(part.float() for part in output))
+            return output.float()
+
+        return call
 
     def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
         """As `Context.input_gradient`."""

@@ -53,6 +53,10 @@ class EMA:
         self._own = self._live = _Places(self.module)
         self._followed: nn.Module = self.module
 
+    def of(self, module: nn.Module) -> EMA:
+        """Return the averages of another module, with the same settings."""
+        return EMA(module, self.decay, self.average_buffers, warmup=self.warmup)
+
     def restart(self, module: nn.Module) -> None:
         """Reset the averages to the current values of `module`."""
         self.module.load_state_dict(module.state_dict())

@@ -244,9 +244,7 @@ def _prepare(
             uses_hidden_labels=algorithm_class.uses_hidden_labels,
             processes=processes,
         ),
-        optimizer=build_optimizer(
-            classifier, algorithm.parameters(), settings.optimizer, settings.lr
-        ),
+        optimizer=build_optimizer(classifier, algorithm, settings.optimizer, settings.lr),
         ema=None if fitted else _average(classifier, settings.ema),
         validation=_part(images, table, split.validation),
         precision=precision,
@@ -273,6 +271,7 @@ def _prepare(
             progress=progress,
         ),
     )
+    trainer.predictor.check()
     return Experiment(
         config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -11,34 +10,27 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from ssl_toolkit import ops
 from ssl_toolkit.config.sections import OptimizerSettings, ScheduleSettings
+from ssl_toolkit.engine.own_modules import lr_factor
+from ssl_toolkit.interfaces import Algorithm
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.torch_workarounds import norms, without_compiler
 
 
 def build_optimizer(
-    classifier: Classifier, extra: Iterable[nn.Parameter], settings: OptimizerSettings, lr: float
+    classifier: Classifier, algorithm: Algorithm, settings: OptimizerSettings, lr: float
 ) -> Optimizer:
     """Return the optimizer of a run, its groups at their full learning rate.
 
     Args:
         classifier: backbone and head; ``backbone_lr``, if set, is the rate of the backbone.
-        extra: parameters of the algorithm, trained like the head.
+        algorithm: its parameters are trained like the head, with its factors on the rate.
         settings: rule, decay and momentum.
         lr: learning rate of the head.
     """
     backbone_lr = settings.backbone_lr if isinstance(settings.backbone_lr, float) else lr
     groups = parameter_groups(
-        classifier, lr, backbone_lr, settings.weight_decay, settings.weight_decay_on
+        classifier, algorithm, lr, backbone_lr, settings.weight_decay, settings.weight_decay_on
     )
-    if parameters := [parameter for parameter in extra if parameter.requires_grad]:
-        groups.append(
-            {
-                "params": parameters,
-                "lr": lr,
-                "weight_decay": settings.weight_decay,
-                "name": "algorithm",
-            }
-        )
     for group in groups:
         group["base_lr"] = group["lr"]
     if settings.name == "adamw":
@@ -50,17 +42,19 @@ def build_optimizer(
 
 def parameter_groups(
     classifier: Classifier,
+    algorithm: Algorithm | None,
     lr: float,
     backbone_lr: float | None = None,
     weight_decay: float = 0.0,
     decay_on: Literal["all", "kernels"] = "all",
 ) -> list[dict[str, Any]]:
-    """Return groups for a torch optimizer: features and classifier, with and without decay.
+    """Return groups for a torch optimizer by learning rate, with and without decay.
 
     Parameters that need no gradient are left out, and so are empty groups.
 
     Args:
         classifier: backbone and head.
+        algorithm: its own parameters follow; None for none.
         lr: learning rate of the head, and of the backbone where `backbone_lr` is None.
         backbone_lr: learning rate of the backbone, as in SimPLE's transfer runs.
         weight_decay: for the parameters that decay.
@@ -68,27 +62,30 @@ def parameter_groups(
             dimensions or more, which leaves out biases and normalization (MixMatch, FixMatch).
 
     Returns:
-        Dicts with ``name`` ("features", "classifier"; "….undecayed" for the ones without decay),
-        ``params``, ``lr`` and ``weight_decay``.
+        Dicts with ``name`` ("features", "classifier", "algorithm", "algorithm.PREFIX" for a factor;
+        "….undecayed" for the ones without decay), ``params``, ``lr`` and ``weight_decay``.
     """
     in_head = {id(parameter) for parameter in classifier.head.parameters()}
     groups: dict[str, dict[str, Any]] = {}
-    for parameter in classifier.parameters():
+
+    def add(parameter: nn.Parameter, name: str, rate: float) -> None:
         if not parameter.requires_grad:
-            continue
-        head = id(parameter) in in_head
+            return
         decays = decay_on == "all" or parameter.ndim >= 2
-        name = ("classifier" if head else "features") + ("" if decays else ".undecayed")
-        group = groups.setdefault(
-            name,
-            {
-                "name": name,
-                "params": [],
-                "lr": lr if head or backbone_lr is None else backbone_lr,
-                "weight_decay": weight_decay if decays else 0.0,
-            },
-        )
-        group["params"].append(parameter)
+        name += "" if decays else ".undecayed"
+        decay = weight_decay if decays else 0.0
+        group = {"name": name, "params": [], "lr": rate, "weight_decay": decay}
+        groups.setdefault(name, group)["params"].append(parameter)
+
+    for parameter in classifier.parameters():
+        if id(parameter) in in_head:
+            add(parameter, "classifier", lr)
+        else:
+            add(parameter, "features", lr if backbone_lr is None else backbone_lr)
+    if algorithm is not None:
+        for path, parameter in algorithm.named_parameters():
+            prefix, factor = lr_factor(algorithm, path)
+            add(parameter, f"algorithm.{prefix}" if prefix else "algorithm", factor * lr)
     return list(groups.values())
 
 
@@ -119,34 +116,6 @@ def unfinished_warm_up(schedule: ScheduleSettings, rate: float, max_steps: int) 
         f"learning rate reaches {reached:.3g} instead of {rate:g}; use fewer warm-up steps or more "
         "--steps"
     )
-
-
-def all_finite(module: nn.Module) -> bool:
-    """Return True if all parameters and float buffers are finite; waits for the device once."""
-    tensors = [
-        tensor.detach()
-        for tensor in [*module.parameters(), *module.buffers()]
-        if tensor.is_floating_point() and tensor.numel()
-    ]
-    # Not the Euclidean norm: the sum of squares of finite numbers can overflow.
-    largest = norms(tensors, float("inf"))
-    return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
-
-
-def not_finite(module: nn.Module) -> list[str]:
-    """Return names of non-finite parameters and of buffers with a nan; waits for the device once.
-
-    Infinity in a buffer is valid: a running minimum starts there, for example.
-    """
-    tensors = {
-        name: ~tensor.isfinite() if isinstance(tensor, nn.Parameter) else tensor.isnan()
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
-        if tensor.is_floating_point() and tensor.layout == torch.strided
-    }
-    if not tensors:
-        return []
-    bad = torch.stack([mask.any() for mask in tensors.values()]).tolist()
-    return [name for name, is_bad in zip(tensors, bad, strict=True) if is_bad]
 
 
 def gradient_norm(optimizer: Optimizer) -> Tensor:

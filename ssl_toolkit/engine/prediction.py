@@ -1,15 +1,16 @@
-"""Probabilities of stored images, in evaluation mode."""
+"""Return probabilities of stored images, in eval mode."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.training_images import ImageSource
-from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.classifier import Classifier, in_eval_mode
+from ssl_toolkit.models.predictor import Predictor
 
 
 @dataclass
@@ -19,17 +20,26 @@ class Best:
     step: int
     accuracy: float
     weights: dict[str, Tensor]
+    algorithm_state: dict[str, Tensor] = field(default_factory=dict)
+    """Result of `Predictor.algorithm_state`."""
+
+    @classmethod
+    def of(cls, predictor: Predictor, step: int, accuracy: float) -> Best:
+        """Return the best validation with copies of the weights on the CPU."""
+        states = predictor.classifier.state_dict(), predictor.algorithm_state()
+        copies = ({k: v.detach().cpu().clone() for k, v in state.items()} for state in states)
+        return cls(step, accuracy, *copies)
 
 
 @torch.no_grad()
 def predict(
-    classifier: Classifier,
+    classifier: Classifier | Predictor,
     source: ImageSource,
     indices: Tensor,
     batch_size: int,
     processes: ProcessGroup | None = None,
 ) -> Tensor:
-    """Probabilities of stored images, without augmentation, in float32.
+    """Return probabilities of stored images, without augmentation, in float32.
 
     Args:
         classifier: put into eval mode for the call and back afterwards.
@@ -49,15 +59,11 @@ def predict(
         )
         part = indices[places.clamp(max=len(indices) - 1)]
         return processes.all_gather(predict(classifier, source, part, batch_size))[: len(indices)]
-    training = classifier.training
-    classifier.eval()
-    try:
+    with in_eval_mode(classifier):
         parts = [
             # Not compiled, even if the steps are: the last chunk would be a compilation of its own.
             classifier.forward(source.gather(chunk)).logits.float().softmax(dim=-1)
             for chunk in torch.split(indices, batch_size)
             if len(chunk)
         ]
-    finally:
-        classifier.train(training)
     return torch.cat(parts).cpu() if parts else torch.empty(0, classifier.num_classes)

@@ -20,23 +20,21 @@ from ssl_toolkit.engine.context import EngineContext, StepModule
 from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
-from ssl_toolkit.engine.optimization import all_finite, gradient_norm, not_finite, set_learning_rate
+from ssl_toolkit.engine.finite_checks import check_finite
+from ssl_toolkit.engine.optimization import gradient_norm, set_learning_rate
+from ssl_toolkit.engine.own_modules import AveragedModules
 from ssl_toolkit.engine.prediction import Best, predict
 from ssl_toolkit.engine.random_orders import derive_seed, seeded_generator
 from ssl_toolkit.engine.shares import class_shares
 from ssl_toolkit.engine.step_checks import check_gradients
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
-from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
-from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.classifier import Classifier, in_eval_mode
+from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.torch_workarounds import data_parallel, keep_freed_memory
 
 Row = dict[str, float | int]
-
-SMALLEST_SCALE = (
-    2.0**-20
-)  # fp16: the scaler halves it at each overflow; below this no step succeeds
 
 
 @dataclass
@@ -103,6 +101,10 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self._step_module: nn.Module = StepModule(self.classifier, self.algorithm)
+        self._averaged = AveragedModules(self.algorithm, self.ema)
+        self.predictor = Predictor(
+            self.eval_model, self.algorithm, self.settings.algo, self._averaged.module
+        )
         self._expect_shares()
 
     @property
@@ -274,6 +276,7 @@ class Trainer:
         self.processes.average_statistics(self._step_module)
         if self.ema is not None:
             self.ema.update(self.classifier)
+        self._averaged.update()
 
     def _scan_if_due(self) -> None:
         every = self.algorithm.scan_every
@@ -293,45 +296,46 @@ class Trainer:
         if not len(indices):
             indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
-        size = self.settings.eval_batch_size
-        probs = predict(self.eval_model, self.batches.images.inputs, indices, size, self.processes)
+        probs = self.predict(indices)
         right = probs.argmax(dim=-1) == labels.cpu()
         truth = probs[torch.arange(len(probs)), labels.cpu()].double()
         accuracy = right.sum().item() / len(right)
         if split == "validation":
             self.evaluations.append((self.step, accuracy))
             if self.best is None or accuracy > self.best.accuracy:
-                state = self.eval_model.state_dict()
-                weights = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
-                self.best = Best(self.step, accuracy, weights)
+                self.best = Best.of(self.predictor, self.step, accuracy)
         loss = -truth.clamp_min(torch.finfo(torch.float32).tiny).log().mean().item()
         return {f"{split}.accuracy": accuracy, f"{split}.loss": loss}
+
+    def predict(
+        self, indices: Tensor, batch_size: int | None = None, *, alone: bool = False
+    ) -> Tensor:
+        """Return probabilities (N, C) by the averaged weights, on the CPU.
+
+        Args:
+            indices: (N,) image indices.
+            batch_size: images per forward pass; None for that of evaluations.
+            alone: predict in this process only, without the others of the run.
+        """
+        return predict(
+            self.predictor,
+            self.batches.images.inputs,
+            indices,
+            batch_size or self.settings.eval_batch_size,
+            None if alone else self.processes,
+        )
 
     def _save(self) -> None:
         # A row may not be due yet, so a bad loss could still be waiting on the device.
         self.recorder.check()
-        if not all_finite(self.classifier):
-            raise TrainingError(
-                f"a weight is not finite after step {self.step}; the last finite checkpoint is "
-                "kept; try a lower --lr or --set optimizer.clip_norm=5"
-            )
-        if names := not_finite(self.algorithm):
-            raise TrainingError(
-                f"{', '.join(map(repr, names))} of algorithm {self.settings.algo!r} "
-                f"{'is' if len(names) == 1 else 'are'} not finite after step {self.step}; the last "
-                "finite checkpoint is kept"
-            )
-        if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
-            message = "gradients overflow fp16 at every step; the last finite checkpoint is kept"
-            raise TrainingError(f"{message}; use --precision bf16 or fp32")
+        name, scaler = self.settings.algo, self.scaler
+        check_finite(self.step, self.classifier, self.algorithm, name, scaler)
         self.save()
         self.saved = self.step
 
     def _live_probabilities(self, images: Tensor) -> Tensor:
-        self.classifier.eval()
-        with torch.no_grad(), self.autocast():
+        with torch.no_grad(), self.autocast(), in_eval_mode(self.classifier):
             logits = self.classifier(images).logits
-        self.classifier.train()
         return logits.float().softmax(dim=-1)  # type: ignore[no-any-return]
 
     def _learning_rate(self) -> float:
@@ -341,7 +345,7 @@ class Trainer:
     def _context(self, number: int) -> EngineContext:
         return EngineContext(
             self.classifier,
-            self.eval_model,
+            self.predictor,
             step=self.step,
             max_steps=self.settings.steps,
             seed=self.settings.seed,
@@ -359,6 +363,7 @@ class Trainer:
             "model": self.classifier.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "algorithm_state": self.algorithm.state_dict(),
+            "averaged": self._averaged.state_dict(),
             "augmenters": [augmenter.state_dict() for augmenter in self.augmenters],
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -379,6 +384,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.algorithm.load_state_dict(state["algorithm_state"])
+        self._averaged.load_state_dict(state["averaged"])
         for augmenter, saved in zip(self.augmenters, state["augmenters"], strict=True):
             augmenter.load_state_dict(saved)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -20,7 +20,7 @@ from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import at_home
-from ssl_toolkit.inference.model import Model, load_model, reported_weights
+from ssl_toolkit.inference.model import Model, load_model, reported_algorithm, reported_weights
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed
 from ssl_toolkit.runs.predictions import Predictions, confusions, predict_parts, score_parts
@@ -114,7 +114,7 @@ def _predict_run(
     experiment = prepare(config, progress=progress)
     check_classes(experiment.classes, summary.classes, path, config.settings.data)
     state = load_checkpoint(folder.best if folder.best.exists() else folder.last, experiment.device)
-    experiment.trainer.eval_model.load_state_dict(reported_weights(state))
+    experiment.trainer.predictor.load(reported_weights(state), reported_algorithm(state))
     return predict_parts(experiment), experiment.classes
 
 
@@ -144,4 +144,5 @@ def predict_rows(
         batch_size: images per forward pass.
     """
     images = load_images(table, rows, model.image_size, model.device)
-    return predict(model.classifier, images, torch.arange(len(rows)), batch_size).numpy()
+    network = model.predictor or model.classifier
+    return predict(network, images, torch.arange(len(rows)), batch_size).numpy()

@@ -65,6 +65,11 @@ def export(
         require_onnx()
     classifier, config = load_exported(folder.model)
     if form == "timm":
+        if predict := config.get("predict"):
+            raise ModelError(
+                f"--format timm: algorithm {predict['algorithm']!r} predicts by more than backbone "
+                "and head, which timm can't store; use --format torch-export or onnx"
+            )
         _copy_model(folder.model, target)
     else:
         make = torch_export_file if form == "torch-export" else onnx_file

@@ -35,6 +35,7 @@ from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import check_description, load_exported
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.models.predictor import Predictor, restore_predictor
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
@@ -47,7 +48,7 @@ class Model:
     """A trained classifier, from images to probabilities; see `load_model`."""
 
     classifier: Classifier
-    """The weights that the run reports, with their normalization inside, in eval mode."""
+    """Backbone and head with the weights that the run reports, in eval mode; normalizes images."""
     _: KW_ONLY
     classes: tuple[str, ...]
     """C names in the order of the probabilities."""
@@ -59,11 +60,13 @@ class Model:
     """Device of the weights."""
     fit: Fit = "crop"
     """How images are made square, as in training: ``crop`` or ``pad``."""
+    predictor: Predictor | None = None
+    """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
 
     def __post_init__(self) -> None:
         # The layout of runs, in which decoded images arrive too.
-        layout = torch.channels_last
-        self.classifier = self.classifier.to(self.device).to(memory_format=layout).eval()
+        self._network = self.classifier if self.predictor is None else self.predictor
+        self._network.to(self.device).to(memory_format=torch.channels_last).eval()
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
@@ -190,7 +193,7 @@ class Model:
 
     @torch.no_grad()
     def _probabilities(self, images: Tensor) -> Tensor:
-        probabilities: Tensor = self.classifier(images).logits.float().softmax(dim=-1)
+        probabilities: Tensor = self._network(images).logits.float().softmax(dim=-1)
         return probabilities
 
 
@@ -209,8 +212,10 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     Raises:
         ModelError: the folder is not found or has no model, a file is damaged, or there is no such
             device.
-        PluginError: the backbone's package is not installed.
+        PluginError: the package of the backbone, or of an algorithm with a `predict`, is not
+            installed.
     """
+    classifier: Classifier | Predictor
     where, chosen = at_home(path), choose_device(device)
     folder = RunFolder(where)
     checkpoint = folder.best if folder.best.exists() else folder.last
@@ -225,8 +230,10 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
             f"{display_path(where)}: {kind}; give the folder of a run (it holds model/ or "
             "checkpoints/) or an exported one (it holds config.json and model.safetensors)"
         )
+    predictor = classifier if isinstance(classifier, Predictor) else None
     return Model(
-        classifier,
+        classifier.classifier if isinstance(classifier, Predictor) else classifier,
+        predictor=predictor,
         classes=tuple(config["classes"]),
         image_size=config["image_size"],
         backbone=config["backbone"],
@@ -246,7 +253,18 @@ def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     return weights
 
 
-def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, Any]]:
+def reported_algorithm(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of the algorithm that go with `reported_weights`.
+
+    Args:
+        state: of `load_checkpoint`.
+    """
+    averages = (state.get("averaged") or {}).get("module", {})
+    values = {**state.get("algorithm_state", {}), **averages}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def _from_checkpoint(path: Path) -> tuple[Classifier | Predictor, dict[str, Any]]:
     state = load_checkpoint(path)
     if state.get("step") == 0:
         raise ModelError(
@@ -264,6 +282,9 @@ def _from_checkpoint(path: Path) -> tuple[Classifier, dict[str, Any]]:
         )
         # The statistics of the normalization are among the weights.
         classifier.load_state_dict(reported_weights(state))
+        if state.get("predict"):
+            tensors = reported_algorithm(state)
+            return restore_predictor(classifier, state, tensors, display_path(path)), state
     except ToolkitError:
         raise
     except Exception as error:  # weights of another network meet almost any exception

@@ -32,6 +32,8 @@ class Context(ABC):
     step: int
     """Number of completed optimizer steps: 0 at the first call."""
     max_steps: int
+    processes: int = 1
+    """Number of processes that share the batch."""
     generator: torch.Generator
     """CPU generator that only depends on the seed and the step; draw all random numbers from it."""
     class_shares: Tensor
@@ -42,13 +44,17 @@ class Context(ABC):
     process."""
 
     @abstractmethod
-    def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
-        """Return the output of the model in train mode, with gradient.
+    def forward(
+        self, images: Tensor, *, update_statistics: bool = True, eval_mode: bool = False
+    ) -> ForwardOutput:
+        """Return the output of the model with gradient, in train mode by default.
 
         Args:
             images: (N, 3, H, W) in [0, 1]; perturbations may exceed the range slightly.
             update_statistics: False to normalize by the statistics of the batch without updating
                 the running statistics of BatchNorm.
+            eval_mode: True for a forward in eval mode: no dropout, and normalized by the running
+                statistics of BatchNorm, which are not updated.
         """
 
     def model(self, images: Tensor) -> Tensor:
@@ -60,18 +66,40 @@ class Context(ABC):
         return self.forward(images).features
 
     @abstractmethod
+    def head(self, features: Tensor) -> Tensor:
+        """Return the logits (N, C) of the head for features (N, feature_dim), with gradient.
+
+        `features` followed by `head` equals `model`.
+        """
+
+    @abstractmethod
     def teacher_forward(self, images: Tensor) -> ForwardOutput:
         """Return the float32 output of the teacher in eval mode, without gradient.
 
-        The teacher has the EMA weights; with ``ema: false``, the weights of the model.
+        The teacher has the EMA weights; with ``ema: false``, the weights of the model. The logits
+        are those of its head, before `Algorithm.predict`.
 
         Args:
             images: (N, 3, H, W) in [0, 1].
         """
 
     def teacher(self, images: Tensor) -> Tensor:
-        """Return the logits (N, C) of images (N, 3, H, W), as in `teacher_forward`."""
+        """Return the logits (N, C) that the teacher predicts for images (N, 3, H, W), in float32.
+
+        These are the result of `Algorithm.predict` for the output of `teacher_forward`.
+        """
         return self.teacher_forward(images).logits
+
+    @abstractmethod
+    def averaged(self, name: str) -> Callable[..., Any]:
+        """Return the average of one of `Algorithm.averaged_modules`, such as ``"projector"``.
+
+        It is called like the module, which returns a tensor or a `ForwardOutput`, in eval mode and
+        without gradient; the result is float32. With ``ema: false``, it is the module itself.
+
+        Raises:
+            ValueError: The name is not in `Algorithm.averaged_modules`.
+        """
 
     def view_logits(self, views: Tensor, by: Literal["teacher", "model"] = "teacher") -> Tensor:
         """Return the logits of several views per image, without gradient, for pseudo labels.
@@ -249,6 +277,9 @@ class Algorithm(nn.Module, ABC):
     mixes_images: ClassVar[bool] = False
     """True if `step` computes images from its views (MixUp, CutMix, perturbations), so that cached
     features of a frozen backbone can't be used."""
+    averaged_modules: ClassVar[tuple[str, ...]] = ()
+    """Names of modules that are averaged with the decay of the teacher, for `Context.averaged` and
+    `predict`."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__()
@@ -279,6 +310,27 @@ class Algorithm(nn.Module, ABC):
             batch: The views that `views` requests.
             ctx: Access to model, teacher and generator.
         """
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        """Return the logits (N, C) that the model predicts; by default, those of its head.
+
+        Evaluation, `Context.teacher`, the saved model and its exports use it. It runs in eval mode
+        without gradient, and must be a pure function of the output, the options, the task, and the
+        parameters and buffers of the algorithm, which are saved with the model. `averaged_modules`
+        are replaced by their averages.
+
+        Args:
+            output: Features and head's logits of the teacher.
+        """
+        return output.logits
+
+    @property
+    def lr_factors(self) -> Mapping[str, float]:
+        """Factors on the learning rate by the first parts of a parameter's name.
+
+        ``{"projector": 10}`` applies to ``projector.weight``; of several, the longest applies.
+        """
+        return {}
 
     @property
     def scan_every(self) -> int:

@@ -113,6 +113,19 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
 
 
 @contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Set a module in train mode to eval mode, and restore the mode of each submodule."""
+    modes = [(part, part.training) for part in module.modules()] if module.training else []
+    if modes:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
 def hold_statistics(module: nn.Module) -> Iterator[None]:
     """Let BatchNorm layers in train mode normalize by the batch without updating running values.
 

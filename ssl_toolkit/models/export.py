@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,14 +15,18 @@ from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import write_atomically, write_json
 from ssl_toolkit.interfaces import ChannelStatistics
-from ssl_toolkit.models.classifier import Classifier
+from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.feature_input import input_text
+from ssl_toolkit.models.predictor import Predictor, restore_predictor
 from ssl_toolkit.models.timm_backbone import TimmBackbone
+
+ALGORITHM = "algorithm.safetensors"
+"""Name of the file with the tensors that `Algorithm.predict` uses."""
 
 
 def export_model(
-    classifier: Classifier,
+    model: Classifier | Predictor,
     folder: Path,
     *,
     backbone_name: str,
@@ -31,7 +34,7 @@ def export_model(
     image_size: int,
     fit: Fit = "crop",
 ) -> dict[str, Any]:
-    """Write ``model.safetensors`` and ``config.json``.
+    """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors`` for a `predict`.
 
     With a timm backbone the folder has timm's format: ``timm.create_model("local-dir:FOLDER",
     pretrained=True)`` gives the same logits for images normalized by the ``mean`` and ``std`` of
@@ -39,9 +42,10 @@ def export_model(
     weights of other backbones have the keys
     ``backbone.…`` and ``head.…``. `load_exported` opens all of them. ``input`` and ``output`` of
     the configuration describe the network's input and output. Each file is replaced atomically.
+    timm can't open a model whose algorithm overrides `Algorithm.predict`.
 
     Args:
-        classifier: The classifier, not wrapped by a compiler or for several processes.
+        model: The classifier, not wrapped by a compiler or for several processes.
         folder: Path to the folder, created if it is missing.
         backbone_name: Name for `find_backbone`.
         classes: C names in the order of the logits.
@@ -54,6 +58,10 @@ def export_model(
     Raises:
         OSError: The folder can't be written.
     """
+    predict: dict[str, Any] | None = None
+    if isinstance(model, Predictor):
+        predict, algorithm_state = model.description(), model.algorithm_state()
+    classifier = model.classifier if isinstance(model, Predictor) else model
     mean, std = (t.flatten().tolist() for t in (classifier.mean, classifier.std))
     config: dict[str, Any] = {
         "backbone": backbone_name,
@@ -79,13 +87,16 @@ def export_model(
     }
     backbone = classifier.backbone
     timm_config: dict[str, Any] | None = None
-    if backbone.timm_module:
+    if predict is not None:
+        config["predict"] = predict
+        _write_tensors(folder / ALGORITHM, algorithm_state)
+    elif backbone.timm_module:
         timm_config = {
             "architecture": backbone_name.rpartition(":")[2],
             "pretrained_cfg": {"classifier": "head"},
         }
-    elif isinstance(backbone, TimmBackbone) and (model := _timm_model(classifier, image_size)):
-        state = model.state_dict()
+    elif isinstance(backbone, TimmBackbone) and (copied := _timm_model(classifier, image_size)):
+        state = copied.state_dict()
         published: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
         keys = ("first_conv", "classifier", "pool_size", "fixed_input_size")
         timm_config = {
@@ -104,24 +115,22 @@ def export_model(
             "crop_mode": "border" if fit == "pad" else "center",
         }
         config |= timm_config | {"label_names": list(classes)}
-    content = safetensors.torch.save(
-        {key: _contiguous_copy(tensor) for key, tensor in state.items()}, metadata={"format": "pt"}
-    )
-    write_atomically(folder / "model.safetensors", lambda file: file.write(content))
+    _write_tensors(folder / "model.safetensors", state)
     write_json(folder / "config.json", config)
     return config
 
 
-def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
+def load_exported(folder: Path) -> tuple[Classifier | Predictor, dict[str, Any]]:
     """Open what `export_model` wrote.
 
     Returns:
-        The classifier on the CPU in eval mode, and the configuration with its keys ``backbone``,
-        ``classes``, ``image_size``, ``fit``, ``mean`` and ``std``.
+        The classifier on the CPU in eval mode, with the algorithm that predicts if there is one,
+        and the configuration with its keys ``backbone``, ``classes``, ``image_size``, ``fit``,
+        ``mean`` and ``std``.
 
     Raises:
         ModelError: The folder contains no exported model, or its weights don't fit.
-        PluginError: The backbone's package is not installed.
+        PluginError: The package of the backbone or the algorithm is not installed.
     """
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -146,7 +155,13 @@ def load_exported(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     if any("skipped its head" in note for note in notes):
         raise ModelError(f"{folder}: the head in model.safetensors does not match config.json")
     classifier.set_statistics(mean, std)
-    return classifier.eval(), config
+    if not config.get("predict"):
+        return classifier.eval(), config
+    try:
+        state = safetensors.torch.load_file(folder / ALGORITHM)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ModelError(f"{folder / ALGORITHM}: not found or corrupt: {error}") from error
+    return restore_predictor(classifier, config, state, str(folder / "config.json")), config
 
 
 def check_description(path: Path, content: Mapping[str, Any]) -> None:
@@ -220,7 +235,7 @@ def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
         device, dtype = classifier.mean.device, classifier.mean.dtype
         generator = torch.Generator().manual_seed(0)
         images = torch.rand(2, 3, image_size, image_size, generator=generator, dtype=dtype)
-        with torch.no_grad(), _eval_mode(classifier):
+        with torch.no_grad(), in_eval_mode(classifier):
             ours = classifier(images.to(device)).logits.cpu()
             model = model.to(dtype).eval()
             theirs = model((images - classifier.mean.cpu()) / classifier.std.cpu())
@@ -230,15 +245,12 @@ def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
     return model if same else None
 
 
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    content = safetensors.torch.save(
+        {key: _contiguous_copy(tensor) for key, tensor in tensors.items()},
+        metadata={"format": "pt"},
+    )
+    write_atomically(path, lambda file: file.write(content))
 
 
 def _contiguous_copy(tensor: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from ssl_toolkit.errors import ModelError
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import preparation
 from ssl_toolkit.models.feature_input import feature_length, input_text
+from ssl_toolkit.models.predictor import Predictor
 
 METADATA = "metadata.json"
 """Name of the extra file of a torch.export program."""
@@ -31,7 +32,7 @@ class Probabilities(nn.Module):
         classifier: shared, not copied.
     """
 
-    def __init__(self, classifier: Classifier) -> None:
+    def __init__(self, classifier: Classifier | Predictor) -> None:
         super().__init__()
         self.classifier = classifier
 
@@ -71,7 +72,7 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def torch_export_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
+def torch_export_file(classifier: Classifier | Predictor, config: dict[str, Any]) -> bytes:
     """Return the content of a ``.pt2`` file for ``torch.export.load``.
 
     The program takes (N, 3, S, S) float32 images in [0, 1] for any N >= 1 and gives (N, C)
@@ -93,7 +94,7 @@ def torch_export_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def onnx_file(classifier: Classifier, config: dict[str, Any]) -> bytes:
+def onnx_file(classifier: Classifier | Predictor, config: dict[str, Any]) -> bytes:
     """Return the content of an ``.onnx`` file, weights included.
 
     Input ``images`` and output ``probabilities`` are those of `torch_export_file`. The metadata
@@ -142,7 +143,9 @@ def require_onnx() -> None:
         )
 
 
-def _program(classifier: Classifier, config: dict[str, Any], form: str) -> ExportedProgram:
+def _program(
+    classifier: Classifier | Predictor, config: dict[str, Any], form: str
+) -> ExportedProgram:
     """Return the classifier as a graph for any batch size, checked against the classifier."""
     module = Probabilities(classifier).eval()
     size, length = config["image_size"], feature_length(config["backbone"])
@@ -165,9 +168,14 @@ def _program(classifier: Classifier, config: dict[str, Any], form: str) -> Expor
 def _unfit(config: dict[str, Any], form: str, error: Exception) -> ModelError:
     """Return the error for an exporter's exception, which can be of almost any type."""
     reason = " ".join(str(error).split())[:160] or type(error).__name__
+    backbone = f"backbone {config['backbone']!r}"
+    if predict := config.get("predict"):
+        name = predict["algorithm"]
+        return ModelError(
+            f"{backbone} and predict of algorithm {name!r} can't be written as {form} ({reason})"
+        )
     return ModelError(
-        f"backbone {config['backbone']!r} can't be written as {form} ({reason}); "
-        "--format timm copies its weights"
+        f"{backbone} can't be written as {form} ({reason}); --format timm copies its weights"
     )
 
 

@@ -16,7 +16,6 @@ from ssl_toolkit import registry
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.experiment import Experiment, prepare
-from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.transfer import training_features
 from ssl_toolkit.interfaces import TrainingFeatures
@@ -184,8 +183,7 @@ def _trained_hits(
         trainer.stop = _watch(trainer, limit)
     if trainer.fit():
         return None
-    inputs, size = trainer.batches.images.inputs, trainer.settings.eval_batch_size
-    probs = predict(trainer.eval_model, inputs, rows, size)
+    probs = trainer.predict(rows, alone=True)
     found: NDArray[np.bool_] = (probs.argmax(dim=-1) == labels.cpu()).numpy()
     return found
 

@@ -103,7 +103,7 @@ def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
     """
     trainer = experiment.trainer
     if trainer.best is not None:
-        trainer.eval_model.load_state_dict(trainer.best.weights)
+        trainer.predictor.load(trainer.best.weights, trainer.best.algorithm_state)
     return predict_parts(experiment, alone=alone)
 
 
@@ -216,6 +216,7 @@ class _Run:
             "image_size": settings.image_size,
             "fit": settings.fit,
             "config": self.experiment.config.tree(),
+            "predict": trainer.predictor.description(),
         }
         sync(self.folder.metrics)  # its rows must not be fewer than the checkpoint's steps
         if trainer.best is not None and trainer.best.step > trainer.best_saved:
@@ -244,7 +245,7 @@ class _Run:
         settings = self.experiment.config.settings
         summary = self.score("completed", predictions)
         exported = export_model(
-            trainer.eval_model,
+            trainer.predictor,
             folder.model,
             backbone_name=settings.backbone,
             classes=self.experiment.classes,

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
-from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import check_format, checked_archive, write_bytes
 from ssl_toolkit.runs.scoring import confusion_matrix, scores
@@ -49,12 +48,9 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
         alone: predict in this process only, without the others of the run.
     """
     trainer = experiment.trainer
-    size = trainer.settings.eval_batch_size
-    processes = None if alone else trainer.processes
     parts = {"validation": trainer.validation, "test": experiment.test}
-    inputs, model = trainer.batches.images.inputs, trainer.eval_model
     return {
-        part: (predict(model, inputs, rows, size, processes).numpy(), labels.cpu().numpy())
+        part: (trainer.predict(rows, alone=alone).numpy(), labels.cpu().numpy())
         for part, (rows, labels) in parts.items()
     }
 
@@ -66,7 +62,7 @@ def prediction_seconds(experiment: Experiment) -> float:
     most = min(trainer.settings.eval_batch_size, len(images.loaded))
     rows = torch.arange(most, device=images.labels.device)
     return seconds_each(
-        lambda count: predict(trainer.eval_model, images.inputs, rows[:count], count),
+        lambda count: trainer.predict(rows[:count], count, alone=True),
         experiment.device,
         most,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 from ssl_toolkit.config.run_defaults import check_run_defaults
 from ssl_toolkit.engine.compatibility import views_fault
 from ssl_toolkit.engine.context import total_loss
+from ssl_toolkit.engine.own_modules import own_modules_fault
 from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import WrongOutputError, check_output
 from ssl_toolkit.errors import PluginError
-from ssl_toolkit.interfaces import Metric
+from ssl_toolkit.interfaces import ForwardOutput, Metric
+from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.testing import host_sync
 from ssl_toolkit.testing.assertions import differing, listed, no_global_draws
 from ssl_toolkit.testing.rules import RuleViolationError, require
@@ -94,6 +97,48 @@ def declares_metrics(subject: Subject) -> None:
     require(len(names) == len({*names}), f"metrics declares a name twice: {listed(names)}")
 
 
+def declares_own_modules(subject: Subject) -> None:
+    """`averaged_modules` names modules, and `lr_factors` first parts of names of parameters.
+
+    Why: a run with other names is refused.
+    Cause: a name that was mistyped or changed, or a list instead of a tuple.
+    """
+    fault = own_modules_fault(Trial(subject).algorithm)
+    require(not fault, fault)
+
+
+def predicts_purely(subject: Subject) -> None:
+    """`predict` returns finite logits (N, C) that depend on nothing but an image and saved tensors.
+
+    Why: evaluation, the saved model and its exports call it in any order, and with any batch.
+    Cause: a counter, a statistic of the batch, dropout outside of a module, or extra state.
+    """
+    trial = Trial(subject)
+    batch = trial.batch()
+    trial.output(batch=batch)
+    predictor = trial.trainer.predictor
+    algorithm = predictor.algorithm
+    if algorithm is None:
+        return
+    output = trial.context().teacher_forward(batch.labeled_weak[0])
+    before = copy.deepcopy(predictor.algorithm_state())
+    with torch.no_grad(), no_global_draws("predict"):
+        logits, again = predictor.logits(output), predictor.logits(output)
+        alone = predictor.logits(ForwardOutput(*(part[:1] for part in output)))
+    require(logits.isfinite().all(), "a logit is inf or nan")
+    require(torch.equal(logits, again), "two calls return other logits for the same output")
+    wrong = differing(before, predictor.algorithm_state())
+    require(not wrong, f"predict modifies {listed(wrong)}")
+    same = torch.allclose(alone.float(), logits[:1].float(), rtol=1e-3, atol=1e-4)
+    require(same, "the logits of an image change with the other images of its batch")
+    restored = subject.plugin(subject.options(), trial.task).to(subject.device)
+    copied = Predictor(trial.ema.module, restored, subject.name)  # type: ignore[arg-type]
+    copied.load(trial.ema.module.state_dict(), before)
+    with torch.no_grad():
+        same = torch.equal(copied.logits(output), logits)
+    require(same, "restored from its parameters and buffers, it predicts other logits")
+
+
 def returns_valid_output(subject: Subject) -> None:
     """The output is valid and the objective finite at the first, middle, late and last steps.
 
@@ -172,7 +217,7 @@ def avoids_host_sync(subject: Subject) -> None:
     """
     trial = Trial(subject)
     batch = trial.batch()
-    modules = trial.classifier, trial.ema.module, trial.algorithm
+    modules = trial.classifier, trial.trainer.predictor, trial.algorithm
     state = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     trial.output()  # one-time work may synchronize
     around = host_sync.forbidden(subject.device, [*tensors_of(batch).values(), *state])

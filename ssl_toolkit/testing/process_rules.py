@@ -97,9 +97,14 @@ def _train_rank(subject: Subject, rank: int, store: str, sender: Connection) -> 
         processes = ProcessGroup(rank, 2, rank, 2)
         trial = Trial(subject, sharpness=100, processes=processes, blank=rank == 1)
         trial.fit(2)
+        modules = {
+            "model": trial.classifier,
+            "algorithm": trial.algorithm,
+            "averaged": trial.trainer.predictor.averages,
+        }
         state = {
-            name: tensor.double().flatten().tolist()
-            for module in (trial.classifier, trial.algorithm)
+            f"{part}.{name}": tensor.double().flatten().tolist()
+            for part, module in modules.items()
             for name, tensor in module.state_dict().items()
             if isinstance(tensor, torch.Tensor)
         }

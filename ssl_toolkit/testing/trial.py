@@ -163,9 +163,7 @@ class Trial:
             algorithm=self.algorithm,
             augmenters=tuple(augmenters.values()),
             batches=self.batches,
-            optimizer=build_optimizer(
-                self.classifier, self.algorithm.parameters(), OptimizerSettings(), 0.05
-            ),
+            optimizer=build_optimizer(self.classifier, self.algorithm, OptimizerSettings(), 0.05),
             ema=self.ema,
             validation=(images.labeled[:0], images.labels[:0]),
             precision="fp32",
@@ -187,7 +185,7 @@ class Trial:
         """Return the context of a step."""
         return EngineContext(
             self.classifier,
-            self.ema.module,  # type: ignore[arg-type]
+            self.trainer.predictor,
             step=step,
             max_steps=STEPS,
             seed=SEED,
@@ -242,9 +240,9 @@ class Trial:
 
     def accuracy(self) -> float:
         """Return the higher accuracy of model and teacher on the unlabeled images."""
-        models = self.classifier, self.ema.module
+        models = self.classifier, self.trainer.predictor
         source, indices, labels = self.images.pool, self.images.unlabeled, self.images.hidden
-        predictions = [predict(m, source, indices, 64).argmax(dim=-1) for m in models]  # type: ignore[arg-type]
+        predictions = [predict(m, source, indices, 64).argmax(dim=-1) for m in models]
         return max(float((classes == labels.cpu()).float().mean()) for classes in predictions)
 
 

@@ -14,7 +14,7 @@ VIEWS = torch.rand(3, 5, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(
 def test_model_and_teacher_give_logits() -> None:
     ctx = FakeContext()
     images = VIEWS[0]
-    assert torch.equal(ctx.teacher(images), ctx.averaged(images).logits)
+    assert torch.equal(ctx.teacher(images), ctx.teacher_net(images).logits)
     assert torch.equal(ctx.model(images), ctx.live(images).logits)
 
 
@@ -23,7 +23,7 @@ def test_view_logits_of_the_teacher_come_from_one_forward() -> None:
     logits = ctx.view_logits(VIEWS)
     assert logits.shape == (3, 5, CLASSES)
     assert ctx.calls == [("teacher", 15, False)]
-    torch.testing.assert_close(logits[2], ctx.averaged(VIEWS[2]).logits)
+    torch.testing.assert_close(logits[2], ctx.teacher_net(VIEWS[2]).logits)
 
 
 def test_view_logits_of_the_model_need_one_forward_each_and_keep_its_statistics() -> None:

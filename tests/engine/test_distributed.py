@@ -68,6 +68,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "pi_model": {"algo": "pi_model", "pi_model": {"rampup_fraction": 0.0}},
     "vat": {"algo": "vat", "vat": {"rampup_fraction": 0.0}},
+    "projected": {"algo": "projected"},
 }
 
 
@@ -95,10 +96,13 @@ def rows(folder: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize("name", JOBS)
 def test_two_processes_equal_one(runs: Path, name: str) -> None:
     one, two = runs / "one" / name, runs / "two" / name
-    weights, others = (load_file(path / "model" / "model.safetensors") for path in (one, two))
-    assert weights.keys() == others.keys()
-    for key, value in weights.items():
-        assert (value - others[key]).abs().max() < 1e-5, key
+    names = sorted(path.name for path in (one / "model").glob("*.safetensors"))
+    assert ("algorithm.safetensors" in names) == (name == "projected")
+    for file in names:
+        weights, others = (load_file(path / "model" / file) for path in (one, two))
+        assert weights.keys() == others.keys()
+        for key, value in weights.items():
+            assert (value - others[key]).abs().max() < 1e-5, key
     assert len(rows(one)) == len(rows(two)) == 6
     for row, other in zip(rows(one), rows(two), strict=True):
         assert row.keys() == other.keys()

@@ -41,7 +41,7 @@ from ssl_toolkit import (
 )
 from ssl_toolkit.engine.devices import choose_device, choose_precision
 from ssl_toolkit.engine.experiment import prepare
-from ssl_toolkit.engine.optimization import all_finite
+from ssl_toolkit.engine.finite_checks import all_finite
 from ssl_toolkit.runs import execute
 from ssl_toolkit.runs import train as runs
 from ssl_toolkit.runs.predictions import predict_parts, score_parts

@@ -11,13 +11,14 @@ from ssl_toolkit.models.classifier import Classifier
 
 def test_parameter_groups_split_features_from_classifier() -> None:
     classifier = Classifier(WideResNet(10, 1), 5)
-    one = parameter_groups(classifier, 0.1, weight_decay=0.02)
+    one = parameter_groups(classifier, None, 0.1, weight_decay=0.02)
     assert [(g["name"], g["lr"], g["weight_decay"]) for g in one] == [
         ("features", 0.1, 0.02),
         ("classifier", 0.1, 0.02),
     ]
     groups = {
-        g["name"]: g for g in parameter_groups(classifier, 0.1, 0.01, 0.02, decay_on="kernels")
+        g["name"]: g
+        for g in parameter_groups(classifier, None, 0.1, 0.01, 0.02, decay_on="kernels")
     }
     assert {name: (g["lr"], g["weight_decay"]) for name, g in groups.items()} == {
         "features": (0.01, 0.02),
@@ -33,4 +34,4 @@ def test_parameter_groups_split_features_from_classifier() -> None:
     torch.optim.SGD(list(groups.values()))
 
     classifier.backbone.requires_grad_(False)
-    assert [g["name"] for g in parameter_groups(classifier, 0.1)] == ["classifier"]
+    assert [g["name"] for g in parameter_groups(classifier, None, 0.1)] == ["classifier"]

@@ -28,7 +28,7 @@ def test_simple_counts_confident_pseudo_labels() -> None:
     assert 0 < guess.mask.sum() < len(guess.mask)
     assert torch.equal(guess.mask, guess.probs.amax(dim=-1) > 0.95)
     views = batch.unlabeled_weak
-    mean = torch.stack([ctx.averaged(view).logits.softmax(dim=-1) for view in views]).mean(dim=0)
+    mean = torch.stack([ctx.teacher_net(view).logits.softmax(dim=-1) for view in views]).mean(dim=0)
     expected = mean.square() / mean.square().sum(dim=-1, keepdim=True)
     torch.testing.assert_close(guess.probs, expected)
     assert 0 < output.metrics["pair_both"] <= output.metrics["pair_confidence"] < 1

@@ -46,7 +46,7 @@ def test_losses_are_finite_and_reach_the_model(
         assert parameter.grad.isfinite().all()
     assert ctx.live.conv.weight.grad is not None
     assert ctx.live.conv.weight.grad.count_nonzero() > 0
-    assert all(parameter.grad is None for parameter in ctx.averaged.parameters())
+    assert all(parameter.grad is None for parameter in ctx.teacher_net.parameters())
 
 
 @every_algorithm

@@ -7,10 +7,20 @@ from dataclasses import replace
 import torch
 from contract_fakes import breaks
 from contract_fakes_options import Method
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Loss, Metric, Options, PseudoLabels, StepOutput, TaskInfo
+from ssl_toolkit import (
+    Batch,
+    Context,
+    ForwardOutput,
+    Loss,
+    Metric,
+    Options,
+    PseudoLabels,
+    StepOutput,
+    TaskInfo,
+)
 
 # --- gradients and modifications ----------------------------------------------------------------
 
@@ -161,3 +171,128 @@ class Masking(Method):
         assert output.pseudo_labels is not None
         passed = output.pseudo_labels.probs[output.pseudo_labels.mask]
         return replace(output, metrics={"total": passed.sum()})
+
+
+# --- modules of its own, and predictions ---------------------------------------------------------
+
+
+class Headed(Method):
+    """It trains a head of its own; the fakes below predict by it."""
+
+    def __init__(self, config: Options, task: TaskInfo) -> None:
+        super().__init__(config, task)
+        self.own = nn.Linear(task.feature_dim, task.num_classes)
+        self.own.weight.data.zero_()
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def with_own(self, batch: Batch, ctx: Context) -> StepOutput:
+        logits = self.own(ctx.features(batch.labeled_weak[0]).float())
+        return self.with_loss(batch, ctx, F.cross_entropy(logits, batch.labels))
+
+
+class Predicting(Headed):
+    """It breaks no rule."""
+
+    averaged_modules = ("own",)
+
+    @property
+    def lr_factors(self) -> dict[str, float]:
+        return {"own": 2.0}
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        return output.logits + self.drop(self.own(output.features))
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)
+
+
+@breaks("declares_own_modules")
+class Misspelled(Headed):
+    """It averages a module that it does not have."""
+
+    averaged_modules = ("owned",)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)
+
+
+@breaks("declares_own_modules")
+class Misfitted(Headed):
+    """It has a learning rate for a part of a name."""
+
+    @property
+    def lr_factors(self) -> dict[str, float]:
+        return {"ow": 2.0}
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)
+
+
+@breaks("predicts_purely")
+class Counting(Headed):
+    """It counts its predictions."""
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        self.calls += 1
+        return output.logits
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)
+
+
+@breaks("predicts_purely")
+class Alternating(Headed):
+    """Its predictions depend on those before."""
+
+    sign = 1.0
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        self.sign *= 1.01
+        return self.sign * output.logits
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)
+
+
+@breaks("predicts_purely")
+class Balancing(Headed):
+    """It divides by the mean prediction of the batch."""
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        return output.logits - output.logits.softmax(dim=-1).mean(dim=0).log()
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)
+
+
+@breaks("predicts_purely")
+class Unsaved(Headed):
+    """It predicts by what no buffer contains."""
+
+    steps = 0
+
+    def get_extra_state(self) -> int:
+        return self.steps
+
+    def set_extra_state(self, state: int) -> None:
+        self.steps = state
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        self.steps += 1
+        return self.with_own(batch, ctx)
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        return output.logits * (1 + self.steps / 1000)
+
+
+@breaks("predicts_purely")
+class Infinite(Headed):
+    """It excludes a class by an infinite logit."""
+
+    def predict(self, output: ForwardOutput) -> Tensor:
+        first = torch.arange(output.logits.shape[1], device=output.logits.device) == 0
+        return output.logits.masked_fill(first, -torch.inf)
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_own(batch, ctx)

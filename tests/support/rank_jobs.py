@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import plain_backbone  # noqa: F401
+import projected  # noqa: F401
 import torch
 from torch import distributed as dist
 

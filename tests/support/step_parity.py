@@ -44,7 +44,7 @@ def assert_parity(
     """
     ctx = FakeContext(normalized=False)
     ctx.live.double()
-    ctx.averaged.double()
+    ctx.teacher_net.double()
     with torch.no_grad():
         ctx.live.classifier.weight.mul_(scale)
     net = copy.deepcopy(ctx.live)

@@ -34,16 +34,24 @@ class FakeContext(Context):
     def __init__(self, step: int = 50, seed: int = 3, normalized: bool = True) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.live, self.averaged = Net(normalized), Net(normalized).eval()
-        self.averaged.requires_grad_(False)
+            self.live, self.teacher_net = Net(normalized), Net(normalized).eval()
+        self.teacher_net.requires_grad_(False)
         # Confident enough for some pseudo labels to pass, unsure enough for some not to.
-        self.averaged.classifier.weight.mul_(120)
+        self.teacher_net.classifier.weight.mul_(120)
         self.step, self.max_steps = step, 100
         self.generator = torch.Generator().manual_seed(seed)
         self.calls: list[Call] = []
+        self.averages: dict[str, nn.Module] = {}
 
-    def forward(self, images: Tensor, *, update_statistics: bool = True) -> ForwardOutput:
+    def forward(
+        self, images: Tensor, *, update_statistics: bool = True, eval_mode: bool = False
+    ) -> ForwardOutput:
         self.calls.append(("forward", len(images), update_statistics))
+        if eval_mode:
+            self.live.eval()
+            prediction = self.live(images)
+            self.live.train()
+            return prediction
         if update_statistics:
             return self.live(images)
         self.live.norm.track_running_stats = False
@@ -51,10 +59,16 @@ class FakeContext(Context):
         self.live.norm.track_running_stats = True
         return prediction
 
+    def head(self, features: Tensor) -> Tensor:
+        return self.live.classifier(features)
+
     @torch.no_grad()
     def teacher_forward(self, images: Tensor) -> ForwardOutput:
         self.calls.append(("teacher", len(images), False))
-        return self.averaged(images)
+        return self.teacher_net(images)
+
+    def averaged(self, name: str) -> Callable[..., Tensor]:
+        return torch.no_grad()(self.averages[name])
 
     def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
         images = images.detach().clone().requires_grad_()

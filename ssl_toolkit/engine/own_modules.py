@@ -1,0 +1,87 @@
+"""Modules and parameters of an algorithm: averages and learning rates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+
+from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.interfaces import Algorithm
+
+
+class AveragedModules:
+    """The modules of `Algorithm.averaged_modules` and their averages.
+
+    Args:
+        algorithm: its modules are followed.
+        ema: the average of the model, with whose settings they are averaged; None for no averages.
+    """
+
+    def __init__(self, algorithm: Algorithm, ema: EMA | None) -> None:
+        self._live = nn.Module()
+        for name, module in algorithm.named_children():
+            if name in algorithm.averaged_modules:
+                self._live.add_module(name, module)
+        empty = not [*self._live.children()]
+        self._ema = None if ema is None or empty else ema.of(self._live)
+
+    @property
+    def module(self) -> nn.Module:
+        """A module that contains the averages, or the modules if there are none, by name."""
+        return self._live if self._ema is None else self._ema.module
+
+    def update(self) -> None:
+        """Move the averages toward the modules."""
+        if self._ema is not None:
+            self._ema.update(self._live)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the state of the averages; None for none."""
+        return None if self._ema is None else self._ema.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Restore a `state` that `state_dict` returned."""
+        if self._ema is not None and state is not None:
+            self._ema.load_state_dict(state)
+
+
+def lr_factor(algorithm: Algorithm, parameter: str) -> tuple[str, float]:
+    """Return the longest prefix of `Algorithm.lr_factors` that fits a parameter, and its factor.
+
+    Args:
+        algorithm: The algorithm.
+        parameter: Name of one of its parameters.
+
+    Returns:
+        An empty prefix and 1 if none fits.
+    """
+    factors = algorithm.lr_factors
+    prefix = max((p for p in factors if _fits(p, parameter)), key=len, default="")
+    return prefix, factors.get(prefix, 1.0)
+
+
+def own_modules_fault(algorithm: Algorithm) -> str:
+    """Return what is wrong with `averaged_modules` or `lr_factors`, or an empty text."""
+    names = algorithm.averaged_modules
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        return f"averaged_modules is {names!r}, not a tuple of names"
+    modules = dict(algorithm.named_children())
+    for name in names:
+        if name not in modules:
+            found = ", ".join(modules) or "none"
+            return f"averaged_modules contains {name!r}, which is not one of its modules ({found})"
+    parameters = [name for name, _ in algorithm.named_parameters()]
+    for prefix, factor in algorithm.lr_factors.items():
+        if not any(_fits(prefix, name) for name in parameters):
+            found = ", ".join(parameters[:4]) or "none"
+            return f"lr_factors contains {prefix!r}, which fits none of its parameters ({found})"
+        if not isinstance(factor, int | float) or not (math.isfinite(factor) and factor >= 0):
+            return f"lr_factors[{prefix!r}] is {factor!r}, not a finite number of at least 0"
+    return ""
+
+
+def _fits(prefix: str, name: str) -> bool:
+    """Return True if a prefix consists of the first parts of a name, or of all of them."""
+    return f"{name}.".startswith(f"{prefix}.")

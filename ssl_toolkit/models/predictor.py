@@ -1,0 +1,195 @@
+"""Predictions of a classifier, by its head or by `Algorithm.predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ssl_toolkit import registry
+from ssl_toolkit.errors import ModelError, PluginError, ToolkitError
+from ssl_toolkit.interfaces import Algorithm, ForwardOutput, TaskInfo
+from ssl_toolkit.models.classifier import Classifier, in_eval_mode
+from ssl_toolkit.models.factory import build_classifier
+
+
+class Predictor(nn.Module):
+    """A classifier whose logits are those of `Algorithm.predict`.
+
+    Args:
+        classifier: Classifier that is evaluated; shared, not copied.
+        algorithm: Algorithm of the run; ignored if it does not override `predict`.
+        name: Name of the algorithm.
+        averages: Module whose submodules replace those of the algorithm in `predict`, by name.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        algorithm: Algorithm,
+        name: str,
+        averages: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.classifier = classifier
+        overrides = type(algorithm).predict is not Algorithm.predict
+        self.algorithm = algorithm if overrides else None
+        self.name = name
+        self.averages = nn.Module() if averages is None else averages
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return self.classifier.num_classes
+
+    def forward(self, images: Tensor) -> ForwardOutput:
+        """Return the features of images and the logits of `predict`, as `Classifier.forward`."""
+        output = self.classifier.forward(images)  # not compiled, as in evaluation
+        return ForwardOutput(output.features, self.logits(output))
+
+    def logits(self, output: ForwardOutput) -> Tensor:
+        """Return the logits (N, C) for an output of the classifier.
+
+        Raises:
+            PluginError: `predict` returned something else.
+        """
+        if self.algorithm is None:
+            return output.logits
+        with self._averaged(self.algorithm), in_eval_mode(self.algorithm):
+            logits = self.algorithm.predict(output)
+        shape = getattr(logits, "shape", None)
+        if shape != output.logits.shape:
+            what = type(logits).__name__ if shape is None else f"the shape {tuple(shape)}"
+            raise PluginError(
+                f"predict of algorithm {self.name!r} returned {what} instead of logits "
+                f"{tuple(output.logits.shape)}"
+            )
+        return logits
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Call `predict` once, for features and logits of zeros.
+
+        Raises:
+            PluginError: As `logits`.
+        """
+        mean, sizes = self.classifier.mean, (self.classifier.backbone.feature_dim, self.num_classes)
+        self.logits(ForwardOutput(*(mean.new_zeros(2, size) for size in sizes)))
+
+    def algorithm_state(self) -> dict[str, Tensor]:
+        """Return the tensors that `predict` may use, by name; empty without a `predict`."""
+        if self.algorithm is None:
+            return {}
+        with self._averaged(self.algorithm):
+            state = self.algorithm.state_dict()
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def load(self, weights: Mapping[str, Tensor], algorithm_state: Mapping[str, Tensor]) -> None:
+        """Load weights of the classifier, and what `algorithm_state` returned."""
+        self.classifier.load_state_dict(weights)
+        if self.algorithm is not None:
+            with self._averaged(self.algorithm):
+                _load(self.algorithm, algorithm_state)
+
+    def description(self) -> dict[str, Any] | None:
+        """Return what `restore_algorithm` needs, as plain types; None without a `predict`."""
+        if self.algorithm is None:
+            return None
+        entry = registry.find("algorithms", self.name)
+        task = {field.name: getattr(self.algorithm.task, field.name) for field in fields(TaskInfo)}
+        return {
+            "algorithm": self.name,
+            "distribution": entry.distribution,
+            "options": self.algorithm.config.model_dump(mode="json"),
+            "task": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in task.items()
+                if isinstance(value, int | float | str | tuple)
+            },
+        }
+
+    @contextmanager
+    def _averaged(self, algorithm: Algorithm) -> Iterator[None]:
+        """Replace submodules of the algorithm by their averages."""
+        live = {name: algorithm._modules[name] for name in self.averages._modules}
+        algorithm._modules.update(self.averages._modules)
+        try:
+            yield
+        finally:
+            algorithm._modules.update(live)
+
+
+def restore_predictor(
+    classifier: Classifier, config: Mapping[str, Any], state: Mapping[str, Tensor], where: str
+) -> Predictor:
+    """Return the predictor of a saved model, on the CPU in eval mode.
+
+    Args:
+        classifier: Classifier with its weights.
+        config: Description of the network, and the result of `Predictor.description` under the
+            key ``predict``.
+        state: Result of `Predictor.algorithm_state`.
+        where: File of the configuration, for messages.
+
+    Raises:
+        PluginError: The algorithm is not installed.
+        ModelError: The description or the state does not fit the algorithm.
+    """
+    description = config["predict"]
+    try:
+        name, source = description["algorithm"], description["distribution"]
+        if not registry.has("algorithms", name):
+            way = (
+                "register its class before loading"
+                if source == registry.NOTEBOOK
+                else f"`pip install` {source}"
+            )
+            raise PluginError(
+                f"{where}: the model predicts by algorithm {name!r}, which is not found; {way}, or "
+                "use a model written by `ssl-toolkit export --format torch-export` or onnx"
+            )
+        plugin: type[Algorithm] = registry.load("algorithms", name)
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in description["task"].items()
+        }
+        task = TaskInfo(**values, model_factory=lambda pretrained: _network(config))
+        with torch.random.fork_rng(devices=[]):
+            algorithm = plugin(plugin.Config(**description["options"]), task)
+        _load(algorithm, state)
+    except ToolkitError:
+        raise
+    except Exception as error:  # another version of the plugin can raise almost anything
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"{where}: the algorithm that predicts can't be restored: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    return Predictor(classifier, algorithm, name).eval()
+
+
+def _network(config: Mapping[str, Any]) -> Classifier:
+    """Return a network of the run's kind, whose weights are replaced by those of the state."""
+    network, _ = build_classifier(
+        config["backbone"],
+        len(config["classes"]),
+        image_size=config["image_size"],
+        dataset_mean=(0.0, 0.0, 0.0),
+        dataset_std=(1.0, 1.0, 1.0),
+        seed=0,
+        stages=config.get("stages", 0),
+    )
+    return network
+
+
+def _load(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
+    missing, unexpected = algorithm.load_state_dict(state, strict=False)
+    missing = [name for name in missing if not name.endswith("_extra_state")]
+    if missing or unexpected:
+        raise ModelError(
+            f"the state of the algorithm does not fit: missing {missing}, unexpected {unexpected}"
+        )
