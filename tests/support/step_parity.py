@@ -86,7 +86,7 @@ def assert_parity(
 
 def toy_teacher() -> Net:
     """Return a copy of the teacher that `assert_parity` uses."""
-    return copy.deepcopy(FakeContext(normalized=False).averaged).double()
+    return copy.deepcopy(FakeContext(normalized=False).teacher_net).double()
 
 
 def _double(batch: Batch) -> Batch:
