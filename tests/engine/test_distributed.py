@@ -56,6 +56,10 @@ JOBS: dict[str, dict[str, Any]] = {
         "deep_label_propagation": {"warmup_fraction": 0.34, "scan_interval": 2},
     },
     "simmatch": {"algo": "simmatch", "simmatch": {"confidence_threshold": 0.11}},
+    "simmatch_averaged": {
+        "algo": "simmatch",
+        "simmatch": {"confidence_threshold": 0.11, "averaged_labels": True, "memory_momentum": 0},
+    },
     "comatch": {
         "algo": "comatch",
         "comatch": {"confidence_threshold": 0.11, "graph_threshold": 0.1, "memory_size": 50},

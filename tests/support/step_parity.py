@@ -51,6 +51,8 @@ def assert_parity(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         algorithm = build(kind, **options).double()
+    for name in algorithm.averaged_modules:
+        ctx.averages[name] = copy.deepcopy(algorithm.get_submodule(name))
     heads = list(algorithm.children())
     assert len(heads) == (head is not None)
     if head is not None:

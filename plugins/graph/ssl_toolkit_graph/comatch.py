@@ -115,7 +115,7 @@ class CoMatch(Algorithm):
         c = self.config
         groups = [batch.labeled_weak[0], batch.unlabeled_weak[0], *batch.unlabeled_strong]
         (labeled, weak, strong, _), (z_labeled, z_weak, *z_strong) = split_forward(
-            groups, self.projection, ctx
+            groups, ctx.forward, self.projection
         )
         aligned = align_to_uniform(weak, self.recent_probs, self.batches, ctx)
         probs = self._smooth(aligned, z_weak.detach())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ssl_toolkit import Context
+from ssl_toolkit import Context, ForwardOutput
 from ssl_toolkit.ops import align_distribution, at_least_float32
 
 BATCHES = 32
@@ -23,15 +23,22 @@ def projection_head(feature_dim: int, size: int) -> nn.Sequential:
 
 
 def split_forward(
-    groups: Sequence[Tensor], head: nn.Module, ctx: Context
+    groups: Sequence[Tensor],
+    forward: Callable[[Tensor], ForwardOutput],
+    head: Callable[..., Tensor],
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Forward all groups of images (n, 3, H, W) together.
+
+    Args:
+        groups: views of labeled and unlabeled images.
+        forward: `Context.forward` or `Context.teacher_forward`.
+        head: projection head, or its average.
 
     Returns:
         Logits (n, C) and embeddings (n, E) of unit length of each group, float32 or wider.
     """
     sizes = [len(group) for group in groups]
-    features, logits = ctx.forward(torch.cat(list(groups)))
+    features, logits = forward(torch.cat(list(groups)))
     embeddings = F.normalize(at_least_float32(head(features)))
     return torch.split(at_least_float32(logits), sizes), torch.split(embeddings, sizes)
 

@@ -66,6 +66,12 @@ class SimMatch(Algorithm):
             help="decay of the embeddings in the memory; 0 for the latest",
             source="USB's code: 0.7",
         )
+        averaged_labels: bool = option(
+            False,
+            help="predict weak views and their embeddings by the averaged model and its averaged "
+            "projection head; with memory_momentum 0, as on ImageNet",
+            source="USB's code: False on CIFAR and SVHN; paper: True on ImageNet",
+        )
         unsupervised_weight: float = option(
             1.0,
             ge=0,
@@ -79,6 +85,7 @@ class SimMatch(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's settings: 7"
         )
 
+    averaged_modules: ClassVar[tuple[str, ...]] = ("projection",)
     config: Config
     memory: Tensor
     """(labeled images, E), embeddings of unit length; zeros before the first."""
@@ -107,10 +114,18 @@ class SimMatch(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """L_s + lambda_u · L_u + lambda_in · L_in, sec. 3."""
         c = self.config
-        groups = [batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]]
-        (labeled, weak, strong), (z_labeled, z_weak, z_strong) = split_forward(
-            groups, self.projection, ctx
-        )
+        images = [batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]]
+        if c.averaged_labels:
+            (_, weak), (z_labeled, z_weak) = split_forward(
+                images[:2], ctx.teacher_forward, ctx.averaged("projection")
+            )
+            (labeled, strong), (_, z_strong) = split_forward(
+                images[::2], ctx.forward, self.projection
+            )
+        else:
+            (labeled, weak, strong), (z_labeled, z_weak, z_strong) = split_forward(
+                images, ctx.forward, self.projection
+            )
         probs = align_to_uniform(weak, self.recent_probs, self.batches, ctx)  # p^w
 
         memory = self.memory.clone()
