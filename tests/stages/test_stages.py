@@ -344,3 +344,35 @@ def test_killed_stages_resume_to_the_same_bits(write: Any, tmp_path: Path) -> No
     assert len(expected) == 2 + 4 + 4
     assert results(broken) == expected
     assert call("check-run", broken).returncode == 0
+
+
+def test_image_files_without_labels_at_two_sizes(write: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    numbers = np.random.default_rng(0)
+    for part, count in (("labeled/red", 4), ("labeled/blue", 4), ("test/red", 2), ("test/blue", 2)):
+        (tmp_path / "images" / part).mkdir(parents=True)
+        for number in range(count):
+            pixels = numbers.integers(0, 80, (12, 12, 3), np.uint8)
+            pixels[..., 0 if "red" in part else 2] += 120
+            Image.fromarray(pixels).save(tmp_path / "images" / part / f"{number}.png")
+    (tmp_path / "images" / "unlabeled").mkdir()
+    for number in range(6):
+        pixels = numbers.integers(0, 80, (12, 12, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / "unlabeled" / f"{number}.png")
+    text = """
+steps: 2
+backbone: wrn_10_1
+algo: supervised
+stages:
+  small: {image_size: 8}
+  large: {image_size: 12, labels_from: previous, threshold: 0}
+"""
+    folder = tmp_path / "out"
+    images = tmp_path / "images"
+    result = call("run", "--config", write(text), "--data", images, "--output", folder, "--quiet")
+    assert result.returncode == 0, result.stderr
+    counts = PseudoLabelCounts.read(folder / "pseudo_labels" / "large.csv")
+    assert (counts.pool, counts.labeled, counts.known) == (6, 6, 0)
+    assert call("check-run", folder).returncode == 0
+    assert call("evaluate", folder / "stages" / "large").returncode == 0
