@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import Compose, Resize, ToTensor
+from torchvision.transforms import Compose, InterpolationMode, Resize, ToTensor
 
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine import training_images
@@ -80,7 +80,8 @@ def main() -> None:
             f"{arguments.images} JPEG files of {total / arguments.images / 1024:.1f} KiB, "
             f"{size} px, {arguments.rounds} rounds of {IMAGES}"
         )
-        files = ImageFolder(data, Compose([Resize((size, size)), ToTensor()]))
+        resize = Resize((size, size), InterpolationMode.BICUBIC)  # as the cache does
+        files = ImageFolder(data, Compose([resize, ToTensor()]))
         ratios = []
         for number in range(5):
             os.environ["SSL_TOOLKIT_CACHE"] = str(Path(scratch, f"cache{number}"))

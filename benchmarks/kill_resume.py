@@ -2,9 +2,9 @@
 
     python benchmarks/kill_resume.py --kills 200
 
-Tests every registered algorithm, on the embedded digits and on a folder of images that threads
-read. Compares bit for bit the rows of metrics (without timings), the last and the best checkpoint,
-the predictions, and the summary.
+Tests every built-in algorithm that trains in steps, on the embedded digits and on a folder of
+images that threads read. Compares bit for bit the rows of metrics (without timings), the last and
+the best checkpoint, the predictions, and the summary.
 """
 
 from __future__ import annotations

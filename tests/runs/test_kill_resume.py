@@ -61,7 +61,6 @@ def test_a_killed_run_resumes_to_the_same_result(algo: str, images: Path, tmp_pa
 def test_a_run_killed_repeatedly(
     algo: str, reads_files: bool, images: Path, tmp_path: Path
 ) -> None:
-    # 20 in all: two of each, and four of the two that keep the most state.
     count = 1 if algo in ("supervised", "fully_supervised") else 2
     result = kill_resume.kill_and_compare(
         algo, images if reads_files else None, count, random.Random(f"slow {algo}"), tmp_path
