@@ -46,10 +46,10 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
     steps: dict[str, int] = {}
     left_out: dict[str, str] = {}
     for name, costs in _costs(plan, launcher):
-        if isinstance(costs, str):
+        if isinstance(costs, ToolkitError):
             if not unmeasured[name].optional or len(left_out) + 1 == len(plan.comparison.rows):
-                raise ConfigError(f"measuring {name} for the budget: {costs}")
-            left_out[name] = costs
+                raise costs
+            left_out[name] = str(costs)
             continue
         steps[name] = steps_within(seconds, costs, unmeasured[name])
         console.say(f"{name}: {costs.step:.4f} s a step, {steps[name]} steps in {seconds:.0f} s")
@@ -58,18 +58,18 @@ def measured(plan: Plan, launcher: Launcher, console: Console) -> Plan:
     return rest.with_steps(steps)
 
 
-def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs | str]]:
+def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs | ToolkitError]]:
     """Measure the rows as the runs are trained: with as many jobs, threads and GPUs.
 
     Yields:
-        The name of each row with its costs, or with the reason why it can't be measured.
+        The name of each row with its costs, or with the error if it can't be measured.
     """
     if isinstance(launcher, InProcess):
         for row in plan.unmeasured:
             try:
                 yield row.name, measure(plan.first(row))
             except TrainingError as error:
-                yield row.name, str(error)
+                yield row.name, error
         return
     folder = plan.folder / MEASURING
     shutil.rmtree(folder, ignore_errors=True)
@@ -79,7 +79,7 @@ def _costs(plan: Plan, launcher: Launcher) -> Iterator[tuple[str, Costs | str]]:
             job = result.job
             if result.status:
                 reason = result.reason or last_error(job.log) or f"status {result.status}"
-                yield jobs[job.name].name, reason
+                yield jobs[job.name].name, ConfigError(f"{job.name} for the budget: {reason}")
                 continue
             answer = (job.folder / "costs.json").read_text(encoding="utf-8")
             yield jobs[job.name].name, Costs(**json.loads(answer))

@@ -346,32 +346,32 @@ BEFORE: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an unknown augmenter": (
         {"views": lambda self: Views(extra={"medium": View("unlabeled", "strongg")})},
         PluginError,
-        r"view 'medium' has the augmenter 'strongg'; did you mean 'strong'\?; known: plain, ",
+        r"algorithm 'mistaken': view 'medium' has the augmenter 'strongg' \(did you mean 'strong'\?\); known: ",
     ),
     "a view with the name of a count": (
         {"views": lambda self: Views(extra={"labeled_weak": View("labeled", "weak")})},
         PluginError,
-        r"views\(\) declares a view 'labeled_weak'; ",
+        r"algorithm 'mistaken': views\(\) declares a view 'labeled_weak'; ",
     ),
     "a view of neither source": (
         {"views": lambda self: Views(extra={"test": View("test", "weak")})},  # type: ignore[arg-type]
         PluginError,
-        r"view 'test' is View\(source='test', .*; it must be a View of labeled or unlabeled ",
+        r"algorithm 'mistaken': view 'test' is View\(source='test', .*; it must be a View of labeled or unlabeled ",
     ),
     "a view without a count": (
         {"views": lambda self: Views(extra={"none": View("labeled", "weak", count=0)})},
         PluginError,
-        r"view 'none' is .*; count and size are whole numbers of at least 1",
+        r"algorithm 'mistaken': view 'none' is .*; count and size are whole numbers of at least 1",
     ),
     "an augmenter class": (
         {"augmenters": lambda self: {"medium": Augmenter}},
         PluginError,
-        r"augmenters\(\) returned .*; it must return a dict of Augmenter objects",
+        r"algorithm 'mistaken': augmenters\(\) returned .*; it must return a dict of Augmenter objects",
     ),
     "an augmenter with the name of another": (
         {"augmenters": lambda self: {"weak": Weak()}},
         PluginError,
-        r"augmenters\(\) returned the name 'weak', which the run uses; choose another",
+        r"algorithm 'mistaken': augmenters\(\) returned the name 'weak', which the run uses; choose another",
     ),
     "views of another name": (
         {"views": lambda self: Views(unlabeled_medium=1)},  # type: ignore[call-arg]
