@@ -8,7 +8,7 @@ and with every version of every library, and an image that comes or goes moves n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -208,16 +208,10 @@ def proportional(sizes: Sequence[int], total: int) -> list[int]:
     """
     quotas = [total * size / sum(sizes) for size in sizes]
     counts = [max(1, int(quota)) for quota in quotas]
-
-    def change(step: int, allowed: Callable[[int], bool]) -> None:
-        allowed_indices = [i for i in range(len(sizes)) if allowed(i)]
-        best = max(allowed_indices, key=lambda i: (step * (quotas[i] - counts[i]), -i))
-        counts[best] += step
-
-    while sum(counts) < total:
-        change(1, lambda i: counts[i] < sizes[i])
-    while sum(counts) > total:
-        change(-1, lambda i: counts[i] > 1)
+    while missing := total - sum(counts):
+        step = 1 if missing > 0 else -1
+        possible = [i for i, size in enumerate(sizes) if 1 <= counts[i] + step <= size]
+        counts[max(possible, key=lambda i: (step * (quotas[i] - counts[i]), -i))] += step
     return counts
 
 
