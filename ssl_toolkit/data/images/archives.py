@@ -117,24 +117,18 @@ class ParquetImages:
         metadata = self._file.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(group.num_rows for group in groups)]
-        self._bytes = f"{self.image}.bytes"
+        self.count = self._starts[-1]
+        """Number of rows."""
         self._group = -1
         self._batches: Iterator[Any] = iter(())
         self._held: deque[tuple[int, Any]] = deque(maxlen=2)  # threads ask around the same rows
         self._lock = Lock()
 
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self._starts[-1]
-
     def cells(self, column: str) -> Iterator[Any]:
         """Yield the values of a column, in the order of the rows.
 
-        Raises:
-            OSError: There is more of them than memory should hold.
+        `check` comes first.
         """
-        self.check(column)
         for group in range(len(self._starts) - 1):
             for batch in self._read(group, column):
                 yield from batch.column(0).to_pylist()
@@ -178,7 +172,7 @@ class ParquetImages:
             if group != self._group or not self._held or row < self._held[0][0]:
                 self._group, end = group, self._starts[group]
                 self._held.clear()
-                self._batches = self._read(group, self._bytes)
+                self._batches = self._read(group, f"{self.image}.bytes")
             else:
                 start, cells = self._held[-1]
                 end = start + len(cells)

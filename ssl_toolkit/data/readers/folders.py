@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -193,13 +194,12 @@ def _read_unlabeled(
 
 
 def _check_apart(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        for other in folders:
-            if folder != other and real_path(folder).is_relative_to(real_path(other)):
-                raise DataError(
-                    f"{display_path(folder)} and {display_path(other)} lead to the same images; "
-                    "splits must not share a folder"
-                )
+    for folder, other in permutations(folders, 2):
+        if real_path(folder).is_relative_to(real_path(other)):
+            raise DataError(
+                f"{display_path(folder)} and {display_path(other)} lead to the same images; "
+                "splits must not share a folder"
+            )
 
 
 def _both(top: Path, first: Path, other: Path) -> DataError:

@@ -90,9 +90,8 @@ def _records(
     for shard in shards:
         where, split = key_and_split(shard, top)
         samples, unused = _indexed(shard)
-        dotted_names = [name for name in unused if _has_dots(name)]
-        dotted += [f"{where}/{name}" for name in dotted_names]
-        rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
+        for name in unused:
+            (dotted if _has_dots(name) else rows.unused).append(f"{where}/{name}")
         for stem, images, label in samples:
             if not images:
                 rows.unused.append(f"{where}/{stem}")
