@@ -47,6 +47,8 @@ def array_table(
 ) -> ImageTable:
     """Concatenate arrays of images into a table; `digest` hashes the pixels.
 
+    `ImageTable.read` raises `DataError`, with one message per image that can't be decoded.
+
     Args:
         classes: Names of the labels 0, 1, ...
         groups: The images, in the order of the rows.
