@@ -23,7 +23,6 @@ from ssl_toolkit.engine.distributed import (
 )
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import write_json
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import Output, RunFolder
@@ -178,7 +177,7 @@ def _write_start(
         make_record(experiment, auto, minutes).write(folder.record)
         save_split(folder.split, experiment.table, experiment.split, experiment.content)
         if experiment.leaks:
-            write_json(folder.leaks, experiment.leaks.content(experiment.table))
+            experiment.leaks.file(experiment.table).write(folder.leaks)
         console.say(f"run folder: {folder.path}", important=True)
         _introduce(experiment, console)
         summary_of(experiment, "running").write(folder.summary)
