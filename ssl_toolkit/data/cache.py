@@ -321,7 +321,7 @@ def _blocks(
 ) -> Iterator[Block]:
     """Decode the images a block at a time.
 
-    A block overwrites the columns of the one before: fresh memory costs more than to fill it.
+    A block overwrites the columns of the one before: allocating memory costs more than filling it.
     """
     step = block_length(size)
     buffers = {name: np.empty(shape, kind) for name, (kind, shape) in _columns(step, size).items()}

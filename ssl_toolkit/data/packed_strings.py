@@ -19,7 +19,7 @@ class PackedStrings(Sequence[str]):
     Equal to any sequence of the same strings.
 
     Args:
-        texts: The first ones.
+        texts: The initial strings.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:

@@ -29,8 +29,8 @@ class Listing:
 def list_images(arguments: Sequence[str]) -> Listing:
     """Find the images, in the order of the arguments, those of a folder in the order of names.
 
-    Folders are walked as ``unlabeled/`` is: hidden files are no images, links go round in no
-    circle, the extension decides. A file that is named itself is an image whatever its extension.
+    Folders are walked as ``unlabeled/`` is: hidden files are skipped, cyclic links end, and the
+    extension determines what is an image. A file argument is an image regardless of its extension.
     Nothing is opened.
 
     Args:

@@ -30,7 +30,7 @@ from ssl_toolkit.files import write_text
 from ssl_toolkit.text import display_path, summarize
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
-"""Members that hold a label, the one that is believed first."""
+"""Extensions of members with a label, in order of precedence."""
 
 Member = tuple[str, int, int]
 """Name, offset and length of an image in a tar file."""
@@ -222,7 +222,7 @@ _MORE = (
 
 
 class _Header(tarfile.TarInfo):
-    """Distinguish an end from a cut or garbled header, which tarfile takes for one.
+    """Distinguish the end of the archive from a truncated or corrupt header, unlike tarfile.
 
     A header that says that a long name follows, or more about a member, is believed up to a
     length: tarfile would read it whole.

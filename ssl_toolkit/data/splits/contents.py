@@ -99,7 +99,7 @@ class Changes:
             self.counts["differ"].append(f"some of the {count:,} unlabeled")
 
     def count(self, part: str, gone: int, new: int, count: int) -> None:
-        """Add how many of `count` images left a part, and how many came."""
+        """Add the numbers of images removed from a part of `count` images, and added to it."""
         if gone:
             self.counts["are gone"].append(f"{gone:,} of {count:,} {part}")
         if new:
@@ -127,7 +127,7 @@ def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
 
 
 def compare_rows(was: Split, now: Split) -> Changes:
-    """Count the images that came to the parts of a split and left them, rows of the same table."""
+    """Count the images added to and removed from the parts of a split of the same table."""
     changes = Changes()
     for part in (*NAMED, "unlabeled"):
         rows, others = getattr(was, part), getattr(now, part)
