@@ -129,8 +129,7 @@ def _nothing_passes(rows: Sequence[Row]) -> str:
     most = max(row[_COVERAGE] for row in rows)
     return (
         f"{_span(rows)} at most {most:.2%} of the unlabeled images passed the threshold, so "
-        "they contributed nothing to training; try a lower confidence_threshold, more labels or "
-        "more steps"
+        "they had no effect; try a lower confidence_threshold, more labels or more steps"
     )
 
 
@@ -169,9 +168,7 @@ def _describe_dominance(rows: Sequence[Row]) -> str:
     ):
         if all(key in row for row in rows):
             shift = min(row[key] for row in rows)
-            text += (
-                f", and their class shares differed from {shares} by {shift:.2f} or more (0 to 1)"
-            )
+            text += f", and their shares differed from {shares} by at least {shift:.2f} (0 to 1)"
     return f"{text}; {_remedy(rows[-1])}"
 
 
