@@ -51,29 +51,21 @@ def command(
     confusion matrix: a row for each true class, a column for each predicted class.
     """
     from ssl_toolkit.console import Console
-    from ssl_toolkit.errors import DataError
-    from ssl_toolkit.files import check_target
     from ssl_toolkit.inference.evaluate import evaluate
-    from ssl_toolkit.inference.run_inputs import check_beside, data_of
-    from ssl_toolkit.reports.confusion import draw_confusion
     from ssl_toolkit.runs.progress import score_rows
-    from ssl_toolkit.tabular import write_image
-    from ssl_toolkit.text import display_path
 
-    check_target(confusion, (".png",))
     if data is None and root is not None:
         raise click.UsageError("--root belongs to the manifest of --data; name that too")
-    for place, base in data_of(run) if data is None else [(data, root)]:
-        check_beside(confusion, place, base)
     progress = None if as_json else Console().reading
-    skip_bad = on_bad_image == "skip"
-    result = evaluate(run, data, root=root, skip_bad=skip_bad, progress=progress, **settings)
-    if confusion is not None:
-        # The last part is the test, or what stands for it.
-        parts = [part for part, scores in result.scores.items() if scores is not None]
-        if not parts:
-            raise DataError(f"{display_path(run)}: nothing to score; name images with --data")
-        write_image(confusion, draw_confusion(result.confusion[parts[-1]], result.classes))
+    result = evaluate(
+        run,
+        data,
+        root=root,
+        skip_bad=on_bad_image == "skip",
+        confusion=confusion,
+        progress=progress,
+        **settings,
+    )
     tree = {part: s.model_dump() if s else None for part, s in result.scores.items()}
     if as_json:
         matrices = {part: {"confusion": m.tolist()} for part, m in result.confusion.items()}

@@ -27,6 +27,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ UNUSED_DAYS = 90
 
 Progress = Callable[[int, int], None]
 """Called with the number of images that were read and the number of all."""
+
+Columns = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Data type and shape of each column, by name."""
 
 Block = tuple[int, dict[str, NDArray[Any]], dict[int, str]]
 """First row, columns, and reasons why images of the block can't be read, by row of the cache."""
@@ -178,14 +182,10 @@ def _named_root() -> str:
 def _key(paths: Sequence[str], size: int, fit: Fit) -> str:
     content = hashlib.sha256(f"{CacheIndex.FORMAT}\0{fit}\0{PIL.__version__}\0{size}\0".encode())
     here = os.getcwd()
-    archives: dict[str, str] = {}
+    stamp = lru_cache(maxsize=8)(_stamp)  # an archive contains many images
     for path in paths:
-        archive = container(path)
-        stamp = _stamp(path) if archive is None else archives.get(archive)
-        if archive is not None and stamp is None:
-            stamp = archives[archive] = _stamp(archive)
         absolute = path if os.path.isabs(path) else os.path.join(here, path)
-        content.update(os.fsencode(absolute) + f"\0{stamp}\0".encode())
+        content.update(os.fsencode(absolute) + f"\0{stamp(container(path) or path)}\0".encode())
     return content.hexdigest()[:32]
 
 
@@ -198,11 +198,7 @@ def _stamp(path: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _build(
-    folder: Path,
-    columns: Mapping[str, tuple[str, tuple[int, ...]]],
-    blocks: Iterable[Block],
-) -> None:
+def _build(folder: Path, columns: Columns, blocks: Iterable[Block]) -> None:
     """Write decoded images into a folder, all of it or none.
 
     Raises:
@@ -283,11 +279,9 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
                 # Shared and read-only: a private map of a file beyond the memory would be refused.
                 maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
                 checksums = index.checksums[name]
-                if len(maps[-1]) != shape[0] * width:
-                    return None
                 step = block_length(size)
                 blocks = range(0, shape[0], step)
-                if len(checksums) != len(blocks):
+                if len(maps[-1]) != shape[0] * width or len(checksums) != len(blocks):
                     return None
                 checked = max(1, _CHECKED_BYTES // (step * width))
                 for block in range(0, len(blocks), -(-len(blocks) // checked)):
@@ -306,7 +300,7 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
     return DecodedImages(**arrays, faults=index.faults, maps=maps)
 
 
-def _columns(count: int, size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _columns(count: int, size: int) -> Columns:
     """Return type and shape of each column of a cache of `count` images."""
     return {
         "pixels": ("|u1", (count, 3, size, size)),
@@ -327,7 +321,7 @@ def _blocks(
 ) -> Iterator[Block]:
     """Decode the images a block at a time.
 
-    A block overwrites the columns of the one before: fresh memory costs more than to fill it.
+    A block overwrites the columns of the one before: allocating memory costs more than filling it.
     """
     step = block_length(size)
     buffers = {name: np.empty(shape, kind) for name, (kind, shape) in _columns(step, size).items()}

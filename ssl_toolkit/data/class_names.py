@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 UNLABELED = frozenset(("", "-1", "unlabeled", "unlabelled", "null"))
-"""Labels, in lower case, that mean none."""
+"""Labels, in lower case, of images without a class."""
 
 _FORMULA = frozenset("=+-@\t\r")
 """First characters of formulas in spreadsheets."""
@@ -34,7 +34,7 @@ def unguarded(cell: str) -> str:
 
 def _guard(text: str) -> str:
     """Return a text's prefix; two apostrophes for spaces: `'s-Hertogenbosch` may have some."""
-    text_only = text.lstrip("'")  # apostrophes of its own change nothing, so each adds to them
+    text_only = text.lstrip("'")  # existing apostrophes are preserved
     if text_only != text_only.strip():
         return "''"
     return "'" if text_only and (text_only[0] in _FORMULA or text_only.lower() in UNLABELED) else ""

@@ -67,8 +67,7 @@ def load_table(
     else:
         table = _named(named_dataset(settings.dataset).load(root, download=settings.download))
         table = lay_out(table, settings.fit, settings.workers)
-        if size is not None:
-            table = verify(table, size, skip_bad=skip, progress=progress)
+        table = verify(table, size, skip_bad=skip, progress=progress)
     files = files_of(table)
     if streamed and (files is None or files.in_parquet):
         raise ConfigError(
@@ -132,8 +131,7 @@ def read_data(
     else:
         table = rows.table(_add_images(path, root, rows))
     table = lay_out(table, fit, workers)
-    if size is not None:
-        table = verify(table, size, skip_bad=skip_bad, progress=progress)
+    table = verify(table, size, skip_bad=skip_bad, progress=progress)
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
     kind = "images" if table.features is None else "features"
@@ -215,13 +213,13 @@ def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
 
 
 def verify(
-    table: ImageTable, size: int, *, skip_bad: bool = False, progress: Progress | None = None
+    table: ImageTable, size: int | None, *, skip_bad: bool = False, progress: Progress | None = None
 ) -> ImageTable:
     """Decode the image files of a table, unless they are in the cache.
 
     Args:
         table: Images; returned unchanged if they are not files.
-        size: Side in pixels.
+        size: Side in pixels; None decodes none.
         skip_bad: Drop unreadable images instead of refusing them.
         progress: Called while images are decoded.
 
@@ -232,7 +230,7 @@ def verify(
         DataError: Some images can't be read, one message each; or no labeled one of a class can.
     """
     files = files_of(table)
-    if files is None or not (faults := files.open(size, progress)):
+    if size is None or files is None or not (faults := files.open(size, progress)):
         return table
     if not skip_bad:
         raise unreadable(files, faults)

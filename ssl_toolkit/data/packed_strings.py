@@ -19,7 +19,7 @@ class PackedStrings(Sequence[str]):
     Equal to any sequence of the same strings.
 
     Args:
-        texts: The first ones.
+        texts: The initial strings.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -62,13 +62,10 @@ class PackedStrings(Sequence[str]):
     def __getitem__(self, index: slice) -> tuple[str, ...]: ...
     def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
         if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
-        ends = self._ends
-        if index < 0:
-            index += len(ends) - 1
-        if not 0 <= index < len(ends) - 1:
-            raise IndexError(f"index {index} of {len(self)} strings")
-        return self._bytes[ends[index] : ends[index + 1]].decode("utf-8", "surrogatepass")
+            return tuple(self[i] for i in range(len(self))[index])
+        index = range(len(self))[index]
+        text = self._bytes[self._ends[index] : self._ends[index + 1]]
+        return text.decode("utf-8", "surrogatepass")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -91,20 +88,11 @@ def index_of(texts: Sequence[str], wanted: Sequence[str]) -> NDArray[np.int64]:
     Returns:
         (n,).
     """
-    hashes = np.fromiter(map(hash, texts), dtype=np.int64)
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    wanted_hashes = np.fromiter(map(hash, wanted), dtype=np.int64)
-    starts = np.searchsorted(hashes, wanted_hashes, side="left")
-    ends = np.searchsorted(hashes, wanted_hashes, side="right")
-    indices = np.full(len(wanted), -1, dtype=np.int64)
-    exists = ends > starts
-    indices[exists] = order[starts[exists]]
-    for i, (text, row) in enumerate(zip(wanted, indices.tolist(), strict=True)):
-        if row >= 0 and texts[row] != text:  # hashes collide
-            candidates = order[starts[i] : ends[i]].tolist()
-            indices[i] = next((one for one in candidates if texts[one] == text), -1)
-    return indices
+    indices = dict.fromkeys(wanted, -1)
+    for index, text in enumerate(texts):
+        if text in indices:
+            indices[text] = index
+    return np.fromiter(map(indices.__getitem__, wanted), dtype=np.int64)
 
 
 def may_have_duplicates(texts: Iterable[str]) -> bool:

@@ -19,12 +19,15 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.files import at_home
+from ssl_toolkit.files import at_home, check_target
+from ssl_toolkit.inference.confusion import draw_confusion
 from ssl_toolkit.inference.model import Model, load_model, reported_algorithm, reported_weights
+from ssl_toolkit.inference.run_inputs import check_beside, data_of
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed
 from ssl_toolkit.runs.predictions import Predictions, confusions, predict_parts, score_parts
 from ssl_toolkit.runs.summary import Scores
+from ssl_toolkit.tabular import write_image
 from ssl_toolkit.text import display_path
 
 
@@ -57,6 +60,7 @@ def evaluate(
     *,
     root: str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
+    confusion: str | os.PathLike[str] | None = None,
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
@@ -65,10 +69,13 @@ def evaluate(
 
     Args:
         run: folder of a run; with `data`, also of an exported model.
-        data: a folder or manifest as for training, with the same classes; None for the run's own.
+        data: a folder or manifest as for training, with the same classes; None for the data of
+            the run.
         root: folder that the paths of a manifest are relative to.
         skip_bad: skip unreadable images of `data` instead of refusing them.
-        device: see `load_model`; None for the run's own.
+        confusion: path of a .png file in which to draw the confusion matrix of the test part, or
+            of the last part that has scores.
+        device: see `load_model`; None for that of the run.
         batch_size: images per forward pass; changes speed and memory, not the result.
         progress: called while images are decoded.
 
@@ -78,16 +85,20 @@ def evaluate(
     Raises:
         ModelError: the run is not finished.
         DataError: the data is not found or not readable, has other classes, or has no labels.
+        ConfigError: the .png file can't be written, or is in the data.
     """
-    path = at_home(run)
-    if data is None:
+    path, image = at_home(run), None if confusion is None else at_home(confusion)
+    source, base = None if data is None else at_home(data), None if root is None else at_home(root)
+    check_target(image, (".png",))
+    for place, place_root in data_of(path) if source is None else [(source, base)]:
+        check_beside(image, place, place_root)
+    if source is None:
         predictions, classes = _predict_run(path, device, batch_size, progress)
     else:
         model = load_model(path, device or "auto")
-        source = at_home(data)
         table = read_data(
             source,
-            root=None if root is None else at_home(root),
+            root=base,
             skip_bad=skip_bad,
             size=model.image_size,
             fit=model.fit,
@@ -96,7 +107,13 @@ def evaluate(
         check_classes(table.classes, model.classes, path, source)
         classes = model.classes
         predictions = _predict_table(model, table, source, batch_size or 64)
-    return Evaluation(classes, score_parts(predictions, classes), confusions(predictions))
+    result = Evaluation(classes, score_parts(predictions, classes), confusions(predictions))
+    if image is not None:
+        parts = [part for part, scores in result.scores.items() if scores is not None]
+        if not parts:
+            raise DataError(f"{display_path(path)}: nothing to score; name images with --data")
+        write_image(image, draw_confusion(result.confusion[parts[-1]], classes))
+    return result
 
 
 def _predict_run(

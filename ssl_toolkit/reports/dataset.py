@@ -138,7 +138,7 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
         },
         "balance": {"largest": int(sizes.max()), "smallest": int(sizes.min())},
         "duplicates": [[table.keys[row] for row in group.tolist()] for group in duplicates],
-        "leaks": leaks.content(table)["groups"],
+        "leaks": leaks.file(table).tree()["groups"],
         "warnings": [text for text in warnings if text],
         # The first note repeats the counts above, and skipped images are listed with reasons.
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],

@@ -18,27 +18,33 @@ from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm
 from ssl_toolkit.models.freezing import has_batchnorm
-from ssl_toolkit.runs.auto_trials import HELD_OUT, LEVEL, Trial, computed, fitted_trial, tuned_trial
+from ssl_toolkit.runs.auto_trials import (
+    HELD_OUT,
+    LEVEL,
+    Trial,
+    cpu_seconds,
+    feature_trial,
+    fine_tuning_trial,
+)
 from ssl_toolkit.runs.record import AutoChoice, Candidate
 
 Announce = Callable[[str], None]
 
 FOLDS = 5
 BUDGET = 300.0
-"""Most seconds of computing for the choice without ``minutes``; the run that follows takes as long
-as one of its trials."""
+"""Maximum CPU seconds for the choice if ``minutes`` is not set; a run takes as long as a trial."""
 GOOD_ENOUGH = 0.5
-"""Share of the way from chance to perfect from which frozen features are good enough."""
+"""Accuracy, rescaled to 0 at chance and 1 at perfect, from which frozen features suffice."""
 FINE_TUNED: Tree = {"model": {"freeze": "bn"}}
-"""The changes of a fine-tuned candidate; for other defaults see `recipes.FINE_TUNING`."""
+"""Settings that a fine-tuned candidate overrides; `recipes.FINE_TUNING` has its other defaults."""
 WITHOUT_BATCHNORM: Tree = {"model": {"freeze": "none"}}
-"""The same for a backbone without BatchNorm."""
+"""`FINE_TUNED` for a backbone without BatchNorm."""
 
 
 def describe(choice: AutoChoice) -> list[str]:
     """Return a line for each kind of trial, and one for the choice."""
     lines = []
-    frozen = [trial for trial in choice.trials if not trial.tuned]
+    frozen = [trial for trial in choice.trials if not trial.trains_backbone]
     if frozen:
         scores = ", ".join(f"{trial.name} {100 * trial.accuracy:.1f} %" for trial in frozen)
         seconds = sum(trial.seconds for trial in frozen)
@@ -53,7 +59,7 @@ def describe(choice: AutoChoice) -> list[str]:
     ]
     if choice.skipped:
         names = ", ".join(choice.skipped)
-        lines.append(f"auto: no time to try {names} (--minutes gives more)")
+        lines.append(f"auto: no time to try {names}; a larger --minutes allows it")
     return [*lines, f"auto: uses {choice.name}: {choice.reason}"]
 
 
@@ -87,7 +93,7 @@ def candidates(pretrained: bool, features: bool = False) -> list[Candidate]:
             overrides = FINE_TUNED | {entry.name: dict(plugin.auto_options)}
             name = f"{entry.name} (fine-tuned)"
             candidate = Candidate(name=name, algorithm=entry.name, overrides=overrides)
-        ranked.append(((candidate.tuned, -rank, entry.name), candidate))
+        ranked.append(((candidate.trains_backbone, -rank, entry.name), candidate))
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
 
 
@@ -100,24 +106,24 @@ def choose(
 ) -> tuple[RunConfig, AutoChoice]:
     """Return the configuration with the chosen algorithm in place of ``auto``.
 
-    From random weights the preferred algorithm is taken: cross-validation would train each of them
-    from the start, several times. With a pre-trained backbone the validation images decide if there
-    are as many as labels, else cross-validation on the labels, where held-out ones stay in the pool
-    without their label. Test images are not used.
+    Without pre-trained weights, the preferred algorithm is selected: cross-validation would train
+    each one from scratch, several times. With a pre-trained backbone, candidates are scored on the
+    validation images if there are at least as many as labels, otherwise by cross-validation on the
+    labels, where held-out images stay in the pool without their labels. Test images are not used.
 
-    1. The algorithms for frozen features are compared. The preferred one is taken unless another
-       predicts more of these images and an exact sign test on those where the two differ finds
-       that beyond chance: with a few labels the best score is mostly luck.
-    2. Where it predicts few (`GOOD_ENOUGH`), the features are wrong for these images. Then each
-       fine-tuned candidate that there is time for is trained, and taken if it predicts more than
-       frozen features do; a later one if the sign test says that it predicts more than the best so
-       far. On labels, one fold is left out, up to `TUNED_FOLDS` times.
+    1. Compare the algorithms for frozen features. Select the preferred one unless another is more
+       accurate and an exact sign test on the images where the two differ is significant: with few
+       labels, the best score is mostly luck.
+    2. If its accuracy is low (`GOOD_ENOUGH`), the features do not suit these images. Then train
+       each fine-tuned candidate that the time allows. Select the first one that is more accurate
+       than frozen features, and a later one only if the sign test finds it better than the best so
+       far. On labels, one fold is held out, up to `FINE_TUNING_FOLDS` times.
 
     Args:
         config: validated, its algorithm ``auto``.
         announce: called with a line before each long step.
         progress: called while images are read.
-        budget: seconds of computing for the choice; None for `BUDGET`.
+        budget: CPU seconds for the choice; None for `BUDGET`.
 
     Raises:
         UserError: as `prepare`, or there is no candidate.
@@ -130,34 +136,33 @@ def choose(
     if not pretrained:
         choice = _choice(ranked[0], "the default for training from scratch")
         return with_candidate(config, ranked[0]), choice
-    frozen = [candidate for candidate in ranked if not candidate.tuned]
+    frozen = [candidate for candidate in ranked if not candidate.trains_backbone]
     first = (frozen or ranked)[0]
     experiment = prepare(with_candidate(config, first), progress=progress)
     enough = len(experiment.split.validation) >= len(experiment.split.labeled)
     folds = [] if enough else list(_folds(experiment))
     if not (enough or folds) or not frozen:
-        reason = "the default; a class with a single label leaves nothing to cross-validate"
+        reason = "the default; cross-validation needs two labels of each class"
         return with_candidate(config, first), _choice(first, reason if frozen else "the only kind")
-    limit = computed() + (BUDGET if budget is None else budget)
+    limit = cpu_seconds() + (BUDGET if budget is None else budget)
     experiment.trainer.start()
-    trials = [fitted_trial(with_candidate(config, c), c, experiment, folds) for c in frozen]
+    trials = [feature_trial(with_candidate(config, c), c, experiment, folds) for c in frozen]
     best, reason = _best(trials)
     skipped: list[str] = []
-    tuned = _worth_training(config, experiment, ranked, best)
-    for candidate in tuned:
+    for candidate in _fine_tuned(config, experiment, ranked, best):
         announce(
-            f"auto: {best.name} predicts {100 * best.accuracy():.1f} % of the {best.images}; "
-            f"trying {candidate.name} …"
+            f"auto: {best.name} has an accuracy of {100 * best.accuracy():.1f} % on the "
+            f"{best.images}; trying {candidate.name} …"
         )
-        changed = with_candidate(config, candidate)
-        trial = tuned_trial(changed, candidate, experiment, folds, best, limit)
+        trial_config = with_candidate(config, candidate)
+        trial = fine_tuning_trial(trial_config, candidate, experiment, folds, best, limit)
         if trial is None:
             skipped.append(candidate.name)
             continue
         trials.append(trial)
-        p = trial.chance(best)
-        if p < LEVEL or (trial.leads(best) and not best.candidate.tuned):
-            reason = _ahead(trial, best, p)
+        p = trial.p_value(best)
+        if p < LEVEL or (trial.leads(best) and not best.candidate.trains_backbone):
+            reason = _comparison(trial, best, p)
             best = trial
     choice = _choice(
         best.candidate,
@@ -169,18 +174,18 @@ def choose(
     return with_candidate(config, best.candidate), choice
 
 
-def _worth_training(
+def _fine_tuned(
     config: RunConfig, experiment: Experiment, ranked: Sequence[Candidate], best: Trial
 ) -> list[Candidate]:
     """Return the candidates that train the backbone; none if frozen features suffice."""
     chance = 1 / len(experiment.classes)
-    good = best.accuracy() >= chance + GOOD_ENOUGH * (1 - chance)
-    if good or config.settings.model.freeze != "auto":
+    sufficient = best.accuracy() >= chance + GOOD_ENOUGH * (1 - chance)
+    if sufficient or config.settings.model.freeze != "auto":
         return []
-    tuned = [candidate for candidate in ranked if candidate.tuned]
+    result = [candidate for candidate in ranked if candidate.trains_backbone]
     if has_batchnorm(experiment.trainer.classifier.backbone):
-        return tuned
-    return [c.model_copy(update={"overrides": c.overrides | WITHOUT_BATCHNORM}) for c in tuned]
+        return result
+    return [c.model_copy(update={"overrides": c.overrides | WITHOUT_BATCHNORM}) for c in result]
 
 
 def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
@@ -190,17 +195,17 @@ def with_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
     return validate([Layer("--algo auto", tree) for tree in layers])
 
 
-def without_auto(config: RunConfig, chosen: Candidate | None = None) -> RunConfig:
+def without_auto(config: RunConfig, candidate: Candidate | None = None) -> RunConfig:
     """Return the configuration with an algorithm in place of ``auto``, if it is set.
 
     Args:
         config: validated.
-        chosen: the choice at the start of the run; None for the preferred algorithm.
+        candidate: the choice at the start of the run; None for the preferred algorithm.
     """
     if config.settings.algo != AUTO:
         return config
-    if chosen is not None:
-        return with_candidate(config, chosen)
+    if candidate is not None:
+        return with_candidate(config, candidate)
     features = holds_features(config.settings.data)
     ranked = candidates(config.settings.pretrained or features, features)
     return with_candidate(config, ranked[0]) if ranked else config
@@ -218,7 +223,7 @@ def as_row(config: RunConfig) -> RunConfig:
 
 
 def _folds(experiment: Experiment) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield indices of labels to train on and to hold out; none if a class has one label."""
+    """Yield indices of the labels to train and to test on; none if a class has a single label."""
     from sklearn.model_selection import StratifiedKFold
 
     labels = experiment.table.labels[experiment.split.labeled]
@@ -229,25 +234,25 @@ def _folds(experiment: Experiment) -> Iterator[tuple[NDArray[np.int64], NDArray[
 
 
 def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
-    """Return the preferred candidate, or the one that is better beyond chance."""
+    """Return the preferred candidate, or the most significantly better one, and the reason."""
     preferred = trials[0]
     best, least = preferred, LEVEL
     for trial in trials[1:]:
-        chance = trial.chance(preferred)
-        if chance < least:
-            best, least = trial, chance
+        p = trial.p_value(preferred)
+        if p < least:
+            best, least = trial, p
     if best is preferred:
         lead = max(trial.accuracy() for trial in trials) > preferred.accuracy()
-        rest = "no lead of another is beyond chance" if lead else "none does better"
+        rest = "no other is significantly better" if lead else "no other is better"
         return preferred, f"the default, and {rest}"
-    return best, _ahead(best, preferred, least)
+    return best, _comparison(best, preferred, least)
 
 
-def _ahead(trial: Trial, other: Trial, chance: float) -> str:
+def _comparison(trial: Trial, other: Trial, p: float) -> str:
     both = trial.tested & other.tested
     return (
-        f"it predicts {100 * trial.accuracy(both):.1f} % of {int(both.sum())} {trial.images} and "
-        f"{other.name} {100 * other.accuracy(both):.1f} % (sign test, p = {chance:.2g})"
+        f"its accuracy on {int(both.sum())} {trial.images} is {100 * trial.accuracy(both):.1f} %, "
+        f"that of {other.name} {100 * other.accuracy(both):.1f} % (sign test, p = {p:.2g})"
     )
 
 
@@ -263,7 +268,7 @@ def resolve_auto(
         config: validated.
         announce: called with each line to print.
         progress: called while images are read.
-        budget: seconds of computing for the choice; None for `BUDGET`.
+        budget: CPU seconds for the choice; None for `BUDGET`.
     """
     if config.settings.algo != AUTO:
         return config, None

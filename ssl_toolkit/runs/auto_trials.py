@@ -22,15 +22,15 @@ from ssl_toolkit.interfaces import TrainingFeatures
 from ssl_toolkit.runs.record import AutoTrial, Candidate
 
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Indices of the labels to train on and to hold out."""
+"""Indices of the labels to train and to test on."""
 
 HELD_OUT, VALIDATION = "held-out labels", "validation images"
 LEVEL = 0.05
 """Significance level at which another candidate replaces the best so far."""
-TUNED_FOLDS = 3
-"""Most folds to train a fine-tuned candidate on; each costs as much as a run."""
+FINE_TUNING_FOLDS = 3
+"""Maximum number of folds for a fine-tuned candidate; each costs as much as a run."""
 TRIAL_STEPS, TRIAL_SECONDS = 5, 10.0
-"""The rest of a fine-tuned candidate is estimated from so many steps, or seconds."""
+"""Steps, or seconds, from which the training time of a fine-tuned candidate is extrapolated."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Trial:
 
     candidate: Candidate
     tested: NDArray[np.bool_]
-    """(n,) True for held-out labels."""
+    """(n,) True for held-out images."""
     hits: NDArray[np.bool_]
-    """(n,) True for those predicted by a model trained without them."""
+    """(n,) True for those that a model trained without their labels classifies correctly."""
     seconds: float
     images: str = HELD_OUT
-    """The images it was tested on."""
+    """Kind of the test images."""
 
     @property
     def name(self) -> str:
@@ -52,16 +52,16 @@ class Trial:
         return self.candidate.name
 
     def accuracy(self, where: NDArray[np.bool_] | None = None) -> float:
-        """Return the share of the held-out labels, or of some of them, that were predicted."""
+        """Return the accuracy on the held-out images, or on some of them."""
         return float(self.hits[self.tested if where is None else where].mean())
 
-    def chance(self, other: Trial) -> float:
-        """Return the `sign_test` against another candidate, on the common held-out labels."""
+    def p_value(self, other: Trial) -> float:
+        """Return the `sign_test` against another candidate on the common held-out images."""
         both = self.tested & other.tested
         return sign_test(self.hits[both], other.hits[both])
 
     def leads(self, other: Trial) -> bool:
-        """Return True if it predicts more of the common held-out labels."""
+        """Return True if it is more accurate on the common held-out images."""
         both = self.tested & other.tested
         return bool(self.hits[both].sum() > other.hits[both].sum())
 
@@ -83,53 +83,54 @@ def sign_test(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> float:
     return float(sum(comb(n, k) for k in range(wins, n + 1)) / 2**n)
 
 
-def computed() -> float:
-    """Return the CPU time of this process per thread, which a busy machine does not change."""
+def cpu_seconds() -> float:
+    """Return the CPU time of this process per thread, which other load does not affect."""
     return time.process_time() / torch.get_num_threads()
 
 
-def fitted_trial(
+def feature_trial(
     config: RunConfig, candidate: Candidate, experiment: Experiment, folds: Folds
 ) -> Trial:
-    """Fit heads to the features that the experiment has computed.
+    """Cross-validate a head on the features that the experiment has computed.
 
     Args:
         config: of the candidate.
-        candidate: it fits a head to frozen features.
-        experiment: started.
-        folds: of the labels; without any, all labels are fitted and the validation images tested.
+        candidate: an algorithm for frozen features.
+        experiment: with features.
+        folds: of the labels; if empty, the head is fitted to all labels and scored on the
+            validation images.
     """
-    started, trainer = computed(), experiment.trainer
+    start, trainer = cpu_seconds(), experiment.trainer
     plugin = registry.load("algorithms", candidate.algorithm)
     algorithm = plugin(config.algorithm, trainer.algorithm.task)
     images = trainer.batches.images
     assert images.features is not None
 
-    def hits(features: TrainingFeatures, inputs: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+    def score(features: TrainingFeatures, inputs: Tensor, labels: Tensor) -> NDArray[np.bool_]:
         head = algorithm.fit(features, torch.Generator().manual_seed(0))
         with torch.no_grad():
-            right: NDArray[np.bool_] = (head(inputs).argmax(dim=-1) == labels).numpy()
-        return right
+            correct: NDArray[np.bool_] = (head(inputs).argmax(dim=-1) == labels).numpy()
+        return correct
 
     if not folds:
         rows, labels = trainer.validation
         features = training_features(images, trainer.classifier.blocks)
-        found = hits(features, images.features.gather(rows).cpu(), labels.cpu())
-        return Trial(candidate, np.ones_like(found), found, computed() - started, VALIDATION)
+        hits = score(features, images.features.gather(rows).cpu(), labels.cpu())
+        return Trial(candidate, np.ones_like(hits), hits, cpu_seconds() - start, VALIDATION)
     labeled = images.features.gather(images.labeled).cpu()
     pool = images.features.gather(images.unlabeled).cpu()
     labels = images.labels.cpu()
-    found = np.zeros(len(labels), dtype=np.bool_)
-    for kept, held_out in folds:
-        unlabeled = torch.cat([labeled[held_out], pool])
+    hits = np.zeros(len(labels), dtype=np.bool_)
+    for train, test in folds:
+        unlabeled = torch.cat([labeled[test], pool])
         features = TrainingFeatures(
-            labeled[kept][None], labels[kept], unlabeled[None], trainer.classifier.blocks
+            labeled[train][None], labels[train], unlabeled[None], trainer.classifier.blocks
         )
-        found[held_out] = hits(features, labeled[held_out], labels[held_out])
-    return Trial(candidate, np.ones_like(found), found, computed() - started)
+        hits[test] = score(features, labeled[test], labels[test])
+    return Trial(candidate, np.ones_like(hits), hits, cpu_seconds() - start)
 
 
-def tuned_trial(
+def fine_tuning_trial(
     config: RunConfig,
     candidate: Candidate,
     experiment: Experiment,
@@ -137,33 +138,34 @@ def tuned_trial(
     best: Trial,
     limit: float,
 ) -> Trial | None:
-    """Train a candidate without a fold, until the comparison is decided; None if too slow.
+    """Train a candidate without one fold at a time, until it is clearly better or not better.
 
-    Without folds it is trained as the run would be, and tested on the validation images.
+    Without folds, train it as the run would, and score it on the validation images. Return None if
+    the time does not suffice.
     """
-    started, split = computed(), experiment.split
+    start, split = cpu_seconds(), experiment.split
     if not folds:
         trainer = _trainer(config, experiment, split)
-        found = _trained_hits(trainer, *trainer.validation, limit)
-        if found is None:
+        hits = _train(trainer, *trainer.validation, limit)
+        if hits is None:
             return None
-        return Trial(candidate, np.ones_like(found), found, computed() - started, VALIDATION)
+        return Trial(candidate, np.ones_like(hits), hits, cpu_seconds() - start, VALIDATION)
     labels = torch.from_numpy(experiment.table.labels[split.labeled])
     tested = np.zeros(len(labels), dtype=np.bool_)
     trial = Trial(candidate, tested, np.zeros_like(tested), 0.0)
-    for number, (kept, held_out) in enumerate(folds[:TUNED_FOLDS]):
-        if number and computed() + trial.seconds / number > limit:
+    for number, (train, test) in enumerate(folds[:FINE_TUNING_FOLDS]):
+        if number and cpu_seconds() + trial.seconds / number > limit:
             break
-        trainer = _trainer(config, experiment, _without_fold(config, experiment, kept, held_out))
-        # Evaluating on training images is useless.
+        trainer = _trainer(config, experiment, _without_fold(config, experiment, train, test))
+        # There are no validation images, so evaluations would only cost time.
         trainer.settings = trainer.settings.model_copy(update={"eval_every": trainer.steps})
-        places = trainer.batches.images.unlabeled[-len(held_out) :]
-        found = _trained_hits(trainer, places, labels[held_out], None if number else limit)
-        if found is None:
+        rows = trainer.batches.images.unlabeled[-len(test) :]
+        hits = _train(trainer, rows, labels[test], None if number else limit)
+        if hits is None:
             return None
-        tested[held_out], trial.hits[held_out] = True, found
-        trial = replace(trial, seconds=computed() - started)
-        if trial.chance(best) < LEVEL or not trial.leads(best):
+        tested[test], trial.hits[test] = True, hits
+        trial = replace(trial, seconds=cpu_seconds() - start)
+        if trial.p_value(best) < LEVEL or not trial.leads(best):
             break
     return trial
 
@@ -175,42 +177,42 @@ def _trainer(config: RunConfig, experiment: Experiment, split: Split) -> Trainer
     return trainer
 
 
-def _trained_hits(
+def _train(
     trainer: Trainer, rows: Tensor, labels: Tensor, limit: float | None
 ) -> NDArray[np.bool_] | None:
-    """Train; return which images are predicted, or None if the time does not suffice."""
+    """Train, and return True for each correct prediction; None if the time does not suffice."""
     if limit is not None:
-        trainer.stop = _watch(trainer, limit)
+        trainer.stop = _time_limit(trainer, limit)
     if trainer.fit():
         return None
     probs = trainer.predict(rows, alone=True)
-    found: NDArray[np.bool_] = (probs.argmax(dim=-1) == labels.cpu()).numpy()
-    return found
+    hits: NDArray[np.bool_] = (probs.argmax(dim=-1) == labels.cpu()).numpy()
+    return hits
 
 
-def _watch(trainer: Trainer, limit: float) -> Callable[[], str]:
-    """Return the stop function of a trainer whose last step must come before `limit`."""
-    first = 0.0  # when step 1 was done, which imports and allocates
+def _time_limit(trainer: Trainer, limit: float) -> Callable[[], str]:
+    """Return the stop function of a trainer whose last step must end before `limit`."""
+    first = 0.0  # the end of step 1, which imports and allocates
 
-    def late() -> str:
+    def reason() -> str:
         nonlocal first
-        now = computed()
+        now = cpu_seconds()
         first = first or now
-        spent, done = now - first, trainer.step - 1
-        if not done or (done < TRIAL_STEPS and spent < TRIAL_SECONDS):
+        seconds, steps = now - first, trainer.step - 1
+        if not steps or (steps < TRIAL_STEPS and seconds < TRIAL_SECONDS):
             return ""
-        return "no time" if now + spent / done * (trainer.steps - trainer.step) > limit else ""
+        return "no time" if now + seconds / steps * (trainer.steps - trainer.step) > limit else ""
 
-    return late
+    return reason
 
 
 def _without_fold(
-    config: RunConfig, experiment: Experiment, kept: NDArray[np.int64], held_out: NDArray[np.int64]
+    config: RunConfig, experiment: Experiment, train: NDArray[np.int64], test: NDArray[np.int64]
 ) -> Split:
     """Return a split without the labels of a fold, whose images come last in the pool."""
     split, task = experiment.split, experiment.trainer.algorithm.task
     algorithm = registry.load("algorithms", config.settings.algo)(config.algorithm, task)
-    nothing = np.empty(0, dtype=np.int64)
-    held = split.labeled[held_out]
-    pool = np.setdiff1d(split.unlabeled, held) if algorithm.views().needs_unlabeled else nothing
-    return Split(split.labeled[kept], np.concatenate([pool, held]), nothing, nothing)
+    empty = np.empty(0, dtype=np.int64)
+    fold = split.labeled[test]
+    pool = np.setdiff1d(split.unlabeled, fold) if algorithm.views().needs_unlabeled else empty
+    return Split(split.labeled[train], np.concatenate([pool, fold]), empty, empty)

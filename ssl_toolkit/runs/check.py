@@ -47,7 +47,7 @@ class RunCheck:
     checked: list[str] = field(default_factory=list)
     """Names of the files that were checked."""
     data: str = ""
-    """Reason why the data was not checked; empty if it was."""
+    """Reason why the data was not checked; empty if it was checked."""
 
 
 def check_run(run: str | os.PathLike[str]) -> RunCheck:
@@ -103,7 +103,7 @@ class _Checker:
     def __init__(self, folder: RunFolder, summary: RunSummary) -> None:
         self._folder = folder
         self._summary = summary
-        self._done = summary.status == "completed"
+        self._completed = summary.status == "completed"
         self._result = RunCheck(summary.status)
 
     def all(self) -> RunCheck:
@@ -114,14 +114,14 @@ class _Checker:
             (f.record, True, self._record),
             (f.split, True, self._split),
             (f.log, True, lambda: None),
-            (f.metrics, self._done, self._metrics),
-            (f.last, self._done, self._checkpoints),
-            (f.best, self._done and self._summary.best_step is not None, self._best),
-            (f.predictions, self._done, self._predictions),
-            (f.model / "model.safetensors", self._done, self._model),
-            (f.model / "config.json", self._done, lambda: None),
-            (f.card, self._done, lambda: None),
-            (f.table, self._done, lambda: None),
+            (f.metrics, self._completed, self._metrics),
+            (f.last, self._completed, self._checkpoints),
+            (f.best, self._completed and self._summary.best_step is not None, self._best),
+            (f.predictions, self._completed, self._predictions),
+            (f.model / "model.safetensors", self._completed, self._model),
+            (f.model / "config.json", self._completed, lambda: None),
+            (f.card, self._completed, lambda: None),
+            (f.table, self._completed, lambda: None),
         ]
         self._check_files(parts)
         if not self._result.faults:
@@ -129,7 +129,7 @@ class _Checker:
         return self._result
 
     def contradictions(self) -> list[str]:
-        """Return the faults between the files that results are read from."""
+        """Return the contradictions between the files that results are read from."""
         f = self._folder
         self._check_files(
             [
@@ -164,8 +164,8 @@ class _Checker:
             table = find_data(self._folder)
             check_data(self._folder, table)
         except ToolkitError as error:
-            found = isinstance(error, DataError) and data is not None and Path(data).exists()
-            if found or table is not None:
+            exists = isinstance(error, DataError) and data is not None and Path(data).exists()
+            if exists or table is not None:
                 self._result.faults += error.messages
             else:
                 self._result.data = error.messages[0]
@@ -187,7 +187,7 @@ class _Checker:
         tree = yaml.read_dumped(self._folder.config)
         expected = {key: tree[key] for key in ("seed", "profile", "backbone")}
         expected["fingerprint"] = fingerprint_of(tree)
-        if self._done:
+        if self._completed:
             expected["steps"] = 1 if self._summary.fitted else tree["steps"]
         for key, value in expected.items():
             self._equal(f"summary.json: {key}", getattr(self._summary, key), value, "config.yaml")
@@ -207,11 +207,11 @@ class _Checker:
         for number, (before, step) in enumerate(pairwise(steps), 1):
             if step <= before:
                 self._fault(f"metrics.jsonl, line {number}: step {step} after step {before}")
-        # A kill may cut the last row of an unfinished run, before its newline; resume drops it.
-        expected = len(text.splitlines()) if self._done else text.count("\n")
+        # A kill may truncate the last row of an unfinished run before its newline.
+        expected = len(text.splitlines()) if self._completed else text.count("\n")
         if len(steps) <= expected:
             self._fault(f"metrics.jsonl, line {len(steps)}: damaged: not a row of metrics")
-        elif self._done:
+        elif self._completed:
             done = self._summary.steps
             self._equal("metrics.jsonl: its last step", steps[-1], done, "summary.json")
 
@@ -232,7 +232,7 @@ class _Checker:
             self._fault(str(error))
             return
         self._same_classes(path.name, state["classes"])
-        if self._done and step is not None:
+        if self._completed and step is not None:
             self._equal(f"{path.name}: step", state["step"], step, "summary.json")
 
     def _predictions(self) -> None:
@@ -241,7 +241,7 @@ class _Checker:
         for part in ("validation", "test"):
             probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
             stored: Scores | None = getattr(self._summary, part)
-            if stored is None and not self._done:  # killed before its summary was written
+            if stored is None and not self._completed:  # killed before its summary was written
                 continue
             computed = scores(probs, labels, self._summary.classes) if len(labels) else {}
             names = _different(computed, {} if stored is None else stored.model_dump())
@@ -261,18 +261,18 @@ class _Checker:
 def _different(computed: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     """Return the names of scores that differ.
 
-    Another processor or version of numpy may round the last digits otherwise, or draw another
-    interval, which follows from the accuracy. An older version may have stored fewer scores.
+    The interval, which follows from the accuracy, is not compared. On another processor or version
+    of numpy, it may differ, as may the last digits. An older version may have stored fewer scores.
     """
     if not (computed and stored):
         return [*computed, *stored]
     names = [key for key in computed if key in stored and key != "interval"]
-    return [key for key in names if not _alike(computed[key], stored[key])]
+    return [key for key in names if not _close(computed[key], stored[key])]
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _close(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_alike(one[k], other[k]) for k in one)
+        return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)
     if isinstance(one, int | float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
     return bool(one == other)
@@ -309,8 +309,8 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
         DataError: other classes, missing images, or other images.
     """
     settings = folder.read_config().settings
-    trained = folder.read_summary().classes
-    check_classes(table.classes, trained, folder.path, data or settings.data)
+    classes = folder.read_summary().classes
+    check_classes(table.classes, classes, folder.path, data or settings.data)
     stored = load_split(folder.split, table)
     if (files := files_of(table)) is not None:
         if settings.stream_buffer is not None:
@@ -321,25 +321,25 @@ def check_data(folder: RunFolder, table: ImageTable, data: Path | None = None) -
 
 
 def check_same_data(
-    folder: RunFolder, table: ImageTable, drawn: Split | None, known: set[str]
+    folder: RunFolder, table: ImageTable, split: Split | None, hashes: set[str]
 ) -> None:
     """Refuse to continue a comparison with other data than a run in it was trained with.
 
     Args:
         folder: of the run.
         table: the data, read for the comparison.
-        drawn: the split of a new run of these settings and seed; None if not drawn.
-        known: hashes of splits known to be of this data; gets that of the run.
+        split: that of a new run with these settings and this seed; None to skip the comparison.
+        hashes: of splits that were checked against this data; that of the run is added.
 
     Raises:
         DataError: one line with how many images of which part differ.
         ModelError: the record of the run is missing or damaged.
     """
-    split = folder.read_record().split
-    if split in known:
+    split_hash = folder.read_record().split
+    if split_hash in hashes:
         return
     stored = load_split(folder.split, table)
     stored.check(table, NEW_COMPARISON)
-    if drawn is not None and (changes := compare_rows(stored.split, drawn)).description:
+    if split is not None and (changes := compare_rows(stored.split, split)).description:
         raise data_changed(folder.split, changes, NEW_COMPARISON)
-    known.add(split)
+    hashes.add(split_hash)

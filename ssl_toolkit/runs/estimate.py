@@ -1,4 +1,4 @@
-"""Estimate how long a run takes, once, after its first steps."""
+"""Estimate the time of a run once, after its first steps."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ssl_toolkit.runs.predictions import prediction_seconds
 from ssl_toolkit.runs.progress import TrainingProgress
 from ssl_toolkit.text import brief, roughly
 
-MEASURED = 3
-"""Steps before the estimate; the first one is slow and does not count."""
+STEPS = 3
+"""Number of steps before the estimate; the first one is slow and is not counted."""
 
 LONG = 30 * 60.0
-"""Seconds from which on a run is reported as long."""
+"""Remaining seconds above which a run gets a warning."""
 
 
 class Estimate:
-    """Print after a few steps how long the rest will take.
+    """Print the time left after a few steps.
 
-    Nothing is printed between two rows of the progress, which have the time left.
+    Nothing is printed once there are rows of progress, which include the time left.
 
     Args:
-        experiment: about to train.
+        experiment: before its first step.
         console: shows the estimate.
         progress: shows the rows of metrics.
-        warns: warn of a long run, and name what would make it shorter.
+        warns: warn if the run is long, and name options that shorten it.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class Estimate:
         self._start = 0.0
 
     def update(self) -> None:
-        """Note the end of a step."""
+        """Record the end of a step."""
         step = self._experiment.trainer.step
         if step == self._first:
             self._start = self._now()
-        elif step == self._first + MEASURED - 1 and step < self._experiment.trainer.steps:
-            self._show((self._now() - self._start) / (MEASURED - 1))
+        elif step == self._first + STEPS - 1 and step < self._experiment.trainer.steps:
+            self._show((self._now() - self._start) / (STEPS - 1))
 
     def _now(self) -> float:
-        if self._experiment.device.type != "cpu":  # it may be behind
+        if self._experiment.device.type != "cpu":  # which computes asynchronously
             torch.accelerator.synchronize(self._experiment.device)
         return time.perf_counter()
 
@@ -58,12 +58,12 @@ class Estimate:
         trainer, settings = self._experiment.trainer, self._experiment.config.settings
         steps = trainer.steps - trainer.step
         images = len(self._experiment.test[0])
-        if settings.eval_every > MEASURED:  # else the measured steps include an evaluation
+        if settings.eval_every > STEPS:  # else the measured steps include an evaluation
             images += len(trainer.validation[0]) * (steps // settings.eval_every)
         left = steps * step_seconds
         if images:
             left += images * prediction_seconds(self._experiment)
-        if not self._progress.started:
+        if not self._progress.has_header:
             self._console.say(
                 f"step {trainer.step}/{trainer.steps}: {brief(step_seconds)} per step, about "
                 f"{roughly(left)} left"

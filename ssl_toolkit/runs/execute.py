@@ -60,10 +60,10 @@ MEMORY = (
 
 
 GRACE = 10.0
-"""Most seconds of the test after SIGTERM, whose sender may soon kill the process."""
+"""Maximum seconds of the test after SIGTERM, since the sender may kill the process soon."""
 
 COLLAPSE = "a collapse of training (--on-collapse stop)"
-"""The reason to stop; the alarms describe it."""
+"""Reason to stop; the alarms describe it."""
 
 
 def finish(
@@ -134,7 +134,7 @@ class _Run:
             raise
 
     def finish(self, log: Log) -> RunResult:
-        """Train, test and write; also if training ends early."""
+        """Train, test and write the results, even if training ends early."""
         trainer, folder = self.experiment.trainer, self.folder
         resume = f"resume with `ssl-toolkit resume {display_path(folder.path)}`"
         try:
@@ -167,7 +167,7 @@ class _Run:
         return RunResult(folder=folder.path, summary=summary, signal=self.interrupts.signal)
 
     def train(self, log: Log) -> str:
-        """Train; return the reason to stop before the last step, or an empty string."""
+        """Train, and return the reason to stop before the last step, or an empty string."""
         trainer, folder, console = self.experiment.trainer, self.folder, self.console
         settings = self.experiment.config.settings
         limit, start = settings.time_limit, time.monotonic()
@@ -232,7 +232,7 @@ class _Run:
             seconds = count * prediction_seconds(self.experiment) if count else 0.0
             if seconds > GRACE:
                 self.console.say(
-                    f"not tested: that takes about {roughly(seconds)}, too long for SIGTERM"
+                    f"not tested after SIGTERM: the test takes about {roughly(seconds)}"
                 )
                 return self.summary("interrupted")
         elif self.interrupts.signal:
@@ -264,7 +264,7 @@ class _Run:
         return RunResult(folder=folder.path, summary=summary)
 
     def score(self, status: Status, predictions: Predictions) -> RunSummary:
-        """Write the predictions; return the summary with their scores."""
+        """Write the predictions, and return the summary with their scores."""
         classes, probe = self.experiment.classes, self.experiment.trainer.probe
         mistakes = worst_mistakes(self.experiment, predictions)
         write_predictions(self.folder.predictions, predictions, classes, mistakes)
@@ -285,12 +285,12 @@ class _Run:
             self.console.say(message, important=True)
 
     def failure(self, message: str) -> TrainingError:
-        """Write a failed run's summary; return the error."""
+        """Write the summary of a failed run, and return the error."""
         self.end(self.summary("failed", reason=message))
         return TrainingError(message)
 
     def end(self, summary: RunSummary) -> None:
-        """Write how the run ended; a full disk, possibly the cause, must not hide the reason."""
+        """Write the final summary; a full disk, possibly the cause, must not hide the reason."""
         with contextlib.suppress(OSError):
             summary.write(self.folder.summary)
 
@@ -303,7 +303,7 @@ def _stop_reason(interrupts: Interrupts, limit: float | None, start: float) -> s
 
 
 def _expected_metrics(trainer: Trainer) -> set[str]:
-    """Return the metrics of some rows of the run, though its first row may lack them."""
+    """Return metrics that the first row may lack, though later rows contain them."""
     accuracy = VALIDATION_ACCURACY if len(trainer.validation[0]) else LABELED_ACCURACY
     hidden = bool((trainer.batches.images.hidden >= 0).any())
     return {accuracy.name} | ({PSEUDO_LABEL_ACCURACY.name} if hidden else set())

@@ -39,13 +39,13 @@ class RunFolder:
         self.pseudo_labels = path / "pseudo_labels.csv"
         """A copy of the setting's file; only if there is one."""
         self.leaks = path / "leaks.json"
-        """Images that are in several parts; only if there are any."""
+        """Images that are in several parts, if there are any."""
         self.metrics = path / "metrics.jsonl"
         """One JSON object per line."""
         self.table = path / "metrics.csv"
-        """The same rows as a table; written when the run ends, however it ends."""
+        """The same rows as a table, written at the end of a run whatever its status."""
         self.log = path / "log.txt"
-        """The printed lines."""
+        """The lines of the terminal."""
         self.summary = path / "summary.json"
         """Status and results."""
         self.predictions = path / "predictions.npz"
@@ -53,7 +53,7 @@ class RunFolder:
         self.last = path / "checkpoints" / "last.pt"
         """The newest checkpoint."""
         self.best = path / "checkpoints" / "best.pt"
-        """Weights of the best validation."""
+        """Weights with the best validation accuracy."""
         self.model = path / "model"
         """The exported model."""
         self.card = self.model / "README.md"
@@ -101,7 +101,7 @@ class RunFolder:
             data: path to the images of the run, if they were moved.
 
         Raises:
-            ConfigError: `data` is given, but the run used a data set by name.
+            ConfigError: `data` is set, but the run used a data set by name.
             UserError: as `read_config`.
         """
         config = self.read_config()
@@ -119,24 +119,24 @@ class RunFolder:
 
 
 def check_classes(
-    found: Sequence[str], trained: Sequence[str], run: Path, data: str | Path | None
+    classes: Sequence[str], expected: Sequence[str], run: Path, data: str | Path | None
 ) -> None:
     """Refuse data whose classes are not those of a run, in any order.
 
     Args:
-        found: classes of the data.
-        trained: classes of the run.
+        classes: of the data.
+        expected: classes of the run.
         run: its folder.
         data: path to the data; None for a data set by name.
 
     Raises:
         DataError: lists both.
     """
-    if set(found) != set(trained):
+    if set(classes) != set(expected):
         name = "its data" if data is None else display_path(Path(data))
         raise DataError(
-            f"{display_path(run)} was trained on the classes {summarize(trained)}; {name} has "
-            f"{summarize(found)}; the names must be the same"
+            f"{display_path(run)} was trained on the classes {summarize(expected)}; {name} has "
+            f"{summarize(classes)}; the names must be the same"
         )
 
 
@@ -170,7 +170,7 @@ class Output:
         exists = settings.output is not None and os.path.lexists(path)
         if exists:
             if not path.is_dir():
-                raise ModelError(f"{name}: there is a file of that name; choose another name")
+                raise ModelError(f"{name}: a file has this name; choose another one")
             bare = _is_bare_start(path)
             if not overwrite and not (restart and bare):
                 raise ModelError(_exists(path))
@@ -242,7 +242,7 @@ def _numbered(parent: Path, name: str) -> Path:
 
 
 def _is_bare_start(path: Path) -> bool:
-    """Return True if a folder contains only files of a run, and no summary."""
+    """Return True if a folder contains nothing but files of a run, and no summary."""
     folder = RunFolder(path)
     if folder.summary.exists():
         return False
@@ -251,7 +251,7 @@ def _is_bare_start(path: Path) -> bool:
 
 
 def _empty(path: Path) -> None:
-    """Remove a run except for its lock; the summary first, without which it is not a run."""
+    """Remove a run except for its lock, starting with the summary, which makes it a run."""
     RunFolder(path).summary.unlink(missing_ok=True)
     for entry in [*path.iterdir()]:
         if entry.name == LOCK:

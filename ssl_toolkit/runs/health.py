@@ -1,9 +1,9 @@
-"""Describe in words what goes wrong in training, from the rows of metrics alone.
+"""Detect failures of training from the rows of metrics, and describe them.
 
-Only rows of evaluations count. A state *lasts* if it holds in each of them over at least a fifth of
-the steps, and in at least three; a collapse is reported sooner, as every step after it is lost. Two
-things raise no alarm: a supervised term that falls to a thousandth of the others once the few
-labels are learned, as it does in good runs; and a term of weight zero.
+Only rows with an evaluation count. A state *lasts* if it holds in each of them over at least a
+fifth of the steps, and in at least three; a collapse is reported earlier, since every later step is
+lost. Two states raise no alarm: a supervised term that falls to a thousandth of the others once the
+few labels are learned, as in good runs, and a term of weight zero.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from ssl_toolkit.engine import logged_metrics as logged
 Row = Mapping[str, float]
 
 LONG = 0.2
-"""Share of the steps that a state must last."""
+"""Minimum share of the steps that a state must last."""
 ROWS = 3
-"""Evaluations that a state must last."""
+"""Minimum number of evaluations that a state must last."""
 COVERAGE = 0.005
-"""Below this share of unlabeled images above the threshold, they teach nothing."""
+"""Coverage below which unlabeled images contribute nothing to training."""
 SHARE, SHIFT = 0.6, 0.3
-"""One class has more than `SHARE` of the pseudo labels, and their distribution is further than
-`SHIFT` from the known class shares (total variation distance, 0 to 1): data of two classes or with
-a long tail rightly has a large class."""
+"""Share of the pseudo labels in one class, and distance of their distribution from the known class
+shares (total variation, 0 to 1): only both together raise an alarm, since binary and long-tailed
+data have a large class in good runs too."""
 ESTIMATED_SHIFT = 0.45
-"""The same from shares that a probe estimates: where one class is large they are off by 0.4."""
+"""`SHIFT` for class shares that a probe estimates; if one class is large, its error reaches 0.4."""
 NEARLY_ALL = 0.9
-"""If the class shares are unknown, one class may rightly have this share of the pseudo labels."""
+"""`SHARE` if the class shares are unknown."""
 FEW = 0.05
-"""Below this coverage the few pseudo labels may all be of one easy class."""
+"""Coverage below which all pseudo labels may be of one easy class, without an alarm."""
 FAST, FAST_SHARE, FAST_SHIFT = 0.25, 0.5, 0.45
-"""At this coverage, a share and a shift beyond these in two evaluations in a row are enough."""
+"""Coverage, share and shift that raise the alarm after two consecutive evaluations."""
 LARGE, SMALL = 1e3, 1e-6
-"""A weighted term over the supervised one: beyond these it is out of proportion."""
+"""Bounds of the ratio of a weighted term to the supervised one."""
 LEARNED = 0.1
-"""A supervised term (a cross-entropy in nats) below this has been learned."""
-FALL, PLUNGE = 0.1, 0.25
-"""Accuracy lost against the best: so much in two evaluations in a row, or in one, is a collapse."""
+"""Supervised term (a cross-entropy in nats) below which the labels are learned."""
+DROP, LARGE_DROP = 0.1, 0.25
+"""Difference to the best accuracy that is a collapse: in two consecutive evaluations, or in one."""
 
 _ACCURACIES = {
     logged.VALIDATION_ACCURACY.name: "validation accuracy",
@@ -58,16 +58,16 @@ def is_evaluation(row: Row) -> bool:
 
 
 def alarms(rows: Sequence[Row], *, steps: int) -> list[str]:
-    """Return what went wrong, each alarm once, as of the evaluation where it first held.
+    """Return the alarms of a run, each once, as of the first evaluation at which it holds.
 
-    More rows only add alarms: those of the first rows do not change.
+    Further rows add alarms, but do not change those of the first rows.
 
     Args:
-        rows: as in ``metrics.jsonl``, in order; those without an evaluation are passed over.
+        rows: as in ``metrics.jsonl``, in order; those without an evaluation are ignored.
         steps: of the whole run.
 
     Returns:
-        A sentence per alarm: the observation, its first step, and what to try.
+        A sentence per alarm: the observation, its steps, and the settings to change.
     """
     evaluations = [row for row in rows if is_evaluation(row)]
     problems = _collapses(evaluations, steps)
@@ -75,19 +75,19 @@ def alarms(rows: Sequence[Row], *, steps: int) -> list[str]:
         stretch = _first_long(evaluations, holds, LONG * steps)
         if stretch:
             problems.append((stretch[-1]["step"], describe(stretch)))
-    return [text for _, text in sorted(problems, key=lambda alarm: alarm[0])]
+    return [text for _, text in sorted(problems, key=lambda problem: problem[0])]
 
 
 def collapse(rows: Sequence[Row], *, steps: int) -> str:
     """Return the first of the `alarms` after which training is lost; empty without one."""
     problems = _collapses([row for row in rows if is_evaluation(row)], steps)
-    return min(problems, key=lambda alarm: alarm[0])[1] if problems else ""
+    return min(problems, key=lambda problem: problem[0])[1] if problems else ""
 
 
 def _collapses(rows: Sequence[Row], steps: int) -> list[tuple[float, str]]:
     fast = (list(two) for two in pairwise(rows) if all(map(_one_class_rises, two)))
     lasting = _first_long(rows, _one_class_dominates, LONG * steps)
-    problems = _falls(rows)
+    problems = _drops(rows)
     if stretches := [stretch for stretch in (next(fast, None), lasting) if stretch]:
         first = min(stretches, key=lambda stretch: stretch[-1]["step"])
         problems.append((first[-1]["step"], _describe_dominance(first)))
@@ -129,7 +129,7 @@ def _nothing_passes(rows: Sequence[Row]) -> str:
     most = max(row[_COVERAGE] for row in rows)
     return (
         f"{_span(rows)} at most {most:.2%} of the unlabeled images passed the threshold, so "
-        "they taught nothing; try a lower confidence_threshold, more labels or more steps"
+        "they had no effect; try a lower confidence_threshold, more labels or more steps"
     )
 
 
@@ -138,13 +138,13 @@ def _one_class_dominates(row: Row) -> bool:
 
 
 def _unlike_pool(row: Row, coverage: float, most: float, shift: float) -> bool:
-    """Return True if the pseudo labels are not spread as the classes of the pool are.
+    """Return True if the distribution of the pseudo labels differs from that of the pool.
 
     Args:
         row: of an evaluation.
         coverage: minimum share of unlabeled images with a pseudo label.
-        most: share of the pseudo labels that one class must have more than.
-        shift: distance from known class shares that they must have more than.
+        most: share of the pseudo labels that the largest class must exceed.
+        shift: distance from the known class shares that must be exceeded.
     """
     share = row.get(_SHARE, 0.0)
     if row.get(_COVERAGE, 1.0) < coverage:
@@ -161,19 +161,19 @@ def _one_class_rises(row: Row) -> bool:
 
 def _describe_dominance(rows: Sequence[Row]) -> str:
     least = min(row[_SHARE] for row in rows)
-    text = f"{_span(rows)} one class took {least:.0%} of the pseudo labels or more"
-    for key, what in (
+    text = f"{_span(rows)} one class had at least {least:.0%} of the pseudo labels"
+    for key, shares in (
         (_SHIFT, "those of the pool"),
         (_ESTIMATED_SHIFT, "those that the probe expects"),
     ):
         if all(key in row for row in rows):
             shift = min(row[key] for row in rows)
-            text += f", and their class shares were {shift:.2f} or more away from {what} (0 to 1)"
-    return f"{text}; {_way_out(rows[-1])}"
+            text += f", and their shares differed from {shares} by at least {shift:.2f} (0 to 1)"
+    return f"{text}; {_remedy(rows[-1])}"
 
 
-def _way_out(row: Row) -> str:
-    """Return the likely cause, which is the heaviest unsupervised term, and what to change."""
+def _remedy(row: Row) -> str:
+    """Return the likely cause, the largest unsupervised term, and the settings to change."""
     others = "more labels of each class, a higher confidence_threshold or a lower --lr"
     weighted = {
         key.removeprefix(_WEIGHTED): value
@@ -182,16 +182,16 @@ def _way_out(row: Row) -> str:
     }
     if not weighted:
         return f"try {others}"
-    heaviest = max(weighted, key=lambda name: weighted[name])
+    largest = max(weighted, key=lambda name: weighted[name])
     return (
-        f"the heaviest loss term was {heaviest!r} (weighted {weighted[heaviest]:.2g}, the "
-        f"supervised one {row.get(_SUPERVISED, 0.0):.2g}): wrong pseudo labels confirm "
-        f"themselves through it; try a lower {heaviest}_weight, then {others}"
+        f"the largest loss term was {largest!r} (weighted {weighted[largest]:.2g}, the "
+        f"supervised one {row.get(_SUPERVISED, 0.0):.2g}): wrong pseudo labels reinforce "
+        f"themselves through it; try a lower {largest}_weight, then {others}"
     )
 
 
 def _outweighs(name: str) -> Condition:
-    """Return the condition that a term dominates the gradient while the labels are not learned."""
+    """Return the condition that a term dominates the gradient before the labels are learned."""
     key = _WEIGHTED + name
 
     def holds(row: Row) -> bool:
@@ -200,10 +200,10 @@ def _outweighs(name: str) -> Condition:
 
     def describe(rows: Sequence[Row]) -> str:
         least = min(row[key] / row[_SUPERVISED] for row in rows)
-        left = min(row[_SUPERVISED] for row in rows)
+        lowest = min(row[_SUPERVISED] for row in rows)
         return (
-            f"{_span(rows)} the weighted loss term {name!r} was {least:,.0f} times the supervised "
-            f"one or more, which stayed at {left:.4f} or more: the labels are not learned; "
+            f"{_span(rows)} the weighted loss term {name!r} was at least {least:,.0f} times the "
+            f"supervised one, which was at least {lowest:.4f}: the labels are not learned; "
             f"try a lower {name}_weight or a lower --lr"
         )
 
@@ -211,7 +211,7 @@ def _outweighs(name: str) -> Condition:
 
 
 def _vanishes(name: str) -> Condition:
-    """Return the condition that a term has no effect, though it has a weight and images pass."""
+    """Return the condition that a term has no effect despite its weight and the coverage."""
     key = _WEIGHTED + name
 
     def holds(row: Row) -> bool:
@@ -225,37 +225,37 @@ def _vanishes(name: str) -> Condition:
     def describe(rows: Sequence[Row]) -> str:
         most = max(row[key] / row[_SUPERVISED] for row in rows)
         return (
-            f"{_span(rows)} the weighted loss term {name!r} was {most:.1g} of the supervised one "
-            f"or less, so it had no effect; try a higher {name}_weight or lower thresholds"
+            f"{_span(rows)} the weighted loss term {name!r} was at most {most:.1g} times the "
+            f"supervised one, so it had no effect; try a higher {name}_weight or lower thresholds"
         )
 
     return holds, describe
 
 
-def _falls(rows: Sequence[Row]) -> list[tuple[float, str]]:
-    """Return the first certain fall of each accuracy.
+def _drops(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """Return the first certain drop of each accuracy.
 
-    A fall is certain if it is deep, if the pseudo labels have shifted as well, or if the next
+    A drop is certain if it is large, if the pseudo labels have shifted as well, or if the next
     evaluation confirms it.
     """
-    falls = []
+    drops = []
     for key, name in _ACCURACIES.items():
         best: Row = {key: -1.0}
         low: list[Row] = []
         for row in (row for row in rows if key in row):
             if row[key] > best[key]:
                 best = row
-            low = [*low, row] if row[key] < best[key] - FALL else []
-            sure = row[key] < best[key] - PLUNGE or _unlike_pool(row, FAST, 0.0, FAST_SHIFT)
-            if len(low) == 2 or (low and sure):
+            low = [*low, row] if row[key] < best[key] - DROP else []
+            certain = row[key] < best[key] - LARGE_DROP or _unlike_pool(row, FAST, 0.0, FAST_SHIFT)
+            if len(low) == 2 or (low and certain):
                 to = " and ".join(f"{r[key]:.4f} at step {r['step']:.0f}" for r in low)
                 text = (
                     f"the {name} fell from {best[key]:.4f} at step {best['step']:.0f} to {to}; "
-                    f"{_way_out(row)}"
+                    f"{_remedy(row)}"
                 )
-                falls.append((row["step"], text))
+                drops.append((row["step"], text))
                 break
-    return falls
+    return drops
 
 
 def _span(rows: Sequence[Row]) -> str:

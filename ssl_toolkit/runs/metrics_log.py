@@ -42,7 +42,7 @@ def append_row(path: Path, row: Mapping[str, float]) -> None:
 def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``metrics.jsonl``, without their format number.
 
-    Reading ends at the first row that is damaged, such as one cut short by a kill. A missing file
+    Reading ends at the first damaged row, such as one that a kill has truncated. A missing file
     has no rows.
 
     Raises:
@@ -59,7 +59,7 @@ def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_step(path: Path) -> int:
-    """Return the step of the last complete row, 0 without one; read only the end of the file.
+    """Return the step of the last complete row, or 0; only the end of the file is read.
 
     Raises:
         ModelError: as `metric_rows`.

@@ -19,7 +19,7 @@ from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
 
 FEW = 30
-"""Accuracies of classes with fewer test images are imprecise: at one half, 30 leave ±17 points."""
+"""Test images below which the accuracy of a class is imprecise: 30 at 50 % give ±17 points."""
 
 _MOST_NAMED = 10
 
@@ -61,7 +61,7 @@ def _front(summary: RunSummary, config: dict[str, Any]) -> str:
         "tags": [*tags, summary.algorithm],
         "metrics": ["accuracy", "f1"],
     }
-    # The hub opens what timm knows without a further import.
+    # The hub loads models that timm knows without another import.
     if "architecture" in config and find_backbone(config["backbone"])[0].timm_module is None:
         front = {"library_name": "timm", **front}
     return f"---\n# license: yours to choose; see Licenses below\n{yaml.dump(front)}---"
@@ -70,19 +70,19 @@ def _front(summary: RunSummary, config: dict[str, Any]) -> str:
 def _results(summary: RunSummary) -> str:
     columns = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
     rows = []
-    for part, found in (("test", summary.test), ("validation", summary.validation)):
-        if found is None:
+    for part, measured in (("test", summary.test), ("validation", summary.validation)):
+        if measured is None:
             continue
-        low, high = found.interval
-        scores = [f"{getattr(found, column):.4f}" for column in columns]
-        rows.append([part, str(found.count), *scores[:1], f"{low:.4f} to {high:.4f}"])
+        low, high = measured.interval
+        scores = [f"{getattr(measured, column):.4f}" for column in columns]
+        rows.append([part, str(measured.count), *scores[:1], f"{low:.4f} to {high:.4f}"])
         rows[-1] += scores[1:]
     if not rows:
         return "Not measured: there are no test or validation images."
     head = ("part", "images", "accuracy", "95 % interval", "balanced accuracy", "macro F1")
     seed = (
         f"One run, seed {summary.seed}. The interval is that of a bootstrap over the images "
-        "(10,000 resamples), as in `summary.json` of the run: for the choice of images alone."
+        "(10,000 resamples), as in `summary.json` of the run: it covers the choice of images only."
     )
     scored = table((*head, "calibration error", "negative log-likelihood (nats)"), rows)
     return f"{scored}\n\n{seed}"
@@ -90,16 +90,16 @@ def _results(summary: RunSummary) -> str:
 
 def _use(config: dict[str, Any]) -> str:
     size, length = config["image_size"], feature_length(config["backbone"])
-    given = '["image.jpg"])  # any size; (1, classes)'
+    arguments = '["image.jpg"])  # any size; (1, classes)'
     inside = f"{preparation(size, config['fit'])}; then the normalization, the network, softmax"
     if length is not None:
-        given, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
+        arguments, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
     lines = [
         "```python",
         "from ssl_toolkit import load_model",
         "",
         'model = load_model("FOLDER")  # where this card is, or the run around it',
-        f"probabilities = model.predict({given}",
+        f"probabilities = model.predict({arguments}",
         "```",
         "",
         f"Inside `model`: {inside}.",
@@ -123,7 +123,7 @@ def _use(config: dict[str, Any]) -> str:
             "```",
             "",
             "Inside `network`: neither normalization nor softmax. `transform` scales, "
-            f"{'pads' if config['fit'] == 'pad' else 'cuts'} and "
+            f"{'pads' if config['fit'] == 'pad' else 'crops'} and "
             "normalizes; `network.pretrained_cfg` has the normalization and the names of the "
             "classes (`label_names`).",
         ]
@@ -152,17 +152,17 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
     start = "published weights" if settings.pretrained else "random weights"
     if settings.weights is not None:
         start = f"the file {Path(settings.weights).name}"
-    changed = {
+    overrides = {
         name: value
         for name, value in config.algorithm
         if value != getattr(type(config.algorithm)(), name)
     }
-    options = ", ".join(f"{name} {value}" for name, value in changed.items())
+    options = ", ".join(f"{name} {value}" for name, value in overrides.items())
     step = summary.best_step
     kind = "averaged (EMA)" if settings.ema else "live"
     rows = {
         "algorithm": f"{summary.algorithm}, profile {summary.profile}",
-        "its options other than the defaults": options or "none",
+        "options other than the defaults": options or "none",
         "backbone": f"{summary.backbone}, from {start}",
         "image size": f"{settings.image_size} px, fit {settings.fit}",
         "steps": f"{summary.steps}, labeled images per step: {settings.batch_size}",
@@ -177,9 +177,9 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
         "fingerprint of what comparisons hold equal": summary.fingerprint,
         "time": f"{summary.seconds:.1f} s",
         "hardware": f"{record.device}, {record.platform}, {record.precision}",
-        "versions": ", ".join(f"{name} {found}" for name, found in record.versions.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
     }
-    return table(("what", "value"), [[name, escaped(value)] for name, value in rows.items()])
+    return table(("property", "value"), [[name, escaped(value)] for name, value in rows.items()])
 
 
 def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
@@ -194,8 +194,8 @@ def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
         low, high = test.interval
         lines.append(
             f"The test has {test.count} images: an accuracy of {test.accuracy:.4f} means "
-            f"{low:.4f} to {high:.4f} (95 %) for more images of the same kind, and says nothing "
-            "about other kinds."
+            f"{low:.4f} to {high:.4f} (95 %) for more images of the same kind, not for images of "
+            "other kinds."
         )
         per_class = test.per_class.items()
         few = [f"{escaped(n)} ({score.count})" for n, score in per_class if score.count < FEW]

@@ -56,7 +56,7 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
 
 
 def prediction_seconds(experiment: Experiment) -> float:
-    """Estimate how long predicting an image takes in this process, from a few of them."""
+    """Estimate the seconds to predict an image in this process, from a few images."""
     trainer = experiment.trainer
     images = trainer.batches.images
     most = min(trainer.settings.eval_batch_size, len(images.loaded))
@@ -79,7 +79,7 @@ def score_parts(predictions: Predictions, classes: Sequence[str]) -> Results:
 def worst_mistakes(
     experiment: Experiment, predictions: Predictions, most: int = 24, size: int = 64
 ) -> dict[str, NDArray[Any]]:
-    """Return the most confidently wrong test images, small, so that a report needs no data.
+    """Return the test images with the most confident mistakes, downscaled for reports.
 
     Args:
         experiment: the run.
@@ -95,15 +95,15 @@ def worst_mistakes(
         return {}
     probs, labels = predictions["test"]
     wrong = np.flatnonzero(probs.argmax(axis=1) != labels)
-    places = wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most]
-    rows = experiment.test[0][torch.from_numpy(places)]
+    indices = wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most]
+    rows = experiment.test[0][torch.from_numpy(indices)]
     images = experiment.trainer.batches.images.loaded.pixels(rows).cpu()
-    if len(places) and images.shape[-1] > size:
+    if len(indices) and images.shape[-1] > size:
         small = F.interpolate(images.float(), size=(size, size), mode="area")
         images = small.round().to(torch.uint8)
-    keys = [experiment.table.keys[row] for row in experiment.split.test[places]]
+    keys = [experiment.table.keys[row] for row in experiment.split.test[indices]]
     return {
-        "mistakes": places,
+        "mistakes": indices,
         "mistakes_keys": np.array(keys, dtype=np.str_),
         "mistakes_images": images.permute(0, 2, 3, 1).numpy(),
     }
@@ -144,8 +144,8 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """
     try:
         # np.load would leave the file of a damaged archive open.
-        with path.open("rb") as file, np.load(checked_archive(file), allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with path.open("rb") as file, np.load(checked_archive(file), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise ModelError(f"{display_path(path)}: not found") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:

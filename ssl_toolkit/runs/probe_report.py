@@ -18,26 +18,26 @@ def probe_line(probe: ProbeResult, validation_accuracy: float | None) -> str:
         parts.append(f"{100 * validation_accuracy:.1f} % of the validation images")
     if probe.cross_validation is not None:
         parts.append(f"{100 * probe.cross_validation:.1f} % of the labels in cross-validation")
-    reached = " and ".join(parts) or "too few labels to say how well"
-    return f"linear probe (logistic regression on frozen features): {reached}"
+    accuracies = " and ".join(parts) or "accuracy unknown, too few labels"
+    return f"linear probe (logistic regression on frozen features): {accuracies}"
 
 
 def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> ProbeSummary:
-    """Return the probe's scores and the paired difference of the run to it.
+    """Return the scores of the probe, and the paired difference of the run to them.
 
     Args:
-        probe: of the run's first weights.
+        probe: of the initial weights.
         predictions: of the run.
     """
 
-    def scores_on(split: str, own: Tensor) -> ProbeScores | None:
+    def scores_on(split: str, probe_probs: Tensor) -> ProbeScores | None:
         probs, labels = predictions[split]
         if not len(labels):
             return None
-        theirs = own.numpy().argmax(axis=1) == labels
-        difference, lower, upper = paired_interval(probs.argmax(axis=1) == labels, theirs)
+        probe_hits = probe_probs.numpy().argmax(axis=1) == labels
+        difference, lower, upper = paired_interval(probs.argmax(axis=1) == labels, probe_hits)
         return ProbeScores(
-            accuracy=float(np.mean(theirs)),
+            accuracy=float(np.mean(probe_hits)),
             count=len(labels),
             difference=difference,
             interval=(lower, upper),
@@ -54,18 +54,18 @@ def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> ProbeSum
 def verdict(probe: ProbeSummary) -> str:
     """Return a sentence on the gain of training; empty without validation and test images."""
     split = "test" if probe.test is not None else "validation"
-    found = probe.test or probe.validation
-    if found is None:
+    scores = probe.test or probe.validation
+    if scores is None:
         return ""
-    lower, upper = found.interval
+    lower, upper = scores.interval
     if lower > 0:
-        answer = "training paid"
+        answer = "training helped"
     elif upper < 0:
         answer = "training hurt: the linear probe is better (--algo linear_probe)"
     else:
-        answer = "whether training paid can't be decided from these images"
+        answer = "these images do not show whether training helped"
     return (
-        f"{answer}: {100 * found.difference:+.1f} points over the linear probe's "
-        f"{100 * found.accuracy:.1f} % on {found.count} {split} images "
+        f"{answer}: {100 * scores.difference:+.1f} points over the linear probe's "
+        f"{100 * scores.accuracy:.1f} % on {scores.count} {split} images "
         f"(95 % interval {100 * lower:+.1f} to {100 * upper:+.1f}, paired)"
     )

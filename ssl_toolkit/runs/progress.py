@@ -21,13 +21,13 @@ from ssl_toolkit.text import duration
 Row = dict[str, Any]
 
 WIDTH = 80
-"""No row is wider, unless the number of steps has more than 13 digits."""
+"""Maximum width of a row, unless the number of steps has more than 13 digits."""
 
 MOST_CLASSES = 20
-"""Up to this number of classes, each has a line in the final table."""
+"""Maximum number of classes with a line each in the final table."""
 
 WORST_CLASSES = 10
-"""Lines for the least accurate classes if there are more."""
+"""Number of least accurate classes to list if there are more."""
 
 
 @dataclass(frozen=True)
@@ -50,28 +50,28 @@ _COLUMNS = {
     logged.IMAGES_PER_SECOND.name: _Column("images/s", 8, 0),
     _TIME_LEFT: _Column("time left", 9),
 }
-"""By metric, in the order of the terminal."""
+"""Columns by metric, in their order."""
 
 
 class ProgressRows:
-    """Formats rows of metrics under one header, with the columns that the run has.
+    """Format rows of metrics under one header, with the columns of the run.
 
     Args:
         steps: of the whole run.
-        expected: names of metrics that the run has, though its first row may lack them. The
-            accuracy of pseudo labels is expected only where there is a coverage.
+        expected: names of metrics that the first row may lack. The accuracy of pseudo labels has
+            a column only if the coverage has one.
     """
 
     def __init__(self, steps: int, expected: Collection[str] = ()) -> None:
         self._step_width = max(_COLUMNS[_STEP].width, len(str(steps)))
         self._expected = set(expected)
         self._seen: set[str] = set()
-        self._shown: list[str] = []
+        self._names: list[str] = []
 
     @property
-    def started(self) -> bool:
+    def has_header(self) -> bool:
         """True once there is a header."""
-        return bool(self._shown)
+        return bool(self._names)
 
     def header(self, row: Mapping[str, float]) -> str:
         """Return the header if the row needs one: the first row, or one with a new column."""
@@ -81,17 +81,17 @@ class ProgressRows:
             names.discard(logged.PSEUDO_LABEL_ACCURACY.name)
         if logged.VALIDATION_ACCURACY.name in names:
             names.add(_BEST)
-        shown = [name for name in _COLUMNS if name in {*names, _STEP, _TIME_LEFT}]
-        if shown == self._shown:
+        columns = [name for name in _COLUMNS if name in {*names, _STEP, _TIME_LEFT}]
+        if columns == self._names:
             return ""
-        self._shown = shown
-        return self._line({name: _COLUMNS[name].head for name in shown})
+        self._names = columns
+        return self._line({name: _COLUMNS[name].head for name in columns})
 
     def line(self, row: Mapping[str, float], best: float | None, seconds_left: float) -> str:
         """Format a row under the last header; a missing value leaves its cell empty."""
         values = {_BEST: best, **row}
         cells = {_TIME_LEFT: clock(seconds_left)}
-        for name in self._shown:
+        for name in self._names:
             if (value := values.get(name)) is not None:
                 cells[name] = fit_number(value, self._width(name), _COLUMNS[name].decimals)
         return self._line(cells)
@@ -103,7 +103,7 @@ class ProgressRows:
             for name, value in row.items()
             if name not in _COLUMNS and name != "seconds"
         ]
-        # The spaces within a part must not be where a line is broken.
+        # Lines must not be broken within a part.
         text = "  ".join(part.replace(" ", _HARD_SPACE) for part in parts)
         indent = " " * (self._step_width + 2)
         lines = wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
@@ -113,7 +113,7 @@ class ProgressRows:
         return self._step_width if name == _STEP else _COLUMNS[name].width
 
     def _line(self, cells: Mapping[str, str]) -> str:
-        return "  ".join(cells.get(name, "").rjust(self._width(name)) for name in self._shown)
+        return "  ".join(cells.get(name, "").rjust(self._width(name)) for name in self._names)
 
 
 def fit_number(value: float, width: int, decimals: int) -> str:
@@ -152,7 +152,7 @@ class TrainingProgress:
         console: prints it.
         steps: of the whole run.
         before: earlier rows of a resumed run; their alarms are not repeated.
-        expected: names of metrics that the run has, as for `ProgressRows`.
+        expected: as for `ProgressRows`.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class TrainingProgress:
         self._alarms = alarms(self._evaluations, steps=steps)
         self._before = collapse(self._evaluations, steps=steps)
         self.collapsed = False
-        """True if training has collapsed since; stays False for a run resumed after a collapse."""
+        """True if training has collapsed; stays False for a run resumed after a collapse."""
         accuracies = [row.get(logged.VALIDATION_ACCURACY.name) for row in self._evaluations]
         self._best = max((value for value in accuracies if value is not None), default=None)
         self._rows = ProgressRows(steps, expected)
@@ -186,9 +186,9 @@ class TrainingProgress:
         )
 
     @property
-    def started(self) -> bool:
+    def has_header(self) -> bool:
         """True once the header is printed."""
-        return self._rows.started
+        return self._rows.has_header
 
     def __enter__(self) -> Self:
         if self._progress is not None:
@@ -266,11 +266,11 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def score_rows(
     results: dict[str, dict[str, Any] | None], *, all_in: str = "summary.json"
 ) -> list[tuple[str, str]]:
-    """Return names and values of the scores of parts; of ``validation`` the accuracy alone.
+    """Return names and values of the scores of parts; only the accuracy of ``validation``.
 
     Args:
         results: scores by part, None for an empty one.
-        all_in: the file or option that lists every class, if there are too many for the terminal.
+        all_in: file or option that lists all classes if the terminal shows only some.
     """
     rows = []
     for part, scores in results.items():

@@ -1,4 +1,4 @@
-"""The record of a run, ``record.json``: its environment and what it started from."""
+"""The record of a run, ``record.json``: its environment and its initial state."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Change(Part):
 
 
 class Candidate(Part):
-    """An algorithm, and its changes of the configuration of the run."""
+    """An algorithm, and the settings that it overrides."""
 
     name: str
     algorithm: str
     overrides: dict[str, Any] = Field(default_factory=dict)
 
     @property
-    def tuned(self) -> bool:
+    def trains_backbone(self) -> bool:
         """True if it trains the backbone."""
         return bool(self.overrides)
 
@@ -44,9 +44,9 @@ class AutoTrial(Candidate):
 
     accuracy: float
     images: str
-    """Images it was tested on."""
+    """Kind of the test images."""
     count: int
-    """Their number."""
+    """Number of test images."""
     seconds: float
 
 
@@ -57,7 +57,7 @@ class AutoChoice(Candidate):
     trials: tuple[AutoTrial, ...] = ()
     folds: int = 0
     skipped: tuple[str, ...] = ()
-    """Candidates that there was no time for."""
+    """Candidates that were not tried for lack of time."""
 
 
 class MinutesChoice(Part):
@@ -66,7 +66,7 @@ class MinutesChoice(Part):
     minutes: float
     image_size: int
     steps: int | None = None
-    """None if a head is fitted at once."""
+    """None if a head is fitted without steps."""
     feature_views: int | None = None
     """None if steps don't draw from features."""
     image_seconds: float | None
@@ -76,11 +76,11 @@ class MinutesChoice(Part):
     expected_seconds: float
     """Estimated time of the rest of the run."""
     enough: bool
-    """True if it trains long enough to prefer it to a smaller image size."""
+    """True if no smaller image size is needed to train long enough."""
 
 
 class RunRecord(Document):
-    """The environment of a run, and what it started from: its ``record.json``."""
+    """The environment and the initial state of a run: its ``record.json``."""
 
     versions: dict[str, str]
     """Of Python and of the packages that results depend on."""
@@ -107,7 +107,7 @@ class RunRecord(Document):
     auto: AutoChoice | None = None
     minutes: MinutesChoice | None = None
     changes: tuple[Change, ...] = ()
-    """Changes by resuming."""
+    """Changes on resume."""
 
 
 PACKAGES = (
@@ -142,9 +142,8 @@ def make_record(
 ) -> RunRecord:
     """Return the record of a run before its first step.
 
-    Versions, device, the distribution of each plugin, and hashes of the shared configuration, the
-    split, the initial weights, and of the first orders of images and draws of the views: in a
-    comparison those agree for each seed, the last ones by name as far as two rows have them.
+    In a comparison, the hashes of rows with the same seed agree; those of orders and draws are
+    compared by name.
 
     Args:
         experiment: prepared.

@@ -21,21 +21,21 @@ from ssl_toolkit.runs.speeds import Speeds, measure_speeds, rows_of
 from ssl_toolkit.text import brief, display_path, roughly
 
 USED = 0.9
-"""Share of the time that is planned; the rest is for what is not measured."""
+"""Share of the time that is planned; the rest covers parts that are not measured."""
 SHARE = 0.5
-"""Largest share of the time for the cross-validation of ``--algo auto``."""
+"""Maximum share of the time for the cross-validation of ``--algo auto``."""
 SMALLEST = 64
-"""Smallest side in pixels that is tried."""
+"""Minimum side in pixels to try."""
 SIZES = (6, 5, 4, 3)
 """Sides to try after the backbone's default, in sevenths of it."""
-HOPE = 0.7
-"""A larger size is measured if this share of the time estimated from its area fits."""
+OPTIMISM = 0.7
+"""Factor of the time extrapolated by area; a size whose reduced estimate fits is measured."""
 LEAST_VIEWS = 4
-"""A larger size is chosen if the features of so many views fit; more views gain less."""
+"""Minimum number of views at a larger size; more views gain less than more pixels."""
 LEAST_STEPS = 10
-"""Fewer steps are refused."""
+"""Minimum number of steps of a run."""
 FROM_DATA = "labeled_in_pool"
-"""The key that only the data determines: None in a configuration before its run."""
+"""Key that depends on the data: None in the configuration until the run starts."""
 
 
 def describe(fit: MinutesChoice, larger: tuple[int, float] | None) -> str:
@@ -43,7 +43,7 @@ def describe(fit: MinutesChoice, larger: tuple[int, float] | None) -> str:
 
     Args:
         fit: the choice.
-        larger: the next larger size and the seconds that it would take.
+        larger: the next larger size and its estimated seconds.
     """
     parts = [f"{fit.image_size} px"]
     if fit.feature_views is not None:
@@ -83,25 +83,25 @@ def resolve_minutes(
     if config.settings.devices > 1:
         raise ConfigError(
             f"--minutes {minutes:g}: steps of {config.settings.devices} processes are not measured;"
-            " give --steps, or leave --devices out"
+            " set --steps, or leave --devices out"
         )
-    started, given = time.monotonic(), 60 * minutes
+    start, seconds = time.monotonic(), 60 * minutes
     fitting = Fitting(config)
     choice, ready = None, False
     if config.settings.algo == AUTO:
         first = without_auto(config)
-        first_fit, larger = fitting.fit(first, started + SHARE * USED * given)
-        # None if the default fits, so that fine-tuned candidates use theirs.
+        first_fit, larger = fitting.fit(first, start + SHARE * USED * seconds)
+        # None if the default fits, so that fine-tuned candidates use their default.
         size = None if larger is None else first_fit.image_size
         config = _with_views(config, first_fit.feature_views).updated(image_size=size)
-        left = started + SHARE * given - time.monotonic()
+        left = start + SHARE * seconds - time.monotonic()
         config, choice = resolve_auto(config, console.say, console.reading, max(0.0, left))
         ready = bool(choice and choice.trials)
-        fit, _ = fitting.fit(config, started + USED * given, ready=ready)
+        fit, _ = fitting.fit(config, start + USED * seconds, ready=ready)
         if fit.image_seconds is None:
             fit = fit.model_copy(update={"image_seconds": first_fit.image_seconds})
     else:
-        fit, larger = fitting.fit(config, started + USED * given)
+        fit, larger = fitting.fit(config, start + USED * seconds)
     console.say(describe(fit, larger), important=True)
     return with_fit(config, fit), choice, fit
 
@@ -110,7 +110,7 @@ def check_same_config(folder: RunFolder, config: RunConfig) -> None:
     """Refuse a folder whose run has another configuration, wherever its output is.
 
     Args:
-        folder: of a run, which has made its choices for ``auto`` and ``minutes``.
+        folder: of a run; its record has the choices for ``auto`` and ``minutes``.
         config: validated.
 
     Raises:
@@ -122,12 +122,12 @@ def check_same_config(folder: RunFolder, config: RunConfig) -> None:
         config = with_fit(config, record.minutes)
     stored = dict(flatten(folder.read_config().tree()))
     skipped = {*FREE_ON_RESUME, "devices"}  # each start or resume sets them
-    wanted = {k: v for k, v in flatten(resolve_config(config)[0].tree()) if k not in skipped}
-    if wanted[FROM_DATA] is None:
-        del wanted[FROM_DATA]
+    expected = {k: v for k, v in flatten(resolve_config(config)[0].tree()) if k not in skipped}
+    if expected[FROM_DATA] is None:
+        del expected[FROM_DATA]
     messages = [
         f"{key} is {stored.get(key)!r} there, {value!r} here"
-        for key, value in wanted.items()
+        for key, value in expected.items()
         if stored.get(key) != value
     ]
     if messages:
@@ -151,7 +151,7 @@ def _with_views(config: RunConfig, views: int | None) -> RunConfig:
 
 
 class Fitting:
-    """Fit runs on one set of images to a time.
+    """Fit runs on the same images to a time.
 
     Args:
         config: of the run, validated; the algorithm may differ between calls of `fit`.
@@ -167,16 +167,16 @@ class Fitting:
     def fit(
         self, config: RunConfig, deadline: float, *, ready: bool = False
     ) -> tuple[MinutesChoice, tuple[int, float] | None]:
-        """Return the best run that ends by a time.
+        """Choose the best run that ends before a deadline.
 
         Args:
-            config: of the run; its steps and image size are kept if they are set, and its feature
-                views are the maximum.
-            deadline: by `time.monotonic`.
-            ready: the features are computed already.
+            config: of the run; steps and image size do not change if they are set, and its number
+                of feature views is the maximum.
+            deadline: as a value of `time.monotonic`.
+            ready: True if the features are cached.
 
         Returns:
-            The choice, and the next larger image size with the seconds that it would take.
+            The choice, and the next larger image size with its estimated seconds.
 
         Raises:
             ConfigError: the time is too short.
@@ -187,33 +187,33 @@ class Fitting:
         larger: tuple[int, float] | None = None
         for size in sizes:
             factor = (size / smallest) ** 2
-            found = self._plan(config, size, base.scaled(factor), deadline)
+            plan = self._plan(config, size, base.scaled(factor), deadline)
             if size > smallest:
-                hoped = self._plan(config, size, base.scaled(HOPE * factor), deadline)
-                speeds = self._speeds(config, size, ready) if hoped.enough else None
+                optimistic = self._plan(config, size, base.scaled(OPTIMISM * factor), deadline)
+                speeds = self._speeds(config, size, ready) if optimistic.enough else None
                 if speeds is not None:
-                    found = self._plan(config, size, speeds, deadline)
-                elif hoped.enough:  # the backbone can't take this size
+                    plan = self._plan(config, size, speeds, deadline)
+                elif optimistic.enough:  # the backbone does not support this size
                     continue
                 else:
-                    found = found.model_copy(update={"enough": False})
-            if found.enough or size == smallest:
+                    plan = plan.model_copy(update={"enough": False})
+            if plan.enough or size == smallest:
                 break
-            larger = size, found.expected_seconds
+            larger = size, plan.expected_seconds
         left = deadline - time.monotonic()
-        if not found.enough:
-            self._refuse_too_little(config, found, left)
-        return found, larger
+        if not plan.enough:
+            self._refuse_too_little(config, plan, left)
+        return plan, larger
 
     def _smallest(self, config: RunConfig, sizes: list[int], ready: bool) -> tuple[int, Speeds]:
-        """Return the smallest size that the backbone takes, and its speeds."""
+        """Return the smallest size that the backbone supports, and its speeds."""
         for size in reversed(sizes):
             if (speeds := self._speeds(config, size, ready)) is not None:
                 return size, speeds
         raise AssertionError(sizes)
 
     def _plan(self, config: RunConfig, size: int, speeds: Speeds, deadline: float) -> MinutesChoice:
-        """Return what fits at one size, or the smallest sensible run if nothing does."""
+        """Return the run that fits at one size, or the smallest useful one if none does."""
         split, settings = self._split, config.settings
         left = deadline - time.monotonic()
         view = len(np.union1d(split.labeled, split.unlabeled)) * speeds.view
@@ -234,13 +234,13 @@ class Fitting:
         def total(steps: int) -> float:
             return costs.of(steps, _eval_every(config, steps))
 
-        asked = _steps_asked(config)
-        wanted = asked or settings.steps or OPEN_VALUES["steps"]
+        user_steps = _user_steps(config)
+        target = user_steps or settings.steps or OPEN_VALUES["steps"]
         rest = left - fixed - least_views * view
-        steps = wanted
-        if total(wanted) > rest:
+        steps = target
+        if total(target) > rest:
             steps = costs.steps_within(max(0.0, rest), lambda n: _eval_every(config, n))
-        enough = steps >= (asked or wanted // 2)
+        enough = steps >= (user_steps or target // 2)
         spare = rest - total(max(1, steps))
         views = least_views
         if view and spare > 0:
@@ -249,17 +249,17 @@ class Fitting:
             "steps": steps,
             "feature_views": views if view else None,
             "step_seconds": costs.step,
-            "expected_seconds": fixed + views * view + total(steps if enough else wanted),
+            "expected_seconds": fixed + views * view + total(steps if enough else target),
             "enough": enough,
         }
         return choice.model_copy(update=update)
 
     def _refuse_too_little(self, config: RunConfig, fit: MinutesChoice, left: float) -> None:
-        wanted = _steps_asked(config)
-        if fit.steps is not None and fit.steps >= (wanted or LEAST_STEPS):
+        user_steps = _user_steps(config)
+        if fit.steps is not None and fit.steps >= (user_steps or LEAST_STEPS):
             return
         least = fit.minutes + max(fit.expected_seconds - left, 6) / 60 / self._share
-        what = f"{wanted:,} steps" if wanted and fit.steps is not None else "training"
+        what = f"{user_steps:,} steps" if user_steps and fit.steps is not None else "training"
         raise ConfigError(
             f"--minutes {fit.minutes:g}: at {fit.image_size} px {what} with the "
             f"{self._images:,} images would take about "
@@ -268,18 +268,18 @@ class Fitting:
         )
 
     def _speeds(self, config: RunConfig, size: int, ready: bool) -> Speeds | None:
-        """Measure at one size; None if the backbone can't take it."""
+        """Measure at one size; return None if the backbone does not support it."""
         resolved = resolve_config(config.updated(image_size=size))[0]
         try:
             return measure_speeds(resolved, self._table, self._split, ready=ready)
         except ModelError:
-            if size == _own_size(config):
+            if size == _default_size(config):
                 raise
             return None
 
 
-def _steps_asked(config: RunConfig) -> int | None:
-    """Return the steps that the user set; None for the default, which may be lowered."""
+def _user_steps(config: RunConfig) -> int | None:
+    """Return the steps that the user set; None for the default, which may be reduced."""
     settings = config.settings
     return settings.steps if "steps" in settings.model_fields_set else None
 
@@ -288,16 +288,16 @@ def _eval_every(config: RunConfig, steps: int) -> int:
     return resolve_config(config.updated(steps=max(1, steps)))[0].settings.eval_every
 
 
-def _own_size(config: RunConfig) -> int:
+def _default_size(config: RunConfig) -> int:
     return resolve_config(config)[0].settings.image_size
 
 
 def _sizes(config: RunConfig) -> list[int]:
     """Return the image sizes to try, the largest first."""
-    own = _own_size(config)
+    default = _default_size(config)
     if config.settings.image_size is not None:
-        return [own]
-    # Most backbones halve the image five times; others cut it into patches of 14.
-    unit = next(unit for unit in (32, 14, 16, 1) if own % unit == 0)
-    smaller = {own * part // 7 // unit * unit for part in SIZES}
-    return [own, *sorted((size for size in smaller if SMALLEST <= size < own), reverse=True)]
+        return [default]
+    # Most backbones halve the image five times; others divide it into patches of 14.
+    unit = next(unit for unit in (32, 14, 16, 1) if default % unit == 0)
+    smaller = {default * part // 7 // unit * unit for part in SIZES}
+    return [default, *sorted((s for s in smaller if SMALLEST <= s < default), reverse=True)]

@@ -23,7 +23,7 @@ from ssl_toolkit.engine.distributed import (
 )
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ConfigError, ModelError
-from ssl_toolkit.files import write_json, write_text
+from ssl_toolkit.files import write_text
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import Output, RunFolder
@@ -180,7 +180,7 @@ def _write_start(
         if (labels := experiment.config.settings.pseudo_labels) is not None:
             write_text(folder.pseudo_labels, Path(labels).read_text(encoding="utf-8"))
         if experiment.leaks:
-            write_json(folder.leaks, experiment.leaks.content(experiment.table))
+            experiment.leaks.file(experiment.table).write(folder.leaks)
         console.say(f"run folder: {folder.path}", important=True)
         _introduce(experiment, console)
         summary_of(experiment, "running").write(folder.summary)

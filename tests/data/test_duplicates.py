@@ -10,6 +10,7 @@ from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import (
+    LeaksFile,
     drop_leaks,
     find_leaks,
     same_images,
@@ -127,7 +128,7 @@ def test_the_warning_counts():
 
 def test_the_list_names_the_offending_words():
     table = table_of("u-x l1x t1x")
-    content = find_leaks(table, table.parts).content(table)
+    content = find_leaks(table, table.parts).file(table).tree()
     assert content["dropped"] is False
     (group,) = content["groups"]
     assert group[0] == {"path": "0.png", "part": "unlabeled", "class": None, "offends": True}
@@ -177,6 +178,8 @@ def test_a_run_warns_lists_and_drops(leaky, tmp_path):
     assert "1 images have conflicting labels" in warning
     assert "leaks.json" in warning
     content = json.loads((tmp_path / "run/leaks.json").read_text("utf-8"))
+    assert content["format"] == LeaksFile.FORMAT
+    assert LeaksFile.read(tmp_path / "run/leaks.json").tree()["groups"] == content["groups"]
     paths = [{image["path"] for image in group} for group in content["groups"]]
     assert {"labeled/a/again.png", "test/a/t_0.png"} in paths
     assert {"unlabeled/again.png", "test/b/t_0.png"} in paths

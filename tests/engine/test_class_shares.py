@@ -281,9 +281,9 @@ def test_a_collapse_into_one_class_raises_the_alarm_without_known_shares(
     known: str, pool: Tensor
 ) -> None:
     message = collapse(evaluations(recorders(pool)[known], COLLAPSED), steps=1000)
-    assert "one class took 92% of the pseudo labels or more" in message
+    assert "one class had at least 92% of the pseudo labels" in message
     if pool is PERFECT:  # of an even one the labels say nothing that their design does not
-        words = {"nothing": "more; ", "an estimate": "that the probe expects"}
+        words = {"nothing": "pseudo labels; ", "an estimate": "that the probe expects"}
         assert words.get(known, "those of the pool") in message
 
 

@@ -14,7 +14,9 @@ from in_process import call, refusal
 from PIL import Image
 from sklearn import metrics as sklearn_metrics
 
-from ssl_toolkit.reports.confusion import MOST_NAMED, draw_confusion
+from ssl_toolkit import evaluate
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.inference.confusion import MOST_NAMED, draw_confusion
 from ssl_toolkit.runs.progress import score_rows
 from ssl_toolkit.runs.scoring import (
     bootstrap_interval,
@@ -184,13 +186,19 @@ def test_unreadable_images_of_other_data(run: Path, cases: Path, tmp_path: Path)
 
 
 def test_the_confusion_matrix_image(run: Path, tmp_path: Path) -> None:
-    path = tmp_path / "confusion.png"
+    path, other = tmp_path / "confusion.png", tmp_path / "python.png"
     assert call("evaluate", run, "--confusion", path).returncode == 0
+    result = evaluate(run, confusion=other)
+    assert other.read_bytes() == path.read_bytes()
+    expected = draw_confusion(result.confusion["test"], result.classes)
     with Image.open(path) as image:
+        np.testing.assert_array_equal(np.asarray(image), np.asarray(expected))
         assert image.format == "PNG"
         assert min(image.size) > 100
     message = refusal("evaluate", run, "--confusion", tmp_path / "confusion.jpg")
     assert ".png" in message
+    with pytest.raises(ConfigError, match="ends in"):
+        evaluate(run, confusion=tmp_path / "confusion.jpg")
     assert "--root" in refusal("evaluate", run, "--root", tmp_path)
 
 

@@ -19,7 +19,7 @@ from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.multirun import compare as comparing
 from ssl_toolkit.runs import auto
 from ssl_toolkit.runs.auto import candidates, choose
-from ssl_toolkit.runs.auto_trials import Trial, fitted_trial, sign_test
+from ssl_toolkit.runs.auto_trials import Trial, feature_trial, sign_test
 from ssl_toolkit.runs.record import Candidate
 from ssl_toolkit.runs.resume import resume
 
@@ -56,13 +56,13 @@ def trial(name: str, right: int, of: int = 30) -> Trial:
 
 def test_the_preferred_one_is_kept_unless_another_leads_significantly() -> None:
     best, reason = auto._best([trial("first", 20), trial("second", 18)])
-    assert (best.name, reason) == ("first", "the default, and none does better")
+    assert (best.name, reason) == ("first", "the default, and no other is better")
     best, reason = auto._best([trial("first", 20), trial("second", 24)])  # p = 1/16
-    assert (best.name, reason) == ("first", "the default, and no lead of another is beyond chance")
+    assert (best.name, reason) == ("first", "the default, and no other is significantly better")
     best, reason = auto._best([trial("first", 20), trial("second", 25), trial("third", 27)])
     assert best.name == "third"
     assert reason == (
-        "it predicts 90.0 % of 30 held-out labels and first 66.7 % (sign test, p = 0.0078)"
+        "its accuracy on 30 held-out labels is 90.0 %, that of first 66.7 % (sign test, p = 0.0078)"
     )
 
 
@@ -75,11 +75,11 @@ def test_candidates_come_by_rank_and_are_no_upper_bounds() -> None:
         ranks = [
             registry.load("algorithms", candidate.algorithm).auto_rank
             for candidate in result
-            if candidate.tuned is tuned
+            if candidate.trains_backbone is tuned
         ]
         assert ranks == sorted(ranks, reverse=True)
         assert min(ranks) > 0
-    assert [c.tuned for c in result] == sorted(c.tuned for c in result)
+    assert [c.trains_backbone for c in result] == sorted(c.trains_backbone for c in result)
     assert "fully_supervised" not in names
     scratch = [candidate.algorithm for candidate in candidates(pretrained=False)]
     assert scratch
@@ -112,7 +112,7 @@ def test_a_fold_predicts_the_same_as_a_run_without_the_labels(folder: Path) -> N
     experiment = prepare(auto.with_candidate(given, probe))
     experiment.trainer.start()
     folds = list(auto._folds(experiment))
-    trial = fitted_trial(experiment.config, probe, experiment, folds)
+    trial = feature_trial(experiment.config, probe, experiment, folds)
     kept, held_out = folds[0]
     split = experiment.split
     labeled = split.labeled[kept]
@@ -127,7 +127,7 @@ def test_one_label_per_class_uses_the_default(folder: Path, prepared: list[Any])
     _, choice = choose(config(folder, algo="auto", labels_per_class=1, val_fraction=0.0))
     assert choice.name == "graph_probe"
     assert choice.trials == ()
-    assert "nothing to cross-validate" in choice.reason
+    assert "cross-validation needs two labels" in choice.reason
     assert len(prepared) == 1
 
 

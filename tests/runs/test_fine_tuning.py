@@ -203,8 +203,8 @@ def fixed(monkeypatch: pytest.MonkeyPatch, right: int) -> list[str]:
         assert config.settings.model.freeze == "bn"
         return Trial(candidate, np.ones(6, dtype=bool), np.ones(6, dtype=bool), 1.0)
 
-    monkeypatch.setattr(auto, "fitted_trial", frozen)
-    monkeypatch.setattr(auto, "tuned_trial", tuned)
+    monkeypatch.setattr(auto, "feature_trial", frozen)
+    monkeypatch.setattr(auto, "fine_tuning_trial", tuned)
     return tried
 
 
@@ -218,7 +218,7 @@ def test_fine_tuning_is_chosen_where_frozen_features_fail(
     typed += ("auto", "--backbone", "test_resnet", "--pretrained", "--steps", 2, "--output", out)
     done = call(*typed)
     assert done.returncode == 0, done.stderr
-    assert "auto: uses supervised (fine-tuned): it predicts 100.0 % of 6 held-out labels and " in (
+    assert "auto: uses supervised (fine-tuned): its accuracy on 6 held-out labels is 100.0 %, " in (
         done.stdout
     )
     config = yaml.read(out / "config.yaml")
@@ -270,7 +270,7 @@ def test_a_tuned_candidate_is_trained_without_the_held_out_labels(
 
     monkeypatch.setattr(auto_trials, "_trainer", watched)
     _, choice = auto.choose(own(data, algo="auto"))
-    tuned = [trial for trial in choice.trials if trial.tuned]
+    tuned = [trial for trial in choice.trials if trial.trains_backbone]
     assert seen[0] == "supervised"
     assert [trial.algorithm for trial in tuned] == ["supervised", "fixmatch", "simple"]
     assert all(trial.count >= 3 for trial in tuned)  # a fold of two
@@ -284,7 +284,7 @@ def test_validation_images_decide_if_as_many_as_labels(
     config = own(data, algo="auto", val_fraction=0.34, steps=2)
     _, choice = auto.choose(config)
     assert choice.folds == 0
-    assert [trial.tuned for trial in choice.trials] == [False] * 3 + [True] * 3
+    assert [trial.trains_backbone for trial in choice.trials] == [False] * 3 + [True] * 3
     assert {trial.images for trial in choice.trials} == {"validation images"}
     for trial in choice.trials:  # as the run itself would find
         trainer = prepare(auto.with_candidate(config, trial)).trainer
@@ -306,15 +306,15 @@ def test_candidates_that_do_not_fit_the_time_are_reported(
     assert choice.skipped == tuple(
         f"{name} (fine-tuned)" for name in ("supervised", "fixmatch", "simple")
     )
-    assert "(--minutes gives more)" in auto.describe(choice)[1]
+    assert "a larger --minutes allows it" in auto.describe(choice)[1]
 
 
 def test_the_first_step_prints_no_time_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([50.0, 51.0, 52.0, 53.0])  # what step 1 imports took 50 seconds
-    monkeypatch.setattr(auto_trials, "computed", lambda: next(clock))
+    monkeypatch.setattr(auto_trials, "cpu_seconds", lambda: next(clock))
     monkeypatch.setattr(auto_trials, "TRIAL_STEPS", 2)
     trainer = SimpleNamespace(step=0, steps=100)
-    late = auto_trials._watch(trainer, limit=149.5)  # type: ignore[arg-type]
+    late = auto_trials._time_limit(trainer, limit=149.5)  # type: ignore[arg-type]
     answers = []
     for trainer.step in (1, 2, 3):
         answers.append(late())
@@ -327,9 +327,9 @@ def test_the_first_step_prints_no_time_estimate(monkeypatch: pytest.MonkeyPatch)
 def test_a_lead_must_be_significant_on_the_labels_of_both() -> None:
     frozen = trial("frozen", [0, 0, 0, 0, 0, 1, 1, 1], [1] * 8, {})
     ahead = trial("tuned", [1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0], {"steps": 1})
-    assert ahead.chance(frozen) == 1 / 32
+    assert ahead.p_value(frozen) == 1 / 32
     short = trial("tuned", [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0], {"steps": 1})
-    assert short.chance(frozen) == 1 / 16
+    assert short.p_value(frozen) == 1 / 16
     assert short.accuracy() == 1.0
     assert frozen.accuracy() == 3 / 8
 
@@ -349,7 +349,7 @@ def test_more_folds_are_tried_while_the_lead_is_undecided(
     def tested(shift: int) -> int:
         answers = iter(torch.eye(3)[(labels[held_out] + shift) % 3] for _, held_out in folds)
         monkeypatch.setattr(auto_trials, "predict", lambda *given: next(answers))
-        result = auto_trials.tuned_trial(
+        result = auto_trials.fine_tuning_trial(
             tuned, candidate, experiment, folds, best, limit=float("inf")
         )
         assert result is not None

@@ -94,7 +94,7 @@ def test_an_algorithm_without_pseudo_labels_has_no_such_alarm() -> None:
 def test_one_class_takes_most_pseudo_labels() -> None:
     change = within(400, 600, largest_class_share=0.61, pseudo_label_shift=0.31)
     text = only(run(change), "from step 400 to 600", "61%", "0.31")
-    assert "'pair'" in text  # the heaviest term is the likely cause
+    assert "'pair'" in text  # the largest term is the likely cause
     assert "lower pair_weight" in text
     for values in (
         {"largest_class_share": 0.6, "pseudo_label_shift": 0.31},

@@ -103,7 +103,7 @@ def test_the_numbers_are_those_of_the_summary(digits: Path) -> None:
 
 
 def test_options_that_are_not_the_default(digits: Path, own: Path) -> None:
-    what = "its options other than the defaults"
+    what = "options other than the defaults"
     result = {row[0]: row[1:] for row in rows(card_of(digits))}
     assert sorted(result[what][0].split(", ")) == [
         "confidence_threshold 0.8",

@@ -75,10 +75,10 @@ def test_the_sentence_follows_the_interval() -> None:
         return verdict(compare_with_probe(probe, {"validation": none, "test": (ours, labels)}))
 
     assert message(wrong).startswith("training hurt: the linear probe is better")
-    assert message(right).startswith("whether training paid can't be decided")
+    assert message(right).startswith("these images do not show whether training helped")
     worse = result([], (1 - labels).tolist())
     text = message(right, worse)
-    assert text.startswith("training paid: +100.0 points over the linear probe's 0.0 % on 100 test")
+    assert text.startswith("training helped: +100.0 points over the linear probe's 0.0 % on 100")
     assert "95 % interval" in text
     row = compare_with_probe(worse, {"validation": none, "test": (right, labels)})
     assert row.validation is None
@@ -102,4 +102,4 @@ def test_the_first_line_summarizes_the_data() -> None:
         "50.0 % of the validation images and 75.0 % of the labels in cross-validation"
     )
     unknown = ProbeResult(10.0, None, torch.empty(0, 2), torch.empty(0, 2))
-    assert probe_line(unknown, None).endswith("too few labels to say how well")
+    assert probe_line(unknown, None).endswith("accuracy unknown, too few labels")

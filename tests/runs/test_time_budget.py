@@ -302,7 +302,7 @@ def test_the_budget_of_a_comparison_measures_steps_on_features(
 def test_several_processes_are_refused(data: Path) -> None:
     config = configured(data)
     several = config.settings.model_copy(update={"devices": 2})
-    with pytest.raises(ConfigError, match=r"--minutes 1: .* give --steps"):
+    with pytest.raises(ConfigError, match=r"--minutes 1: .* set --steps"):
         time_budget.resolve_minutes(replace(config, settings=several), Console(quiet=True))
 
 

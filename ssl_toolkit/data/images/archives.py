@@ -1,8 +1,8 @@
-"""Images inside a larger file, named by a path of their own.
+"""Images inside a larger file, each with its own path.
 
 ``ARCHIVE.tar::OFFSET+LENGTH::NAME`` is a member of a tar file, ``FILE.parquet::ROW::`` a row of
-a parquet file; the name is for people. Such a path is all that reading takes: nothing is extracted
-to the disk, and no index has to be at hand.
+a parquet file; the name is informative only. The path suffices to read the image: nothing is
+extracted to disk, and no index is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from ssl_toolkit.errors import DataError
 
 MOST_BYTES = 512 * 2**20
-"""Of one encoded image, and of a column in a row group of parquet; more is not read."""
+"""Maximum size of an encoded image, and of a column in a row group of parquet."""
 
 _LEAST_PACKED, _MOST_PACKED = 64 * 2**20, 10
 """A longer column that is packed more tightly than this holds no images: those don't shrink."""
@@ -92,7 +92,7 @@ def read_packed(path: Path | str) -> bytes | None:
 
 
 class ParquetImages:
-    """The rows of a parquet file of Hugging Face's form; a few images are held at a time.
+    """The rows of a parquet file of Hugging Face's form; only a few images are in memory at a time.
 
     Args:
         path: The file.
@@ -109,7 +109,7 @@ class ParquetImages:
             self._file = parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
         except OSError:
             raise
-        except Exception as error:  # damage meets pyarrow's exceptions of any kind
+        except Exception as error:  # pyarrow raises exceptions of any kind on corrupt files
             raise OSError(" ".join(str(error).split())) from None
         self.schema: Any = self._file.schema_arrow
         self.image = next((field.name for field in self.schema if _is_image(field.type)), "")
@@ -117,24 +117,18 @@ class ParquetImages:
         metadata = self._file.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(group.num_rows for group in groups)]
-        self._bytes = f"{self.image}.bytes"
+        self.count = self._starts[-1]
+        """Number of rows."""
         self._group = -1
         self._batches: Iterator[Any] = iter(())
         self._held: deque[tuple[int, Any]] = deque(maxlen=2)  # threads ask around the same rows
         self._lock = Lock()
 
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self._starts[-1]
-
     def cells(self, column: str) -> Iterator[Any]:
         """Yield the values of a column, in the order of the rows.
 
-        Raises:
-            OSError: There is more of them than memory should hold.
+        `check` comes first.
         """
-        self.check(column)
         for group in range(len(self._starts) - 1):
             for batch in self._read(group, column):
                 yield from batch.column(0).to_pylist()
@@ -145,7 +139,7 @@ class ParquetImages:
         Raises:
             OSError: The row has none.
         """
-        with self._lock:  # a reader is not for two threads at once
+        with self._lock:  # the reader is not thread-safe
             cell = self._cell(row)
             content = None if cell is None else cell["bytes"].as_py()
         if content is None:
@@ -178,7 +172,7 @@ class ParquetImages:
             if group != self._group or not self._held or row < self._held[0][0]:
                 self._group, end = group, self._starts[group]
                 self._held.clear()
-                self._batches = self._read(group, self._bytes)
+                self._batches = self._read(group, f"{self.image}.bytes")
             else:
                 start, cells = self._held[-1]
                 end = start + len(cells)
@@ -204,7 +198,7 @@ class ParquetImages:
 
 @lru_cache(maxsize=8)  # each holds a few images
 def parquet_images(path: str, changed: int) -> ParquetImages:
-    """Return the reader of a file; `changed`, its time of change, keeps stale ones out."""
+    """Return the reader of a file; `changed`, its modification time, prevents stale readers."""
     return ParquetImages(path)
 
 

@@ -1,4 +1,4 @@
-"""Images in the forms in which Python code hands them over."""
+"""Images as Python code passes them: paths, Pillow images, arrays and tensors."""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ def array_table(
 ) -> ImageTable:
     """Concatenate arrays of images into a table; `digest` hashes the pixels.
 
+    `ImageTable.read` raises `DataError`, with one message per image that can't be decoded.
+
     Args:
         classes: Names of the labels 0, 1, ...
         groups: The images, in the order of the rows.
@@ -64,7 +66,25 @@ def array_table(
         return groups[which].images[row - int(starts[which])]
 
     def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
-        return _read(image, [keys[row] for row in rows.tolist()], rows, size, fit)
+        images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
+        errors = []
+        with pillow_muted():
+            for i, row in enumerate(rows.tolist()):
+                try:
+                    item = image(row)
+                    if isinstance(item, np.ndarray):
+                        images[i] = fit_image(Image.fromarray(item), size, fit)
+                        continue
+                    pixels = try_image(item, size, fit)
+                except Exception as error:  # a data set decodes with any library
+                    pixels = " ".join(str(error).split()) or type(error).__name__
+                if isinstance(pixels, str):
+                    errors.append(f"can't read image {keys[row]}: {pixels}")
+                else:
+                    images[i] = pixels
+        if errors:
+            raise DataError(errors)
+        return images
 
     def digest(row: int) -> str:
         item = image(row)
@@ -82,31 +102,3 @@ def array_table(
         digest=digest,
         notes=tuple(notes),
     )
-
-
-def _read(
-    image: Callable[[int], NDArray[np.uint8] | Image.Image],
-    keys: Sequence[str],
-    rows: NDArray[np.int64],
-    size: int,
-    fit: Fit,
-) -> NDArray[np.uint8]:
-    images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
-    errors = []
-    with pillow_muted():
-        for i, row in enumerate(rows.tolist()):
-            try:
-                item = image(row)
-                if isinstance(item, np.ndarray):
-                    images[i] = fit_image(Image.fromarray(item), size, fit)
-                    continue
-                pixels = try_image(item, size, fit)
-            except Exception as error:  # a data set decodes with any library
-                pixels = " ".join(str(error).split()) or type(error).__name__
-            if isinstance(pixels, str):
-                errors.append(f"can't read image {keys[i]}: {pixels}")
-            else:
-                images[i] = pixels
-    if errors:
-        raise DataError(errors)
-    return images

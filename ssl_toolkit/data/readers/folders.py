@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -193,13 +194,12 @@ def _read_unlabeled(
 
 
 def _check_apart(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        for other in folders:
-            if folder != other and real_path(folder).is_relative_to(real_path(other)):
-                raise DataError(
-                    f"{display_path(folder)} and {display_path(other)} lead to the same images; "
-                    "splits must not share a folder"
-                )
+    for folder, other in permutations(folders, 2):
+        if real_path(folder).is_relative_to(real_path(other)):
+            raise DataError(
+                f"{display_path(folder)} and {display_path(other)} lead to the same images; "
+                "splits must not share a folder"
+            )
 
 
 def _both(top: Path, first: Path, other: Path) -> DataError:
@@ -251,7 +251,7 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
     """Collect the images below one folder.
 
     Real folders come first; then each linked folder that was not seen yet is walked once, so that
-    no circle of links goes round and it doesn't matter which of two links is met first. Not
+    cyclic links end and the order of two links doesn't matter. Not
     followed: a link into one of `others`, to a folder elsewhere in the data folder, or to a
     folder that holds the data folder; and a link to a single image in one of `others`.
 
@@ -259,7 +259,7 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
         top: The folder to walk; walked in any case, also when it is a link.
         key: Its key, the start of all keys below it.
         root: The real path of the data folder.
-        others: Real paths of the folders whose images must not come in.
+        others: Real paths of the folders whose images must be excluded.
 
     Raises:
         DataError: A folder can't be listed.

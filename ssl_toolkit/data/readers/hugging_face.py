@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,13 @@ def read_image_folder(metadata: Sequence[Path], top: Path, rows: TableBuilder) -
     """
     bad = RowErrors(display_path(top))
 
-    def rows_of_metadata() -> Iterator[Record]:
-        for path in metadata:
-            bad.where = display_path(path)
-            home = "" if path.parent == top else f"{display_text(path.parent.name)}/"
-            for line, name, label, split in records(path, bad, "file_name", rows.notes):
-                key = home + name
-                yield line, key, label, split or (part_of(key) if "/" in key else "")
-        bad.where = display_path(metadata[0] if len(metadata) == 1 else top)
+    def read(path: Path) -> Iterator[Record]:
+        home = "" if path.parent == top else f"{display_text(path.parent.name)}/"
+        for line, name, label, split in records(path, bad, "file_name", rows.notes):
+            key = home + name
+            yield line, key, label, split or (part_of(key) if "/" in key else "")
 
-    return fill_from_files(rows_of_metadata(), top, bad, rows)
+    return fill_from_files(_records(metadata, read, top, bad), top, bad, rows)
 
 
 def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[str, ...]:
@@ -86,14 +84,18 @@ def read_parquet(files: Sequence[Path], top: Path, rows: TableBuilder) -> tuple[
             `manifests.fill`.
     """
     bad = RowErrors(display_path(top), "row")
+    read = partial(_rows, top=top, bad=bad, rows=rows)
+    return fill(_records(files, read, top, bad), os.path.abspath(top), bad, rows)
 
-    def rows_of_files() -> Iterator[Record]:
-        for path in files:
-            bad.where = display_path(path)
-            yield from _rows(path, top, bad, rows)
-        bad.where = display_path(files[0] if len(files) == 1 else top)
 
-    return fill(rows_of_files(), os.path.abspath(top), bad, rows)
+def _records(
+    files: Sequence[Path], read: Callable[[Path], Iterable[Record]], top: Path, bad: RowErrors
+) -> Iterator[Record]:
+    """Yield the records of each file, whose name `bad` has meanwhile."""
+    for path in files:
+        bad.where = display_path(path)
+        yield from read(path)
+    bad.where = display_path(files[0] if len(files) == 1 else top)
 
 
 def _rows(path: Path, top: Path, bad: RowErrors, rows: TableBuilder) -> Iterator[Record]:

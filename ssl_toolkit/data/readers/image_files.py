@@ -118,7 +118,7 @@ class ImageFiles(Sequence[str]):
             self._caches[size] = cache
 
     def cache_only(self, rows: NDArray[np.int64]) -> None:
-        """Let the caches hold the images of these rows alone."""
+        """Restrict the caches to the images of these rows."""
         rows = np.unique(rows)
         self.all_cached = False
         self._index = np.full(len(self), -1, dtype=np.int64)
@@ -241,7 +241,7 @@ class ImageFiles(Sequence[str]):
         """Unmap the pages that were read.
 
         They would count as this process's memory, and grow with every image; the system still
-        has them at hand while it has no other use for the memory.
+        caches them while memory is available.
         """
         self._bytes_read = 0
         if hasattr(mmap, "MADV_DONTNEED"):

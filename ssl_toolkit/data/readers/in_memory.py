@@ -1,4 +1,4 @@
-"""Images and labels of a Python program as a data file, for a run that is one like any other.
+"""Write images and labels of a Python program to a data file for an ordinary run.
 
 The arguments are written beside the run folder, under a name of their content: arrays of one
 shape, or features, as ``.npz``; paths as a manifest, the files themselves staying where they are;
@@ -95,12 +95,12 @@ def write_data(
     """Write images and labels into a folder, for ``data`` of a configuration.
 
     Args:
-        folder: Made when missing.
+        folder: Path to the folder, which is created if it is missing.
         images: See `Images`; those without a label join the unlabeled ones.
         labels: (N,) see `label_names`; None where a data set holds pairs.
         unlabeled: More images, without labels.
         validation: A pair (images, labels), or a data set of pairs; likewise `test`.
-        test: Never learned from.
+        test: Test images, not used for training.
 
     Raises:
         DataError: Images or labels of no known form; names the argument, shape and dtype.

@@ -29,8 +29,8 @@ class Listing:
 def list_images(arguments: Sequence[str]) -> Listing:
     """Find the images, in the order of the arguments, those of a folder in the order of names.
 
-    Folders are walked as ``unlabeled/`` is: hidden files are no images, links go round in no
-    circle, the extension decides. A file that is named itself is an image whatever its extension.
+    Folders are walked as ``unlabeled/`` is: hidden files are skipped, cyclic links end, and the
+    extension determines what is an image. A file argument is an image regardless of its extension.
     Nothing is opened.
 
     Args:
@@ -51,16 +51,15 @@ def list_images(arguments: Sequence[str]) -> Listing:
             listing.names.append(display_text(typed))
             listing.paths.append(path)
             continue
-        tree = walk(path, "", root=real_path(path))
-        start = display_text(os.path.join(typed, ""))
+        tree = walk(path, display_text(os.path.join(typed, ""))[:-1], root=real_path(path))
         if not tree.images:
             others = [name for name in tree.unused if kind_of_name(name)]
             reason = "; ".join(["there are no images in this folder", *unused_notes(others, "")])
             faults.append(f"{display_path(path)}: {reason}")
-        listing.names.extend(start + key.removeprefix("/") for key in tree.images)
+        listing.names.extend(tree.images)
         listing.paths.extend(tree.images.values())
-        unused += [start + key.removeprefix("/") for key in tree.unused]
-        links += [start + key.removeprefix("/") for key in tree.links]
+        unused += tree.unused
+        links += tree.links
     if faults:
         raise DataError(faults)
     listing.notes.extend(unused_notes(unused, "no image's extension"))

@@ -131,10 +131,8 @@ def fill(
             bad.add(line, f"the path {text!r} {fault}")
         elif label not in forms and (fault := name_fault(label)):
             bad.add(line, f"the label {label!r} {fault}")
-        elif links is not None and (outside := links.outside(key)):
-            bad.add(
-                line, f"{text!r} leads by a link out of {display_path(Path(base))} to {outside}"
-            )
+        elif links is not None and (fault := links.fault(key)):
+            bad.add(line, f"{text!r} {fault}")
         elif part is None:
             words = ", ".join(word for word in PARTS if word)
             bad.add(line, f"the split {split!r} is unknown; it is empty or one of {words}")
@@ -196,8 +194,6 @@ def _classes(
         if number >= 0 and part in ("labeled", "pool")
     }
     classes = tuple(sorted(names[number] for number in labeled))
-    if len(labeled) == len(names):
-        return classes
     hidden = Counter[str]()
     for number, part, line in zip(numbers, parts, lines, strict=True):
         if number < 0 or number in labeled:
@@ -265,8 +261,8 @@ class Links:
         self._roots = [Path(os.path.realpath(os.path.join(base, top))) for top in ("", *tops)]
         self._folders: dict[str, str] = {}
 
-    def outside(self, key: str) -> str:
-        """Return where a path in the folder leads, and the way out; empty if that is inside."""
+    def fault(self, key: str) -> str:
+        """Return how a path leads out of the folder, as the end of a sentence; empty if inside."""
         name = file_name(key)
         folder = os.path.dirname(name)
         if folder not in self._folders:
@@ -279,8 +275,8 @@ class Links:
         if any(real.is_relative_to(root) for root in self._roots):
             return ""
         return (
-            f"{display_path(real)}; write where the images are, and name a folder of all with "
-            "--root"
+            f"leads by a link out of {display_path(Path(self._base))} to {display_path(real)}; "
+            "write where the images are, and name a folder of all with --root"
         )
 
 

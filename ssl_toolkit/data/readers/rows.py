@@ -134,8 +134,7 @@ def _listed(lines: Iterable[str], bad: RowErrors) -> Iterator[Record]:
             )
             continue
         else:
-            path, _, label = text.rpartition(" ")
-            path, label = (path, label) if path else (text, "")
+            path, _, label = text.partition(" ")
         if text:
             yield number, path.rstrip(), class_of(label), ""
 

@@ -30,7 +30,7 @@ from ssl_toolkit.files import write_text
 from ssl_toolkit.text import display_path, summarize
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
-"""Members that hold a label, the one that is believed first."""
+"""Extensions of members with a label, in order of precedence."""
 
 Member = tuple[str, int, int]
 """Name, offset and length of an image in a tar file."""
@@ -90,9 +90,8 @@ def _records(
     for shard in shards:
         where, split = key_and_split(shard, top)
         samples, unused = _indexed(shard)
-        dotted_names = [name for name in unused if _has_dots(name)]
-        dotted += [f"{where}/{name}" for name in dotted_names]
-        rows.unused += [f"{where}/{name}" for name in unused if not _has_dots(name)]
+        for name in unused:
+            (dotted if _has_dots(name) else rows.unused).append(f"{where}/{name}")
         for stem, images, label in samples:
             if not images:
                 rows.unused.append(f"{where}/{stem}")
@@ -223,7 +222,7 @@ _MORE = (
 
 
 class _Header(tarfile.TarInfo):
-    """Distinguish an end from a cut or garbled header, which tarfile takes for one.
+    """Distinguish the end of the archive from a truncated or corrupt header, unlike tarfile.
 
     A header that says that a long name follows, or more about a member, is believed up to a
     length: tarfile would read it whole.

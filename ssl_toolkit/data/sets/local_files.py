@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.manifests import Links
+from ssl_toolkit.data.readers.rows import MOST_FAULTS
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
 from ssl_toolkit.text import display_path
-
-MAX_MESSAGES = 20
 
 ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
 """Environment variable with the path to the default folder of the data sets."""
@@ -105,15 +104,13 @@ def file_table(
             continue
         if top not in links:
             links[top] = Links(base, [top])
-        if outside := links[top].outside(key):
-            faults.append(
-                f"{source}{key!r} leads by a link out of {display_path(folder)} to {outside}"
-            )
+        if fault := links[top].fault(key):
+            faults.append(f"{source}{key!r} {fault}")
         rows.keys.append(key)
         rows.paths.append(os.path.join(base, key))
         rows.labels.append(label)
         rows.parts.append(part)
     if faults:
-        raise DataError(faults[:MAX_MESSAGES])
+        raise DataError(faults[:MOST_FAULTS])
     rows.notes += notes
     return rows.table(tuple(classes))

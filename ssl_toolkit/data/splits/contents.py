@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -56,7 +57,7 @@ def content_of(table: ImageTable, split: Split) -> Content:
     files = files_of(table)
     streamed = files is not None and not files.all_cached
     pool = hashlib.sha256()
-    for entries in _entries(table, split.unlabeled, indexed=streamed):
+    for entries in _entries(table, split.unlabeled, read=not streamed):
         pool.update(entries.tobytes())
     return Content(**named, unlabeled=f"{_INDEX if streamed else ''}{pool.hexdigest()}")
 
@@ -78,9 +79,7 @@ _CHANGES = ("differ", "have another label", "are gone", "are new")
 class Changes:
     """Numbers of images that changed; `description` has them in one sentence."""
 
-    counts: dict[str, list[str]] = field(
-        default_factory=lambda: {change: [] for change in _CHANGES}
-    )
+    counts: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Number and part of the images, by what happened to them."""
 
     def compare(self, part: str, was: Entries, now: Entries) -> None:
@@ -100,7 +99,7 @@ class Changes:
             self.counts["differ"].append(f"some of the {count:,} unlabeled")
 
     def count(self, part: str, gone: int, new: int, count: int) -> None:
-        """Add how many of `count` images left a part, and how many came."""
+        """Add the numbers of images removed from a part of `count` images, and added to it."""
         if gone:
             self.counts["are gone"].append(f"{gone:,} of {count:,} {part}")
         if new:
@@ -110,8 +109,8 @@ class Changes:
     def description(self) -> str:
         """One sentence without a full stop; empty for no change."""
         sentences = []
-        for change, parts in self.counts.items():
-            if parts:
+        for change in _CHANGES:
+            if parts := self.counts[change]:
                 *first, last = parts
                 listed = f"{', '.join(first)} and {last}" if first else last
                 sentences.append(f"{listed} images {change}")
@@ -128,7 +127,7 @@ def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
 
 
 def compare_rows(was: Split, now: Split) -> Changes:
-    """Count the images that came to the parts of a split and left them, rows of the same table."""
+    """Count the images added to and removed from the parts of a split of the same table."""
     changes = Changes()
     for part in (*NAMED, "unlabeled"):
         rows, others = getattr(was, part), getattr(now, part)
@@ -137,27 +136,21 @@ def compare_rows(was: Split, now: Split) -> Changes:
     return changes
 
 
-def _entries(table: ImageTable, rows: Rows, *, indexed: bool = False) -> Iterator[Entries]:
+def _entries(table: ImageTable, rows: Rows, *, read: bool = True) -> Iterator[Entries]:
     yield np.empty((0, ENTRY_BYTES), np.uint8)
     for start in range(0, len(rows), _BLOCK):
         some = rows[start : start + _BLOCK]
-        content = _index(table, some) if indexed else _digests(table, some)
+        content = _digests(table, some, read=read)
         labels = table.labels[some].astype(">i4").view(np.uint8).reshape(-1, 4)
         yield np.concatenate([content[:, :_CONTENT_BYTES], labels], axis=1)
 
 
-def _digests(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
+def _digests(table: ImageTable, rows: Rows, *, read: bool) -> NDArray[np.uint8]:
     if (files := files_of(table)) is not None:
-        return files.digests(rows)
+        return files.digests(rows) if read else files.positions(rows).astype("<i8").view(np.uint8)
     if table.digest is None:
         pixels = table.read(rows, _UNKNOWN_SIZE)
         digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
     else:  # a text of whatever kind
         digests = [hashlib.sha256(table.digest(row).encode()).digest() for row in rows.tolist()]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)
-
-
-def _index(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
-    files = files_of(table)
-    assert files is not None
-    return files.positions(rows).astype("<i8").view(np.uint8)

@@ -1,14 +1,14 @@
 """Draw the labeled, unlabeled, validation and test images of a split.
 
-Chance enters through hashes alone: in every class the images are put in the order of
-SHA-256(purpose, seed, key) and taken from the front. The choice is thus the same on every machine
-and with every version of every library, and an image that comes or goes moves no other.
+Randomness comes from hashes only: the images of each class are sorted by SHA-256(purpose, seed,
+key), and the first ones are selected. The selection is therefore the same on every machine and with
+every version of every library, and adding or removing an image doesn't affect the order of others.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -198,9 +198,9 @@ def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
 
 
 def proportional(sizes: Sequence[int], total: int) -> list[int]:
-    """Share `total` out in proportion to `sizes`, at least 1 and at most the size each.
+    """Distribute `total` in proportion to `sizes`, at least 1 and at most the size each.
 
-    By largest remainder; of equal remainders the first class wins.
+    Uses the largest remainder method; ties go to the first class.
 
     Args:
         sizes: Numbers >= 1.
@@ -208,16 +208,10 @@ def proportional(sizes: Sequence[int], total: int) -> list[int]:
     """
     quotas = [total * size / sum(sizes) for size in sizes]
     counts = [max(1, int(quota)) for quota in quotas]
-
-    def change(step: int, allowed: Callable[[int], bool]) -> None:
-        allowed_indices = [i for i in range(len(sizes)) if allowed(i)]
-        best = max(allowed_indices, key=lambda i: (step * (quotas[i] - counts[i]), -i))
-        counts[best] += step
-
-    while sum(counts) < total:
-        change(1, lambda i: counts[i] < sizes[i])
-    while sum(counts) > total:
-        change(-1, lambda i: counts[i] > 1)
+    while missing := total - sum(counts):
+        step = 1 if missing > 0 else -1
+        possible = [i for i, size in enumerate(sizes) if 1 <= counts[i] + step <= size]
+        counts[max(possible, key=lambda i: (step * (quotas[i] - counts[i]), -i))] += step
     return counts
 
 

@@ -5,16 +5,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split, without_rows
+from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import summarize
+
+
+class LeakedImage(Part):
+    """An image in ``leaks.json``."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    path: str
+    part: str
+    label: str | None = Field(alias="class")
+    """Class name, None for an image without a label."""
+    offends: bool
+    """True if ``drop_leaks`` removes the image."""
+
+
+class LeaksFile(Document):
+    """The schema of ``leaks.json``."""
+
+    dropped: bool
+    """True if the offending images were removed from the split."""
+    groups: list[list[LeakedImage]]
+    """Groups of byte-identical images."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +115,8 @@ class Leaks:
         way_out = "removed" if self.dropped else "--drop-leaks removes the training side"
         return f"byte-identical images: {'; '.join(sentences)} ({way_out})"
 
-    def content(self, table: ImageTable) -> dict[str, Any]:
-        """Return the content of leaks.json: path, part, class of each image, and if it offends."""
+    def file(self, table: ImageTable) -> LeaksFile:
+        """Return the content of ``leaks.json``."""
         bad = {*self.rows_to_drop.tolist()}
         groups = [
             [
@@ -109,7 +132,7 @@ class Leaks:
             ]
             for group in self.groups
         ]
-        return {"dropped": self.dropped, "groups": groups}
+        return LeaksFile.model_validate({"dropped": self.dropped, "groups": groups})
 
 
 def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:

@@ -11,13 +11,11 @@ import numpy as np
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.packed_strings import index_of
 from ssl_toolkit.data.readers.manifests import inside
-from ssl_toolkit.data.readers.rows import Record, RowErrors, records, text_lines
+from ssl_toolkit.data.readers.rows import SUFFIXES, Record, RowErrors, records, text_lines
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.text import display_path
-
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[ImageTable, Rows]:
@@ -95,7 +93,7 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
 
 
 def _lines(path: Path, bad: RowErrors) -> list[Record]:
-    if path.suffix.lower() in _TABLES:
+    if path.suffix.lower() in {*SUFFIXES} - {".txt"}:
         return list(records(path, bad, "path", []))
     lines = text_lines(path, f"--labels {bad.where}", "\n")  # names may hold other line breaks
     return [

@@ -1,4 +1,4 @@
-"""``split.json``: a split by the names of its images and what they hold, usable elsewhere."""
+"""``split.json``: a portable split, with the keys and content digests of its images."""
 
 from __future__ import annotations
 
