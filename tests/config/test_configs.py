@@ -181,6 +181,9 @@ def test_the_row_of_remixmatch() -> None:
     assert (options["rampup_steps"], options["unlabeled_ratio"]) == (16384, 1)
     assert (settings.optimizer.name, settings.lr) == ("adamw", 0.002)
     assert settings.optimizer.weight_decay == 0.02
+    assert settings.augment.strong == "ctaugment"
+    augmenter = config.strong.model_dump()
+    assert (augmenter["depth"], augmenter["decay"], augmenter["threshold"]) == (2, 0.99, 0.8)
 
 
 @pytest.mark.parametrize(

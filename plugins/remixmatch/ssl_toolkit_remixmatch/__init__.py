@@ -1,5 +1,6 @@
-"""ReMixMatch."""
+"""ReMixMatch, and CTAugment, its augmentation."""
 
 from ssl_toolkit_remixmatch.algorithm import ReMixMatch
+from ssl_toolkit_remixmatch.ctaugment import CTAugment
 
-__all__ = ["ReMixMatch"]
+__all__ = ["CTAugment", "ReMixMatch"]

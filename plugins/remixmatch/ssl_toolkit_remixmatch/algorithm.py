@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +95,7 @@ class ReMixMatch(Algorithm):
             1, ge=1, help="unlabeled images for each labeled one", source="paper"
         )
 
+    run_defaults: ClassVar[Mapping[str, Any]] = {"augment": {"strong": "ctaugment"}}
     mixes_images: ClassVar[bool] = True
     config: Config
     recent_probs: Tensor
