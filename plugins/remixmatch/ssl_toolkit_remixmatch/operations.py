@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit.image_ops import cutout_, sharpness, warp, warp_by
+from ssl_toolkit.image_ops import Geometry, cutout_, sharpness, warp, warp_by
 
 
 class Drawn(NamedTuple):
@@ -30,7 +30,6 @@ class Drawn(NamedTuple):
 
 
 Operation = Callable[[Tensor, Drawn], Tensor]
-Matrix = tuple[float, float, float, float, float, float]
 
 
 def identity(images: Tensor, drawn: Drawn) -> Tensor:
@@ -59,9 +58,7 @@ def scaled(
     return scale
 
 
-def moved(
-    geometry: Callable[[float, int, int], Matrix], value: Callable[[Tensor], Tensor]
-) -> Operation:
+def moved(geometry: Geometry, value: Callable[[Tensor], Tensor]) -> Operation:
     """Return an operation that moves pixels by a geometry, and a value for each level."""
 
     def move(images: Tensor, drawn: Drawn) -> Tensor:

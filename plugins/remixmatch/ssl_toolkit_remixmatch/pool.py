@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torch import Tensor
+
 from ssl_toolkit.image_ops import (
     autocontrast,
     brightness,
@@ -20,8 +22,6 @@ from ssl_toolkit.image_ops import (
     translation_x,
     translation_y,
 )
-from torch import Tensor
-
 from ssl_toolkit_remixmatch.operations import (
     Operation,
     blended,
