@@ -17,7 +17,7 @@ from ssl_toolkit.image_ops import Geometry, cutout_, sharpness, warp, warp_by
 
 
 class Drawn(NamedTuple):
-    """What is drawn for n images, on the CPU."""
+    """Random parameters of n images, on the CPU."""
 
     level: Tensor
     """(n,) in [0, 1), magnitude."""
@@ -126,7 +126,7 @@ def rescale(images: Tensor, drawn: Drawn) -> Tensor:
 
 
 def _resampling(margin: Tensor, method: Tensor, size: int) -> Tensor:
-    """Return the weights (n, size, size) of a line in its enlarged part.
+    """Return the weights (n, size, size) that enlarge the central part of a line.
 
     Args:
         margin: (n,), pixels that are cut off on each side.
