@@ -131,7 +131,13 @@ class CTAugment(Augmenter):
         return work.to(images.dtype)
 
     def feedback(self, draws: AugmentationParams, probs: Tensor, labels: Tensor) -> None:
-        """Move the weight of each bin used toward the agreement of prediction and label."""
+        """Move the weight of each bin used toward the agreement of prediction and label.
+
+        Args:
+            draws: Parameters from `draw_probe`.
+            probs: (B, C) probabilities.
+            labels: (B,) int64.
+        """
         agreement = 1 - (probs - F.one_hot(labels, probs.shape[-1])).abs().sum(dim=-1) / 2
         decay, weights = self.config.decay, self.weights.tolist()
         names = ("operation", "bin", "method")
