@@ -24,6 +24,11 @@ BUILT_IN = [e.name for e in registry.entries("algorithms") if e.built_in]
 PROBES = ["graph_probe", "knn", "label_propagation", "label_spreading", "linear_probe"]
 
 
+@pytest.fixture(autouse=True)
+def without_algorithms_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Restrict the registered algorithms to some names."""
@@ -115,7 +120,8 @@ def test_a_row_that_can_not_be_measured_is_left_out(tmp_path: Path, only: Any) -
 
     plan_ = measured(first, OneFails(), Console(quiet=True))
     assert [row.name for row in plan_.comparison.rows] == ["supervised"]
-    assert plan_.comparison.left_out == {"fixmatch": "no room on the GPU"}
+    reason = "measuring fixmatch for the budget: no room on the GPU"
+    assert plan_.comparison.left_out == {"fixmatch": reason}
 
 
 class Explodes(Algorithm):

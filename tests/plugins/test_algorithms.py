@@ -53,7 +53,8 @@ def test_losses_are_finite_and_reach_the_model(
 def test_the_batch_is_not_modified(kind: type[Algorithm]) -> None:
     algorithm = build(kind)
     batch = make_batch(algorithm)
-    tensors = {name: value for name, value in vars(batch).items() if value is not None}
+    views = vars(batch) | {"extra": None} | dict(batch.extra)
+    tensors = {name: value for name, value in views.items() if value is not None}
     before = {name: (value.clone(), value._version) for name, value in tensors.items()}
     objective(algorithm.step(batch, FakeContext())).backward()
     for name, value in tensors.items():
