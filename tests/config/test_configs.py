@@ -79,7 +79,8 @@ def test_a_comparison_validates_and_differs_only_as_declared(path: Path) -> None
     assert len(configs) >= 6
     shared = {name: shared_keys(c.tree(), c.section) for name, c in configs.items()}
     allowed = allowed_keys(comparison.settings, comparison.rows)
-    assert differences(shared, allowed)[1] == []
+    stated = {name: c.run_defaults() for name, c in configs.items()}
+    assert differences(shared, allowed, stated)[1] == []
     everything = {json.dumps(c.tree(), sort_keys=True) for c in configs.values()}
     assert len(everything) == len(configs)
 

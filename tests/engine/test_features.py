@@ -178,7 +178,7 @@ def test_batches_hold_features_of_the_computed_views(folder: Path) -> None:
         ({"algo": "mixmatch"}, False),
         ({"model": {"feature_views": 0}}, False),
         ({"model": {"freeze": "bn"}}, False),
-        ({"augment": {"strong": "ctaugment"}}, False),
+        ({"augment": {"strong": "learning"}}, False),
         ({"stream_buffer": 8}, False),
     ],
     ids=["plain", "mixes", "no views", "trained", "feedback", "streamed"],

@@ -18,6 +18,7 @@ from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.models import published
 from ssl_toolkit.models.factory import size_for
 from ssl_toolkit.models.heads import FeatureHead
@@ -346,9 +347,15 @@ def test_more_folds_are_tried_while_the_lead_is_undecided(
     best = trial("frozen", [0] * 12, [1] * 12, {})
     tuned = auto.with_candidate(config, candidate)
 
+    evaluate = Trainer.predict
+
     def tested(shift: int) -> int:
         answers = iter(torch.eye(3)[(labels[held_out] + shift) % 3] for _, held_out in folds)
-        monkeypatch.setattr(auto_trials, "predict", lambda *given: next(answers))
+
+        def predict(self: Trainer, indices: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
+            return next(answers) if alone else evaluate(self, indices)
+
+        monkeypatch.setattr(Trainer, "predict", predict)
         result = auto_trials.fine_tuning_trial(
             tuned, candidate, experiment, folds, best, limit=float("inf")
         )
