@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import socket
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -62,6 +63,15 @@ def hold(folder: Path) -> ExitStack:
     # Removed before the release: another process must not lock a file without a name.
     stack.callback(_remove, path)
     return stack
+
+
+def clear(folder: Path) -> None:
+    """Remove the content of a folder, except for its lock; links are not followed."""
+    for entry in [*folder.iterdir()]:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK:
+            entry.unlink()
 
 
 def _remove(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from ssl_toolkit.files import check_writable
 from ssl_toolkit.interfaces import Job, Launcher
 from ssl_toolkit.interrupts import STATUS, Interrupted, Interrupts, handled
 from ssl_toolkit.launchers.job import last_error
-from ssl_toolkit.locking import LOCK, hold
+from ssl_toolkit.locking import LOCK, clear, hold
 from ssl_toolkit.multirun.in_process import InProcess
 from ssl_toolkit.multirun.measure import measured
 from ssl_toolkit.multirun.plan import Plan, make_plan
@@ -110,7 +109,7 @@ def compare(
         if plan.unmeasured:
             plan = _measured(plan, launchers[-1], interrupts, console)
         if replaced:
-            _empty(folder)
+            clear(folder)
         if left_out := plan.comparison.left_out:
             console.say(describe_left_out(left_out), important=True)
         plan_file, failures = plan.write(), read_failures(folder)
@@ -209,15 +208,6 @@ def _folder(comparison: ComparisonConfig) -> Path:
         raise ModelError(f"--output {output}: not the folder of a comparison; choose another")
     check_writable(folder, f"--output {display_path(folder)}")
     return folder
-
-
-def _empty(folder: Path) -> None:
-    """Remove a comparison, but not the lock on its folder."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
 
 
 def registered_here(comparison: ComparisonConfig) -> str:

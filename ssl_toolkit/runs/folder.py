@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +14,7 @@ from ssl_toolkit.config.loading import Layer, ResolvedConfig, filled, validate
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import check_writable
-from ssl_toolkit.locking import LOCK, hold
+from ssl_toolkit.locking import LOCK, clear, hold
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import RunSummary, Status
 from ssl_toolkit.text import display_path, summarize
@@ -253,10 +252,4 @@ def _is_bare_start(path: Path) -> bool:
 def _empty(path: Path) -> None:
     """Remove a run except for its lock, starting with the summary, which makes it a run."""
     RunFolder(path).summary.unlink(missing_ok=True)
-    for entry in [*path.iterdir()]:
-        if entry.name == LOCK:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    clear(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +17,7 @@ from ssl_toolkit.engine.distributed import under_launcher
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, ModelError, UserError
 from ssl_toolkit.files import check_writable, drop_partial
-from ssl_toolkit.locking import LOCK, hold
+from ssl_toolkit.locking import LOCK, clear, hold
 from ssl_toolkit.reports.html.page import PAGE, write_report
 from ssl_toolkit.reports.tables import show_table, write_tables
 from ssl_toolkit.runs.auto import without_auto
@@ -78,7 +76,7 @@ def run_stages(
     signal = ""
     with hold(folder):
         if overwrite:
-            _empty(folder)
+            clear(folder)
         drop_partial(folder)
         if not (folder / CONFIG).exists():
             yaml.write(folder / CONFIG, config.tree())
@@ -207,11 +205,3 @@ def _folder(config: StagesConfig, *, overwrite: bool, resumed: bool) -> Path:
         )
     check_writable(folder, where)
     return folder
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            os.unlink(path)

@@ -16,7 +16,7 @@ import pytest
 
 from ssl_toolkit import ModelError
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.locking import hold
+from ssl_toolkit.locking import LOCK, clear, hold
 from ssl_toolkit.runs.folder import Output
 
 
@@ -176,3 +176,15 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="gone: folder not found"):
         hold(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
+
+
+def test_clearing_keeps_the_lock_and_what_links_point_to(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    for path in (outside, folder / "deep" / "er"):
+        path.mkdir(parents=True)
+        (path / "file").write_text("content")
+    (folder / "link").symlink_to(outside, target_is_directory=True)
+    with hold(folder):
+        clear(folder)
+        assert [path.name for path in folder.iterdir()] == [LOCK]
+    assert (outside / "file").read_text() == "content"
