@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from ssl_toolkit.text import shorten
 
 MOST_NAMED = 60
-"""Maximum number of classes with names at rows and columns; with more, cells are a few pixels."""
+"""Maximum number of classes with names at rows and columns; with more, cells have a few pixels."""
 
 _LONGEST = 18
 _WHITE, _BLACK, _FULL = (255, 255, 255), (0, 0, 0), (8, 48, 107)
@@ -21,8 +21,8 @@ def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.I
     """Draw true classes as rows and predicted ones as columns.
 
     The darker a cell, the larger its share of the row; white is 0. Cells show their counts if
-    there is room. Names of more than 18 characters are truncated. Letters that are not in Pillow's
-    font, such as Chinese ones, appear as boxes.
+    there is room. Names of more than 18 characters are truncated. Letters missing from
+    Pillow's font, such as Chinese ones, appear as boxes.
 
     Args:
         matrix: (C, C) counts, as returned by `confusion_matrix`.
@@ -56,7 +56,7 @@ def draw_confusion(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.I
         for index, name in enumerate(names):
             center = margin + index * cell + cell // 2
             draw.text((margin - 6, center), name, _BLACK, font, anchor="rm")
-            _sideways(image, name, font, (center, margin - 6), foot=True)
+            _sideways(image, name, font, (center, margin - 6), upward=True)
         for (row, column), count in np.ndenumerate(matrix):
             if count:
                 at = margin + column * cell + cell // 2, margin + row * cell + cell // 2
@@ -71,11 +71,11 @@ def _sideways(
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
     at: tuple[int, int],
     *,
-    foot: bool = False,
+    upward: bool = False,
 ) -> None:
-    """Draw text from the bottom up, centered at a point, or ending above it."""
+    """Draw text rotated by 90 degrees, centered on a point, or starting there and going up."""
     width = round(font.getlength(text)) + 2
     strip = Image.new("RGB", (width, 16), _WHITE)
     ImageDraw.Draw(strip).text((1, 8), text, _BLACK, font, anchor="lm")
-    turned = strip.rotate(90, expand=True)
-    image.paste(turned, (at[0] - 8, at[1] - (width if foot else width // 2)))
+    rotated = strip.rotate(90, expand=True)
+    image.paste(rotated, (at[0] - 8, at[1] - (width if upward else width // 2)))

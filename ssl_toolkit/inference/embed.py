@@ -39,20 +39,20 @@ class Embeddings:
     keys: tuple[str, ...]
     """(N,) the name of each image in its data."""
     labels: NDArray[np.int64]
-    """(N,) index into `classes`, -1 where the image has no label."""
+    """(N,) index into `classes`, -1 for an image without a label."""
     classes: tuple[str, ...]
     splits: NDArray[np.str_]
     """(N,) ``pool``, ``labeled``, ``unlabeled``, ``validation`` or ``test``."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` or ``.parquet`` file, whole or not at all.
+        """Write an ``.npz`` or ``.parquet`` file atomically.
 
         The arrays of an ``.npz`` have the names of the attributes; ``format`` is the format number.
         A ``.parquet`` file has the columns ``path``, ``label`` (a class or null), ``split`` and
         ``embedding``, and the format number in its metadata.
 
         Raises:
-            ConfigError: another suffix, or pyarrow is missing for ``.parquet``.
+            ConfigError: the suffix is another one, or pyarrow is missing for ``.parquet``.
             OSError: the file can't be written.
         """
         target, buffer = Path(path), io.BytesIO()
@@ -90,9 +90,9 @@ def embed(
         data: as for ``--data``, or a folder of images without labels.
         backbone: a registered name or any timm model.
         weights: a file with weights; None for the published ones.
-        image_size: side in pixels; None for the backbone's own, or 224.
-        fit: ``crop`` takes the middle square of an image; ``pad`` keeps all of it, on white.
-        root: folder that the paths of a manifest are relative to; None for that of the manifest.
+        image_size: side length in pixels; None for the backbone's default, or 224.
+        fit: ``crop`` crops the center square of an image; ``pad`` pads it with white.
+        root: folder that the paths of a manifest are relative to; None for the manifest's.
         skip_bad: skip unreadable images instead of refusing them.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         batch_size: images in a forward pass.
@@ -104,7 +104,7 @@ def embed(
     """
     if holds_features(str(data)):
         raise ConfigError(f"{display_path(Path(data))} holds features already")
-    chosen = choose_device(device)
+    torch_device = choose_device(device)
     workers = min(os.cpu_count() or 1, 8) if workers is None else workers
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
     if _is_flat(Path(data)):
@@ -133,8 +133,8 @@ def embed(
         weights=None if weights is None else Path(weights),
         channels_last=True,
     )
-    images = load_images(table, np.arange(len(table.keys)), size, chosen, progress)
-    extractor = FeatureExtractor(classifier.to(chosen), batch_size)
+    images = load_images(table, np.arange(len(table.keys)), size, torch_device, progress)
+    extractor = FeatureExtractor(classifier.to(torch_device), batch_size)
     features = extractor.plain(images, torch.arange(len(table.keys)))
     return Embeddings(
         features.cpu().numpy(), tuple(table.keys), table.labels, table.classes, table.parts
@@ -142,7 +142,7 @@ def embed(
 
 
 def _is_flat(data: Path) -> bool:
-    """Return True if a folder contains images, and no folders of classes or tables."""
+    """Return True if a folder contains images, but no class folders or tables."""
     files = entries(data) if data.is_dir() else []
     suffixes = {path.suffix.lower() for path in files}
     tables = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
@@ -160,7 +160,7 @@ def _write_parquet(embeddings: Embeddings, buffer: io.BytesIO) -> None:
         ) from error
     size = embeddings.features.shape[1]
     values = pa.array(embeddings.features.reshape(-1), pa.float32())
-    names = [*embeddings.classes, None]  # the last one at -1
+    names = [*embeddings.classes, None]  # the last one for label -1
     labels = [names[label] for label in embeddings.labels.tolist()]
     table = pa.table(
         {

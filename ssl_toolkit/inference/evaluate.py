@@ -38,8 +38,8 @@ class Evaluation:
     classes: tuple[str, ...]
     """Names in the order of the confusion matrices."""
     scores: Mapping[str, Scores | None]
-    """By part, None for an empty one: ``validation`` and ``test`` of the run's own data; of other
-    data ``test``, or ``labeled`` where it names no test part."""
+    """By part, None for an empty one: ``validation`` and ``test`` for the run's data; for other
+    data ``test``, or ``labeled`` if it has no test part."""
     confusion: Mapping[str, NDArray[np.int64]]
     """By part: (C, C) counts; a row for each true class, a column for each predicted one."""
 
@@ -73,8 +73,8 @@ def evaluate(
             the run.
         root: folder that the paths of a manifest are relative to.
         skip_bad: skip unreadable images of `data` instead of refusing them.
-        confusion: path of a .png file in which to draw the confusion matrix of the test part, or
-            of the last part that has scores.
+        confusion: path to a .png file for the confusion matrix of the test part, or of the last
+            part that has scores.
         device: see `load_model`; None for that of the run.
         batch_size: images per forward pass; changes speed and memory, not the result.
         progress: called while images are decoded.
@@ -119,7 +119,7 @@ def evaluate(
 def _predict_run(
     path: Path, device: str | None, batch_size: int | None, progress: Progress | None
 ) -> tuple[Predictions, tuple[str, ...]]:
-    """Predict validation and test images of a finished run by the weights that it reports."""
+    """Predict validation and test images of a finished run with the weights that it reports."""
     folder = RunFolder(path)
     summary = folder.read_summary()
     require_completed(folder, summary.status)
@@ -156,7 +156,7 @@ def predict_rows(
 
     Args:
         model: the model.
-        table: images.
+        table: table of images.
         rows: (n,) rows of the table.
         batch_size: images per forward pass.
     """

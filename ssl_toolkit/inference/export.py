@@ -38,9 +38,9 @@ def export(
 ) -> ExportedModel:
     """Write the model of a finished run in a format of other libraries.
 
-    ``timm``: a copy of the run's ``model/``; logits of normalized images, the normalization in its
-    configuration. ``torch-export`` and ``onnx``: one file from images (N, 3, S, S) in [0, 1] to
-    probabilities, normalization and softmax inside, any N (see `torch_export_file`, `onnx_file`).
+    ``timm`` copies the run's ``model/``, which maps normalized images to logits; its configuration
+    has the normalization. ``torch-export`` and ``onnx`` write a file that maps images (N, 3, S, S)
+    in [0, 1] to probabilities, for any N (see `torch_export_file`, `onnx_file`).
 
     Args:
         run: folder of the run; its data isn't needed.
@@ -49,13 +49,13 @@ def export(
         overwrite: replace an earlier export.
 
     Returns:
-        Its path, and the line that loads it.
+        The path, and the line of Python that loads the model.
 
     Raises:
         ModelError: the run isn't finished, its model is damaged or doesn't fit the format, a
             package is missing, or the output can't be written. Nothing was written.
         PluginError: the backbone's package is not installed.
-        OSError: the disk is full and so on; an earlier export remains.
+        OSError: the output can't be written, as on a full disk; an earlier export remains.
     """
     folder, form = RunFolder(at_home(run)), format
     require_completed(folder, folder.read_summary().status)
@@ -96,24 +96,24 @@ def _check_target(target: Path, form: Format, overwrite: bool) -> None:
 
 
 def _copy_model(source: Path, target: Path) -> None:
-    """Copy a model's folder, whole or not at all."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    before = target.with_name(f".{target.name}.{os.getpid()}.before")
+    """Copy a model's folder atomically."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    previous = target.with_name(f".{target.name}.{os.getpid()}.before")
     try:
-        with naming(target, beside, before):
+        with naming(target, partial, previous):
             for name in (_CONFIG, _WEIGHTS, _CARD):
                 if (source / name).is_file():
-                    write_bytes(beside / name, (source / name).read_bytes())
+                    write_bytes(partial / name, (source / name).read_bytes())
             if target.exists():
-                target.rename(before)  # a non-empty folder can't be replaced in one step
-            beside.rename(target)
+                target.rename(previous)  # a non-empty folder can't be replaced in one step
+            partial.rename(target)
     except BaseException:
-        if before.exists() and not target.exists():
-            before.rename(target)
+        if previous.exists() and not target.exists():
+            previous.rename(target)
         raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(before, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(previous, ignore_errors=True)
 
 
 def _how_to_open(target: Path, form: Format, config: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Load a trained classifier from its folder, and apply it to images of any form."""
+"""Load a trained classifier from its folder, and apply it to images of any type."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
 LEAST_AHEAD = 64
-"""Fewest images decoded ahead of the forward pass, so that small batches keep threads busy."""
+"""Minimum of images decoded ahead of the forward pass, to keep threads busy on small batches."""
 
 
 @dataclass(eq=False, repr=False)
 class Model:
-    """A trained classifier, from images to probabilities; see `load_model`."""
+    """A trained classifier that maps images to probabilities; see `load_model`."""
 
     classifier: Classifier
     """Backbone and head with the weights that the run reports, in eval mode; normalizes images."""
@@ -53,7 +53,7 @@ class Model:
     classes: tuple[str, ...]
     """C names in the order of the probabilities."""
     image_size: int
-    """Side in pixels that it was trained with; `predict` brings every image to it."""
+    """Side length of the training images in pixels; `predict` resizes every image to it."""
     backbone: str
     """Name of the backbone."""
     device: torch.device
@@ -64,13 +64,13 @@ class Model:
     """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
 
     def __post_init__(self) -> None:
-        # The layout of runs, in which decoded images arrive too.
+        # The memory layout of runs, and of decoded images.
         self._network = self.classifier if self.predictor is None else self.predictor
         self._network.to(self.device).to(memory_format=torch.channels_last).eval()
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Return probabilities of images of the right size; without gradient.
+        """Return the probabilities of images of side `image_size`, without gradients.
 
         Args:
             images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalized; on
@@ -85,10 +85,10 @@ class Model:
         side, length = self.image_size, feature_length(self.backbone)
         shape = (3, side, side) if length is None else (length,)
         if images.shape[1:] != shape or not images.is_floating_point():
-            wanted = f"the model takes features (N, {length}) float"
+            expected = f"the model takes features (N, {length}) float"
             if length is None:
-                wanted = f"images must be (N, 3, {side}, {side}) float in [0, 1] (see predict)"
-            raise DataError(f"{wanted}, got {tuple(images.shape)} {images.dtype}")
+                expected = f"images must be (N, 3, {side}, {side}) float in [0, 1] (see predict)"
+            raise DataError(f"{expected}, got {tuple(images.shape)} {images.dtype}")
         return self._probabilities(images.to(self.device, torch.float32))
 
     def predict(
@@ -98,7 +98,7 @@ class Model:
         *,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
-        """Return probabilities of images of any size, prepared as in training and evaluation.
+        """Return the probabilities of images of any size, prepared as in training and evaluation.
 
         Files and Pillow images are rotated and converted as in training. Images of another size
         than in training are scaled and made square.
@@ -106,9 +106,9 @@ class Model:
         Args:
             images: one image or several: paths, Pillow images, arrays (H, W, 3) or
                 (H, W), tensors (3, H, W); or a stack: an array (N, H, W, 3) or (N, H, W), a tensor
-                (N, 3, H, W) or (N, H, W). Arrays and tensors hold RGB or gray, as uint8 or as
-                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one image. A model
-                that was trained on features takes them: an array or tensor (N, D).
+                (N, 3, H, W) or (N, H, W). Arrays and tensors are RGB or gray, as uint8 or as
+                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one image. For a
+                model that was trained on features, an array or tensor (N, D).
             batch_size: images per forward pass; changes speed and memory, not the result.
             workers: threads that decode images, 0 for none; None for one per processor, at most
                 8.
@@ -118,7 +118,7 @@ class Model:
             ``model.classes[probabilities[i].argmax()]``.
 
         Raises:
-            DataError: some can't be read; one message per image.
+            DataError: some images can't be read; one message per image.
         """
         if feature_length(self.backbone) is not None:
             if not isinstance(images, np.ndarray | Tensor):
@@ -128,12 +128,12 @@ class Model:
             parts = [self(part.float()).cpu() for part in torch.split(features, batch_size)]
             probabilities: NDArray[np.float32] = torch.cat(parts).numpy()
             return probabilities
-        several = as_list(images)
-        result = np.empty((len(several), len(self.classes)), dtype=np.float32)
+        inputs = as_list(images)
+        result = np.empty((len(inputs), len(self.classes)), dtype=np.float32)
         faults = []
-        for index, row in enumerate(self.stream(several, batch_size, workers=workers)):
+        for index, row in enumerate(self.stream(inputs, batch_size, workers=workers)):
             if isinstance(row, str):
-                faults.append(f"can't read image {name_of(several[index], index)}: {row}")
+                faults.append(f"can't read image {name_of(inputs[index], index)}: {row}")
             else:
                 result[index] = row
         if faults:
@@ -146,7 +146,7 @@ class Model:
         """Yield the results of `predict` image by image, in order, in constant memory.
 
         Args:
-            images: as for `predict`, several.
+            images: several images, as for `predict`.
             batch_size: as for `predict`, at least 1.
             workers: as for `predict`.
 
@@ -186,7 +186,7 @@ class Model:
         if any(image.dtype != np.uint8 for image in decoded):
             decoded = [to_float01(image) for image in decoded]
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
-        # As the image store of a run does, for identical floats.
+        # The operations of a run's image store, for identical floats.
         images = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels.float()
         probabilities: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
         return probabilities
@@ -198,16 +198,16 @@ class Model:
 
 
 def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
-    """Load a trained model; its data and the device of its training are not needed.
+    """Load a trained model, without its data and on any device.
 
     Args:
         path: the folder of a run, or of an exported model (the ``model/`` of a run, or a copy).
-            For an unfinished run, the best weights on validation so far or, without validation,
-            the averaged weights of its last checkpoint are loaded.
-        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+            An unfinished run has the weights with the best validation accuracy so far or, without
+            validation, the averaged weights of its last checkpoint.
+        device: ``auto`` (a GPU if available), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
 
     Returns:
-        The model, which knows its classes, image size and normalization.
+        The model, with its classes, image size and normalization.
 
     Raises:
         ModelError: the folder is not found or has no model, a file is damaged, or there is no such
@@ -216,18 +216,18 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
             installed.
     """
     classifier: Classifier | Predictor
-    where, chosen = at_home(path), choose_device(device)
-    folder = RunFolder(where)
+    source, torch_device = at_home(path), choose_device(device)
+    folder = RunFolder(source)
     checkpoint = folder.best if folder.best.exists() else folder.last
-    exported = where if (where / "config.json").is_file() else folder.model
+    exported = source if (source / "config.json").is_file() else folder.model
     if exported.is_dir():
         classifier, config = load_exported(exported)
     elif checkpoint.exists():
         classifier, config = _from_checkpoint(checkpoint)
     else:
-        kind = "no such folder" if not where.exists() else "neither a run nor an exported model"
+        kind = "no such folder" if not source.exists() else "neither a run nor an exported model"
         raise ModelError(
-            f"{display_path(where)}: {kind}; give the folder of a run (it holds model/ or "
+            f"{display_path(source)}: {kind}; give the folder of a run (it holds model/ or "
             "checkpoints/) or an exported one (it holds config.json and model.safetensors)"
         )
     predictor = classifier if isinstance(classifier, Predictor) else None
@@ -237,7 +237,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         classes=tuple(config["classes"]),
         image_size=config["image_size"],
         backbone=config["backbone"],
-        device=chosen,
+        device=torch_device,
         fit=config["fit"],
     )
 
@@ -246,7 +246,7 @@ def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights to evaluate: the best, else the averaged, else the live ones.
 
     Args:
-        state: of `load_checkpoint`.
+        state: result of `load_checkpoint`.
     """
     average = state.get("ema") or {}
     weights: dict[str, Tensor] = state.get("weights") or average.get("module") or state["model"]
@@ -254,10 +254,10 @@ def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def reported_algorithm(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of the algorithm that go with `reported_weights`.
+    """Return the tensors of the algorithm that belong to `reported_weights`.
 
     Args:
-        state: of `load_checkpoint`.
+        state: result of `load_checkpoint`.
     """
     averages = (state.get("averaged") or {}).get("module", {})
     values = {**state.get("algorithm_state", {}), **averages}
@@ -287,7 +287,7 @@ def _from_checkpoint(path: Path) -> tuple[Classifier | Predictor, dict[str, Any]
             return restore_predictor(classifier, state, tensors, display_path(path)), state
     except ToolkitError:
         raise
-    except Exception as error:  # weights of another network meet almost any exception
+    except Exception as error:  # weights of another network raise almost any exception
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{display_path(path)}: its weights can't be used: {reason}") from error
     return classifier, state

@@ -1,4 +1,4 @@
-"""Classify image files, one at a time or in a table."""
+"""Classify image files, and iterate over the predictions or write a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ImagePrediction:
     """The class of an image, or the reason why it could not be read."""
 
     path: str
-    """The file, as it was named; in a folder below that folder."""
+    """The file as passed; in a folder, the folder as passed joined with the relative path."""
     label: str | None
     """The most probable class; None for an unreadable image."""
     confidence: float | None
@@ -31,7 +31,7 @@ class ImagePrediction:
     probabilities: NDArray[np.float32] | None
     """(C,) of each class, in the order of `Model.classes`."""
     error: str = ""
-    """Why the image can't be read; empty for none."""
+    """Reason why the image can't be read, else empty."""
 
 
 def predict(
@@ -42,19 +42,19 @@ def predict(
     batch_size: int = 64,
     workers: int | None = None,
 ) -> Iterator[ImagePrediction]:
-    """Classify image files and the image files in folders; memory does not grow with them.
+    """Classify image files and all images in folders, in constant memory.
 
     For images that are not files, see `Model.predict`.
 
     Args:
         model: a model, or the folder of a run or of an exported model.
         images: files and folders, or one of them.
-        device: see `load_model`; ignored for a model.
+        device: see `load_model`; ignored if `model` is a `Model`.
         batch_size: images per forward pass; changes speed and memory, not the result.
         workers: threads that decode images, 0 for none; None for one per processor, at most 8.
 
     Returns:
-        An iterator over the images, in their order.
+        An iterator over the predictions, in the order of the images.
 
     Raises:
         DataError: a file or folder is not found, or there is no image.
@@ -68,11 +68,11 @@ class PredictionTable(NamedTuple):
     """A table of predictions that `predict_table` has written."""
 
     images: int
-    """Their number."""
+    """Number of images."""
     unreadable: int
-    """Number of those that can't be read; the column ``error`` has the reasons."""
+    """Number of unreadable images; the column ``error`` has the reasons."""
     notes: list[str]
-    """Lines on files that are not used."""
+    """Messages about files that are not used."""
 
 
 def predict_table(
@@ -85,7 +85,7 @@ def predict_table(
     batch_size: int = 64,
     workers: int | None = None,
 ) -> PredictionTable:
-    """Classify image files and write a row for each, as they are read.
+    """Classify image files, and write a row for each as soon as it is classified.
 
     The columns are ``path``, ``class``, ``confidence`` and ``error``.
 
@@ -127,13 +127,13 @@ def open_inputs(
     suffixes: Sequence[str] = (),
     device: str = "auto",
 ) -> tuple[Model, Listing]:
-    """Find the images, check the output and load the model, if it is a folder.
+    """Find the images, check the output, and load the model if it is a path.
 
     Args:
         model: as for `predict`.
         images: as for `predict`.
-        output: path to the file to write; None for none.
-        suffixes: allowed suffixes of its name.
+        output: path to the output file; None for none.
+        suffixes: allowed suffixes of the output.
         device: as for `predict`.
 
     Raises:

@@ -28,16 +28,16 @@ UNCERTAIN = ("path", "class", "confidence", "second", "margin")
 
 
 class UncertainImage(NamedTuple):
-    """An image of a pool, and how certain its class is."""
+    """An image of a pool, with its two most probable classes."""
 
     path: str
-    """The file, as it was named."""
+    """The file as passed."""
     label: str
-    """The most probable class; of equally probable ones the first."""
+    """The most probable class; ties go to the first class."""
     confidence: float
     """Its probability."""
     second: str
-    """The second class."""
+    """The second most probable class."""
     margin: float
     """Probability of the most probable class minus that of the second.
 
@@ -58,12 +58,12 @@ class PseudoLabeling:
     root: str
     """The ``root`` that training on the manifest needs; empty for none."""
     unreadable: tuple[str, ...] = ()
-    """The other images, each with the reason."""
+    """The unreadable images, each with the reason."""
     uncertain: tuple[UncertainImage, ...] = ()
-    """The most uncertain images, if they were requested, sorted by their margin."""
+    """The most uncertain images, if requested, in ascending order of margin."""
 
     def rows(self) -> list[Row]:
-        """Return the rows of the manifest, a value for each of its columns.
+        """Return the rows of the manifest, with one value per column.
 
         The split is ``labeled`` or ``unlabeled``, so that training does not draw other labels.
         """
@@ -85,16 +85,16 @@ def pseudo_label(
     batch_size: int = 64,
     workers: int | None = None,
 ) -> PseudoLabeling:
-    """Label the images of a folder for which a model is confident.
+    """Label the images of a folder on which a model is confident.
 
     Args:
         model: a model, or the folder of a run or of an exported model.
         pool: folder of images.
         threshold: minimum probability of a pseudo label, in [0, 1].
-        output: manifest to write, .csv, .tsv or .jsonl, which ``data`` of a configuration accepts;
-            images below the threshold are in it without a label.
-        uncertain: number of images most worth labeling next to return as well.
-        device: see `load_model`; ignored for a model.
+        output: path to the manifest to write, .csv, .tsv or .jsonl, for ``data`` of a
+            configuration; images below the threshold have no label in it.
+        uncertain: number of most uncertain images to return, to label next.
+        device: see `load_model`; ignored if `model` is a `Model`.
         batch_size: images per forward pass; changes speed and memory, not the result.
         workers: as for `Model.predict`.
 
@@ -104,35 +104,35 @@ def pseudo_label(
         ConfigError: the output can't be written, or is one of the inputs.
     """
     target = None if output is None else at_home(output)
-    opened, listing = open_inputs(model, pool, target, (".csv", ".tsv", ".jsonl"), device)
+    loaded, listing = open_inputs(model, pool, target, (".csv", ".tsv", ".jsonl"), device)
     if target is not None or not uncertain:
-        check_names(opened.classes, listing)
+        check_names(loaded.classes, listing)
     folder = None if target is None else target.absolute().parent
     files, images, unreadable = [], [], []
-    rows = opened.stream(listing.paths, batch_size, workers=workers)
+    rows = loaded.stream(listing.paths, batch_size, workers=workers)
     for name, file, row in zip(listing.names, listing.paths, rows, strict=True):
         if isinstance(row, str):
             unreadable.append(f"{name}: {row}")
         else:
             files.append(file)
-            images.append(uncertain_image(name, row, opened.classes))
+            images.append(uncertain_image(name, row, loaded.classes))
     labeling = label_pool(files, images, threshold, folder)
     if target is not None:
         write_rows(target, MANIFEST, labeling.rows())
-    # Sorting is stable: of equal margins the earlier image comes first.
-    most = sorted(images, key=lambda image: image.margin)[:uncertain]
-    return replace(labeling, unreadable=tuple(unreadable), uncertain=tuple(most))
+    # Sorting is stable: images of equal margin stay in their order.
+    by_margin = sorted(images, key=lambda image: image.margin)[:uncertain]
+    return replace(labeling, unreadable=tuple(unreadable), uncertain=tuple(by_margin))
 
 
 def check_names(classes: Sequence[str], listing: Listing) -> None:
-    """Refuse a manifest that would not read back the same.
+    """Raise if names in a manifest would not read back the same.
 
     Args:
-        classes: that images may be of.
-        listing: the pool.
+        classes: class names of the model.
+        listing: images of the pool.
 
     Raises:
-        DataError: names the classes and files whose names a table can't hold.
+        DataError: names the classes and files whose names a table can't contain.
     """
     faults = [
         f"the class {name!r} can't be written so that it reads back the same; rename it"
@@ -160,7 +160,7 @@ def root_of(paths: Sequence[str]) -> str:
 def uncertain_image(
     path: str, probs: NDArray[np.float32], classes: Sequence[str]
 ) -> UncertainImage:
-    """Return an image with (C,) probabilities of the classes."""
+    """Return the two most probable classes of an image from its (C,) probabilities."""
     best, second = np.argsort(-probs, kind="stable")[:2].tolist()
     margin = plain(probs[best] - probs[second])
     return UncertainImage(path, classes[best], plain(probs[best]), classes[second], margin)
@@ -169,7 +169,7 @@ def uncertain_image(
 def label_pool(
     files: Sequence[Path], images: Sequence[UncertainImage], threshold: float, folder: Path | None
 ) -> PseudoLabeling:
-    """Return a class for each image at the threshold or above.
+    """Pseudo-label the images whose confidence reaches the threshold.
 
     Source: Lee, Pseudo-Label, ICML workshop 2013, with the fixed threshold of FixMatch (eq. 4).
 
@@ -177,8 +177,8 @@ def label_pool(
         files: N paths.
         images: N predictions.
         threshold: minimum probability of a pseudo label, in [0, 1].
-        folder: of the manifest. If it contains the whole pool, with links resolved too, the paths
-            are relative to it; otherwise, and for None, they are absolute.
+        folder: folder of the manifest. Paths are relative to it if it contains the whole pool,
+            also with links resolved; otherwise, or if it is None, they are absolute.
     """
     paths = tuple(map(display_text, _paths(files, folder)))
     return PseudoLabeling(
@@ -190,7 +190,7 @@ def label_pool(
 
 
 def _paths(files: Sequence[Path], folder: Path | None) -> list[str]:
-    """Return paths for a manifest, inside of its root."""
+    """Return the paths for a manifest, all inside its root."""
     paths = [os.path.abspath(path) for path in files]
     real = [os.path.realpath(path) for path in paths]
     if folder is not None:

@@ -20,7 +20,7 @@ def inputs_of(run: Path) -> list[Path]:
 
 
 def data_of(run: Path) -> list[tuple[Path, Path | None]]:
-    """Return the data of a run and the root of its paths; empty if it was a data set by name."""
+    """Return the data of a run and the root of its paths; empty for a data set with neither."""
     data, root = _paths_in(RunFolder(run), ("data", "root"))
     return [(data, root)] if data else [(root, None)] if root else []
 
@@ -30,16 +30,16 @@ def _paths_in(folder: RunFolder, keys: Sequence[str]) -> list[Path | None]:
         config = yaml.read(folder.config)
     except ConfigError:  # an exported model has none; reading the run reports a damaged one
         config = {}
-    named = (config.get(key) for key in keys)
-    return [Path(name) if isinstance(name, str) else None for name in named]
+    values = (config.get(key) for key in keys)
+    return [Path(name) if isinstance(name, str) else None for name in values]
 
 
 def check_beside(path: Path | None, data: Path, root: Path | None = None) -> None:
-    """Refuse an image file that would replace an image of the data, or be in its folder.
+    """Raise if an image file would replace an image of the data, or be in its folder.
 
     Args:
-        path: of the image file; None for none.
-        data: the folder or file that ``--data`` names.
+        path: path to the image file; None for none.
+        data: path to the folder or file of the data.
         root: folder that the paths of a manifest are relative to.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Run the jobs of a comparison: on this machine, and what launchers of plugins share."""
+"""Run the jobs of a comparison on this machine; base of the launchers of plugins."""

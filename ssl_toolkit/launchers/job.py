@@ -1,6 +1,6 @@
-"""The process of a job, the same under every launcher.
+"""Processes of jobs, shared by all launchers.
 
-Workers of a cluster import this module, so it needs no torch.
+Workers of a cluster import this module, so it doesn't import torch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Process = subprocess.Popen[bytes]
 
 @dataclass(frozen=True)
 class JobProcess:
-    """The command of a `Job` as a process; plain types, so that it can be pickled for a worker.
+    """Run the command of a `Job` in a process; has plain types only, to be pickled for workers.
 
-    A launcher whose workers wait for their job calls `run` there; one that watches several
-    processes calls `start`, and makes a `JobResult` of `failure` and `reason`.
+    A launcher with one worker per job calls `run` in the worker; one that monitors several
+    processes calls `start`, and builds each `JobResult` from `failure` and `reason`.
     """
 
     GRACE: ClassVar[float] = children.GRACE
-    """Seconds that a run gets to save after SIGTERM, before it is killed."""
+    """Seconds for a run to save after SIGTERM, before it is killed."""
     LOCK_TIMEOUT: ClassVar[float] = 60.0
     """Seconds that `run` waits for an earlier process of the same run to end."""
 
@@ -66,19 +66,19 @@ class JobProcess:
     def start(self) -> Process:
         """Start the command and append what it prints to the log.
 
-        On Linux it gets SIGTERM when the thread that calls this ends, however it ends: no run
-        survives its launcher, or the worker of a cluster.
+        On Linux the process receives SIGTERM when the calling thread ends for any reason, so that
+        no run survives its launcher or the worker of a cluster.
 
         Raises:
             OSError: The log can't be written, or the directory doesn't exist.
         """
         log_path = Path(self.log)
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        tie = [sys.executable, "-I", "-S", str(children.DIE_WITH_PARENT), str(os.getpid())]
+        wrapper = [sys.executable, "-I", "-S", str(children.DIE_WITH_PARENT), str(os.getpid())]
         with log_path.open("ab") as log:
-            # A separate session: Ctrl-C reaches the launcher only, which stops each job.
+            # In a new session: Ctrl-C reaches only the launcher, which stops each job.
             return subprocess.Popen(
-                [*(tie if sys.platform == "linux" else ()), *self.command],
+                [*(wrapper if sys.platform == "linux" else ()), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -91,13 +91,13 @@ class JobProcess:
         """Start the command and wait until it ends.
 
         Any exception that interrupts the wait also stops the command (see `stop`). A
-        `KeyboardInterrupt`, with which Ray and submitit cancel, is not raised again.
+        `KeyboardInterrupt`, by which Ray and submitit cancel, is not raised again.
 
         Args:
-            on_start: Called with the process, if given.
+            on_start: Called with the process after its start; optional.
 
         Returns:
-            Exit status, and a reason where it failed outside the command.
+            The exit status, and a reason if it failed outside the command.
         """
         deadline = time.monotonic() + self.LOCK_TIMEOUT
         while not self.folder_is_free() and time.monotonic() < deadline:
@@ -140,12 +140,12 @@ class JobProcess:
 
     @staticmethod
     def reason(status: int) -> str:
-        """Return the reason of an exit status: the signal that killed it, else an empty text."""
+        """Return the signal that killed a process with this exit status, else an empty string."""
         return children.by_signal(status)
 
     @staticmethod
     def failure(error: OSError) -> tuple[int, str]:
-        """Return status and reason for a command that `start` could not start.
+        """Return the exit status and reason for a command that `start` could not start.
 
         Args:
             error: The exception of `start`.
@@ -158,14 +158,14 @@ class JobProcess:
     def interruptible() -> Iterator[None]:
         """Let processes that are started in this block receive SIGINT.
 
-        Ray and submitit cancel with SIGINT, which a background job of a shell ignores, and so
-        would every process that it starts.
+        Ray and submitit cancel with SIGINT, which a background job of a shell and its children
+        ignore.
         """
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             yield
             return
-        signal.signal(signal.SIGINT, lambda number, frame: None)  # children get the default
+        signal.signal(signal.SIGINT, lambda number, frame: None)  # children reset it to the default
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ from ssl_toolkit.processes.children import TICK, cores
 
 
 class Local(Launcher):
-    """Run several jobs at once, each in its own process and, if there are GPUs, on its own."""
+    """Run several jobs at once, each in a separate process and, if available, on separate GPUs."""
 
     class Config(Options):
         """Options of the local launcher."""
@@ -79,7 +79,7 @@ class Local(Launcher):
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs for ``CUDA_VISIBLE_DEVICES``, by its current names if it is set."""
+    """Return the visible GPUs, by their names in ``CUDA_VISIBLE_DEVICES`` if it is set."""
     if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return [name for name in names.split(",") if name]
     import torch

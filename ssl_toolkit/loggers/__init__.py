@@ -1,1 +1,1 @@
-"""Loggers: hand the metrics of a run to other tools."""
+"""Send the metrics of a run to other tools."""

@@ -22,11 +22,11 @@ class Log:
     Args:
         run: The run.
         names: Names of the loggers.
-        console: Where warnings and the notes of loggers are printed.
-        summary: Reads ``summary.json`` when the block ends.
+        console: Prints warnings and the notes of loggers.
+        summary: Returns the content of ``summary.json`` when the block ends.
 
     Raises:
-        UserError: A logger can't start; those before it are closed.
+        UserError: A logger can't start; those already started are closed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Log:
         final = {**self._summary()}
         if error is not None and final["status"] == "running":
             # No other code records this exception.
-            final |= {"status": "failed", "reason": _described(error)}
+            final |= {"status": "failed", "reason": _describe(error)}
         self._each(lambda logger: logger.finish(final))
 
     def _each(self, act: Callable[[Logger], None]) -> None:
@@ -79,7 +79,7 @@ class Log:
             except (Exception, SystemExit) as error:
                 del self._active[name]
                 self._console.warn(
-                    f"logger {name!r} failed; the run continues without it: {_described(error)}"
+                    f"logger {name!r} failed; the run continues without it: {_describe(error)}"
                 )
 
 
@@ -91,10 +91,10 @@ def _start(name: str, run: RunInfo) -> Logger:
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"logger {entry.name!r} of {entry.distribution} can't start: {_described(error)}"
+            f"logger {entry.name!r} of {entry.distribution} can't start: {_describe(error)}"
         ) from error
     return logger
 
 
-def _described(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

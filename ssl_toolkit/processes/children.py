@@ -1,4 +1,4 @@
-"""Start and end child processes."""
+"""Stop child processes, and count the cores for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 GRACE = 8.0
-"""Seconds that a process gets to save after SIGTERM, before it is killed."""
+"""Seconds for a process to save after SIGTERM, before it is killed."""
 TICK = 0.1
 """Seconds between two polls of a process."""
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
@@ -32,7 +32,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def by_signal(status: int) -> str:
-    """Return the reason of an end by a signal; an empty text for any other status."""
+    """Return the signal that killed a process with this exit status, else an empty string."""
     return f"killed by signal {-status}" if status < 0 else ""
 
 

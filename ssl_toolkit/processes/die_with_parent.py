@@ -1,7 +1,7 @@
-"""Become a command that gets SIGTERM when the process that started it ends.
+"""Execute a command that receives SIGTERM when its parent process ends.
 
-``die_with_parent.py PARENT PROGRAM ARGUMENT...``, where PARENT is the ID of that process. Linux
-only. It is run by its path and imports nothing of the package, so that it costs 30 ms.
+``die_with_parent.py PARENT PROGRAM ARGUMENT...``, where PARENT is the ID of the parent process.
+Linux only. Run by its path, without importing the package, so that it costs only 30 ms.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 def _main(parent: str, *command: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it ended before prctl was called
+    if os.getppid() != int(parent):  # the parent ended before prctl was called
         sys.exit(128 + signal.SIGTERM)
     # Ray's workers block SIGINT. Slurm sends SIGUSR2, which is for the launcher, to every process.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

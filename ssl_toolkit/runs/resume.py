@@ -46,42 +46,42 @@ def resume(
 ) -> RunResult:
     """Resume an interrupted run from its last checkpoint, to the same result.
 
-    A finished run is left as it is, unless `steps` asks for more.
+    A finished run is returned unchanged, unless `steps` is larger than before.
 
     Args:
         run: folder of the run.
         data: path to its images, if they were moved; their content must be the same.
-        steps: total steps, to train longer than before. The configuration and the record are
-            updated. Values chosen by the number of steps at the start stay (decay of the average,
-            BatchNorm's momentum, intervals of evaluations and checkpoints); schedules and ramps
-            that are shares of the steps follow the new number from here on.
-        devices: processes that share each batch from now on; None for as many as before. The record
-            is updated; another number changes the order of sums, and what BatchNorm sees.
-        time_limit: minutes after which to save and stop this time; None for that of the
-            configuration, which stays as it is.
+        steps: total number of steps, to train longer than before; updates the configuration and
+            the record. Values derived from the original number of steps don't change (decay of the
+            average, BatchNorm's momentum, intervals of evaluations and checkpoints); schedules and
+            ramps defined as fractions of the steps follow the new number.
+        devices: number of processes that share each batch; None for as many as before. Updates the
+            record; another number changes the order of sums and the batches that BatchNorm sees.
+        time_limit: minutes after which to save and stop; None for the limit in the configuration,
+            which isn't changed.
         console: as for `train`.
 
     Raises:
-        ModelError: the folder is not that of a run, another process uses it, or none of its
-            checkpoints can be used.
-        ConfigError: its configuration was changed, or it has done as many steps already.
+        ModelError: the folder contains no run, another process uses it, or no checkpoint can be
+            used.
+        ConfigError: its configuration was changed, or it has done more than `steps` already.
         UserError: its data is not found, or has changed.
         TrainingError: as `train`.
     """
     console = console or Console(quiet=True)
-    path, moved = at_home(run), None if data is None else at_home(data)
-    main = partial(resume_as_main, path, data=moved, steps=steps, time_limit=time_limit)
+    path, data_path = at_home(run), None if data is None else at_home(data)
+    main = partial(resume_as_main, path, data=data_path, steps=steps, time_limit=time_limit)
     if under_launcher():
         with init_process_group() as processes:
             return run_with_workers(processes, lambda: main(processes=processes, console=console))
     folder = RunFolder(path)
-    if result := _already_finished(folder, moved, steps, console):
+    if result := _already_finished(folder, data_path, steps, console):
         return result
     count = devices or folder.read_config().settings.devices
     if count > 1:
         options = {
             "run": str(path),
-            "data": None if moved is None else str(moved),
+            "data": None if data_path is None else str(data_path),
             "steps": steps,
             "time_limit": time_limit,
         }
@@ -98,7 +98,7 @@ def resume_as_main(
     *,
     console: Console,
 ) -> RunResult:
-    """`resume` in the main process of a run; the arguments and errors are the same."""
+    """Resume a run in its main process; see `resume` for the arguments and errors."""
     folder = RunFolder(path)
     with handled() as interrupts:
         if result := _already_finished(folder, data, steps, console):
@@ -115,10 +115,10 @@ def resume_as_main(
 def _already_finished(
     folder: RunFolder, data: Path | None, steps: int | None, console: Console
 ) -> RunResult | None:
-    """Return the result of a run that has no steps left."""
+    """Return the result of a run without steps left, else None."""
     summary, path = folder.read_summary(), folder.path
-    more = steps not in (None, summary.steps) and not summary.fitted
-    if summary.status != "completed" or more:
+    extended = steps not in (None, summary.steps) and not summary.fitted
+    if summary.status != "completed" or extended:
         return None
     if data is not None:
         check_data(folder, find_data(folder, data), data)
@@ -142,7 +142,7 @@ def _resume(
         requested["devices"] = processes.size
     changes = _requested_changes(folder, config, state, requested)
     experiment = prepare_all(folder.reopen(data).updated(**requested), processes, console)
-    # The folder keeps the configuration of its start, wherever the data is now.
+    # The configuration in the folder keeps its original path to the data.
     config = config.updated(**requested)
     limit = config.settings.time_limit if time_limit is None else time_limit
     experiment = replace(experiment, config=config.updated(time_limit=limit))
@@ -150,52 +150,52 @@ def _resume(
     if state is not None:
         _load_state(experiment.trainer, state, checkpoint)
         if checkpoint != folder.last:
-            os.replace(checkpoint, folder.last)  # else the damaged one would become the previous
+            os.replace(checkpoint, folder.last)  # not the damaged one, as the previous
     truncate_metrics(folder.metrics, experiment.trainer.step)
     console.log_to(folder.log)
     if warning:
         console.warn(warning)
     if hardware := _hardware_changes(folder, experiment):
         changes += hardware
-        console.warn("the hardware or precision has changed; the result will differ a little")
+        console.warn("the hardware or precision has changed; the result will differ slightly")
     if changes:
         _record(folder, config, changes)
     for change in changes:
         console.say(f"{change.key}: {change.after} instead of {change.before}", important=True)
     progress = f"{experiment.trainer.step} of {config.settings.steps}"
     console.say(f"resuming after step {progress}", important=True)
-    folder.predictions.unlink(missing_ok=True)  # those of the weights at the interruption
+    folder.predictions.unlink(missing_ok=True)  # of the weights at the interruption
     summary_of(experiment, "running").write(folder.summary)
     processes.broadcast({"state": state})
     return experiment
 
 
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:
-    """Return the state to resume from, its file and a warning; no state if nothing was trained."""
+    """Return the state to resume from, its file and a warning; None if nothing was trained."""
     trained = summary.steps or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
-    again = (
+    way_out = (
         f"to start again: `ssl-toolkit run --config {display_path(folder.config)} --output "
         f"{display_path(folder.path)} --overwrite`"
     )
     if not kept_checkpoints(folder.last):
         if trained:
-            raise ModelError(f"{display_path(folder.last)}: checkpoint not found; {again}")
+            raise ModelError(f"{display_path(folder.last)}: checkpoint not found; {way_out}")
         return None, folder.last, ""
     try:
         return load_newest(folder.last)
     except ModelError as error:
-        raise ModelError(f"{error}; {again}") from error
+        raise ModelError(f"{error}; {way_out}") from error
 
 
 def _requested_changes(
     folder: RunFolder, config: ResolvedConfig, state: State | None, requested: dict[str, int]
 ) -> list[Change]:
-    """Return the changes by the arguments; refuse changes in the file of the configuration.
+    """Return the changes that the arguments make; raise if the configuration was edited.
 
     Args:
-        folder: of the run.
-        config: in the folder.
-        state: of the last checkpoint.
+        folder: folder of the run.
+        config: configuration in the folder.
+        state: state of the last checkpoint; None if nothing was trained.
         requested: new values by key.
 
     Raises:
@@ -207,19 +207,19 @@ def _requested_changes(
         raise ConfigError(
             f"--steps {steps}: {display_path(folder.path)} has done {done} steps already; give more"
         )
-    now = dict(flatten(config.tree()))
-    before = now if state is None else dict(flatten(state.get("config", config.tree())))
+    current = dict(flatten(config.tree()))
+    previous = current if state is None else dict(flatten(state.get("config", config.tree())))
     recorded = {
         change.key: change.after
         for change in folder.read_record().changes
         if change.key in RECORDED_ON_RESUME
     }
-    recorded |= {key: now[key] for key in requested}
+    recorded |= {key: current[key] for key in requested}
     messages = [
-        f"{key} is {now.get(key)!r}, was {before.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
+        f"{key} is {current.get(key)!r}, was {previous.get(key)!r}"
+        for key in sorted(previous.keys() | current.keys())
         if key not in FREE_ON_RESUME | MOVED_ON_RESUME  # moved images are checked by content
-        and now.get(key) not in (before.get(key), recorded.get(key, before.get(key)))
+        and current.get(key) not in (previous.get(key), recorded.get(key, previous.get(key)))
     ]
     if messages:
         raise ConfigError(
@@ -227,33 +227,33 @@ def _requested_changes(
             f"{'; '.join(messages)}; restore it, or start a new run with `ssl-toolkit run --config "
             f"{display_path(folder.config)} --output NEW` (more steps alone: resume --steps N)"
         )
-    return _changes(now, requested, done)
+    return _changes(current, requested, done)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], step: int) -> list[Change]:
     return [
         Change(key=key, before=before[key], after=value, after_step=step)
         for key, value in after.items()
-        if _unnumbered(before[key]) != _unnumbered(value)
+        if _without_index(before[key]) != _without_index(value)
     ]
 
 
 def _hardware_changes(folder: RunFolder, experiment: Experiment) -> list[Change]:
     """Return the changes of device and precision since the last start or resume."""
     record = folder.read_record()
-    before = {"device": record.device, "precision": record.precision}
-    before |= {change.key: change.after for change in record.changes}
-    now = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
-    return _changes(before, now, experiment.trainer.step)
+    previous = {"device": record.device, "precision": record.precision}
+    previous |= {change.key: change.after for change in record.changes}
+    current = {"device": describe(experiment.device), "precision": experiment.trainer.precision}
+    return _changes(previous, current, experiment.trainer.step)
 
 
-def _unnumbered(value: Any) -> Any:
-    """Return a device without its index: another GPU of the same name is no change."""
+def _without_index(value: Any) -> Any:
+    """Return a device without its index: another GPU of the same model is no change."""
     return re.sub(r"^cuda:\d+", "cuda", value) if isinstance(value, str) else value
 
 
 def _record(folder: RunFolder, config: ResolvedConfig, changes: list[Change]) -> None:
-    """Write the changes to the files; after a kill in between, the same command repeats it."""
+    """Write the changes to the run's files; after a kill, the same command writes them again."""
     record = folder.read_record()
     yaml.write(folder.config, config.tree())
     update = {"fingerprint": config.fingerprint(), "changes": (*record.changes, *changes)}

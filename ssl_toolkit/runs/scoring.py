@@ -16,8 +16,7 @@ def convergence_step(
 ) -> int | None:
     """Return the first evaluated step that reaches a fraction of the highest accuracy of the run.
 
-    It is known only after the run. Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence
-    time).
+    Source: Hu et al., SimPLE, CVPR 2021, section 4 (convergence time).
 
     Args:
         evaluations: steps, ascending, and their validation accuracies.
@@ -53,10 +52,10 @@ def scores(
     wide = probs.astype(np.float64)
     predicted = wide.argmax(axis=1)
     correct = predicted == labels
-    number = len(classes)
-    count = np.bincount(labels, minlength=number)
-    hits = np.bincount(labels[correct], minlength=number)
-    guesses = np.bincount(predicted, minlength=number)
+    num_classes = len(classes)
+    count = np.bincount(labels, minlength=num_classes)
+    hits = np.bincount(labels[correct], minlength=num_classes)
+    guesses = np.bincount(predicted, minlength=num_classes)
     present = count > 0
     recall = hits[present] / count[present]
     f1 = 2 * hits / np.maximum(count + guesses, 1)
@@ -98,8 +97,7 @@ def expected_calibration_error(
 def top_k_accuracy(probs: NDArray[np.floating[Any]], labels: NDArray[np.int64], k: int) -> float:
     """Return the share of images whose true class is among the `k` most probable ones.
 
-    Of equal probabilities the first class counts as the more probable, as it does for the
-    accuracy, which is the case ``k = 1``. With C <= k classes it is 1.
+    Ties go to the first class, as for the accuracy (``k = 1``). The result is 1 if C <= k.
 
     Args:
         probs: (N, C), N >= 1.
@@ -127,9 +125,10 @@ def confusion_matrix(
     Returns:
         (C, C) counts, a row for each true class, a column for each predicted one.
     """
-    number = probs.shape[1]
-    pairs = np.bincount(labels * number + probs.argmax(axis=1), minlength=number * number)
-    return pairs.reshape(number, number).astype(np.int64)
+    num_classes = probs.shape[1]
+    pairs = labels * num_classes + probs.argmax(axis=1)
+    counts = np.bincount(pairs, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes).astype(np.int64)
 
 
 def bootstrap_interval(
@@ -138,24 +137,24 @@ def bootstrap_interval(
     """Return the percentile interval of an accuracy under resampling of its images.
 
     The number of correct images in a resample (with replacement) is binomial with the observed
-    accuracy, so it is drawn instead of the images: the same distribution, at no cost for large
-    sets. The interval shows how much another test set of this size would change the result, not
-    how much another training would; if no image or every image is correct, it has no width.
+    accuracy, so it is sampled instead of the images: the same distribution at a constant cost. The
+    interval estimates the variation over test sets of this size, not over training runs; its width
+    is 0 if no image or every image is correct.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
 
     Args:
         correct: number of correctly classified images.
         count: number of all images, at least 1.
-        level: share of the resamples inside, in (0, 1).
+        level: share of the resamples inside the interval, in (0, 1).
         resamples: number of resamples.
-        seed: of a separate numpy generator; equal arguments give equal intervals.
+        seed: seed of a separate numpy generator; equal arguments give equal intervals.
 
     Returns:
         The lower and the upper end, in [0, 1].
     """
-    drawn = np.random.default_rng(seed).binomial(count, correct / count, resamples) / count
-    lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    samples = np.random.default_rng(seed).binomial(count, correct / count, resamples) / count
+    lower, upper = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
 
 
@@ -164,19 +163,19 @@ def paired_interval(
 ) -> tuple[float, float, float]:
     """Return the difference of two accuracies on the same images, and its interval.
 
-    The hybrid score interval with continuity-corrected correlation, which stays in [-1, 1] and
-    has a width also where both classifiers agree everywhere.
+    Computes the hybrid score interval with continuity-corrected correlation, which stays in
+    [-1, 1] and has a positive width even if both classifiers agree on every image.
 
     Source: Newcombe, Improved confidence intervals for the difference between binomial proportions
     based on paired data, Statistics in Medicine 1998, method 10.
 
     Args:
         ours: (N,) True for correctly classified images, N >= 1.
-        theirs: (N,) the same of the other classifier.
-        level: share of such intervals that contain the difference.
+        theirs: (N,) the same for the other classifier.
+        level: confidence level, in (0, 1).
 
     Returns:
-        Difference (ours less theirs), lower and upper end.
+        The difference (ours minus theirs) and the lower and upper ends.
     """
     n = len(ours)
     both, only_ours = int((ours & theirs).sum()), int((ours & ~theirs).sum())

@@ -1,6 +1,6 @@
-"""Measure the speed of the parts of a run on this device, on noise in place of its images.
+"""Measure the speed of the parts of a run on this device, with noise instead of its images.
 
-Only a few images are read, to measure the time of reading; nothing is written.
+Only a few images are read, to measure the reading time; nothing is written.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ssl_toolkit.errors import UserError
 from ssl_toolkit.interfaces import FeatureAlgorithm, ImageTable
 
 READ = 8
-"""Images that are read to measure the time of reading."""
+"""Number of images to read to measure the reading time."""
 SHORT = 2.0
-"""A shorter measurement, in seconds, is repeated with more steps."""
+"""Minimum seconds of a measurement; a shorter one is repeated with more steps."""
 OF_THE_DATA = (
     *("data", "labels", "labels_per_class", "num_labels", "split", "classes", "stream_buffer"),
     *("weights", "minutes"),
@@ -39,25 +39,25 @@ OF_THE_DATA = (
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds of the parts of a run at one image size."""
+    """Durations of the parts of a run at one image size, in seconds."""
 
     read: float
-    """Reading an image; the next ones are per image too."""
+    """Reading one image; `plain`, `view` and `predict` are per image too."""
     plain: float
-    """Its features; 0 if none are computed."""
+    """Computing its features; 0 if none are computed."""
     view: float
-    """The features of a weak and of a strong view, if steps draw from them."""
+    """Computing the features of a weak and a strong view, if steps sample from them."""
     fixed_views: int
     """Views that the algorithm requires; the number of others depends on the time."""
     predict: float
-    """Its prediction."""
+    """Predicting it."""
     costs: Costs | None
-    """Costs of training by steps; None for a head that is fitted at once."""
+    """Costs of training in steps; None for a head that is fitted without steps."""
     on_features: bool
-    """True if steps see features, whose number does not depend on the image size."""
+    """True if steps train on features, whose cost does not depend on the image size."""
 
     def scaled(self, factor: float) -> Speeds:
-        """Return the expected speeds for images with so many times the pixels."""
+        """Return the expected speeds for images with `factor` times as many pixels."""
         costs = self.costs
         if costs is not None and not self.on_features:
             parts = ("step", "evaluation", "scan")
@@ -72,7 +72,7 @@ class Speeds:
 
 
 def rows_of(split: Split) -> Rows:
-    """Return the rows of all parts, each once."""
+    """Return the distinct rows of all parts."""
     parts = [split.labeled, split.unlabeled, split.validation, split.test]
     return np.unique(np.concatenate(parts))
 
@@ -80,13 +80,13 @@ def rows_of(split: Split) -> Rows:
 def measure_speeds(
     config: ResolvedConfig, table: ImageTable, split: Split, *, ready: bool
 ) -> Speeds:
-    """Measure a run.
+    """Measure the speeds of a run.
 
     Args:
-        config: of the run, resolved.
-        table: its images.
-        split: of the table.
-        ready: its features are computed already.
+        config: resolved configuration of the run.
+        table: images of the run.
+        split: split of the table.
+        ready: True if the features are computed already.
 
     Raises:
         UserError: as `prepare`.
@@ -116,7 +116,7 @@ def measure_speeds(
 
 
 def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
-    """Return the seconds for the features of an image, and of its views that steps draw from."""
+    """Return the seconds to compute the features of an image, and of the views that steps use."""
     transfer, batches = trainer.transfer, trainer.batches
     size = trainer.settings.eval_batch_size
     extractor = FeatureExtractor(trainer.classifier, size, cached=False)
@@ -141,23 +141,23 @@ def _reading(table: ImageTable, rows: Rows, size: int) -> float:
     """Return the seconds to read an image, from the cache of decoded images if it exists."""
     if (files := files_of(table)) is not None:
         files.open_existing(size)
-    few = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
+    sample = rows[np.linspace(0, len(rows) - 1, min(READ, len(rows))).astype(np.int64)]
     with contextlib.suppress(UserError):  # reported when all are read
-        return seconds(lambda: table.read(few, size), torch.device("cpu")) / len(few)
+        return seconds(lambda: table.read(sample, size), torch.device("cpu")) / len(sample)
     return 0.0
 
 
 def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer:
     """Return a trainer like that of the run, on noise."""
-    classes, most = len(table.classes), config.settings.eval_batch_size
-    counts = [min(len(rows), most) for rows in (split.labeled, split.unlabeled, split.validation)]
+    classes, limit = len(table.classes), config.settings.eval_batch_size
+    counts = [min(len(rows), limit) for rows in (split.labeled, split.unlabeled, split.validation)]
     counts[0] = max(classes, counts[0])
     ends = np.cumsum([0, *counts])
     labels, unlabeled, validation = (np.arange(a, b) for a, b in pairwise(ends))
-    drawn = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
 
     def noise(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-        return drawn.integers(0, 256, (len(rows), size, size, 3), dtype=np.uint8)
+        return generator.integers(0, 256, (len(rows), size, size, 3), dtype=np.uint8)
 
     total = int(ends[-1])
     random_table = ImageTable(
@@ -173,7 +173,7 @@ def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer
 
 
 def _use_features(trainer: Trainer) -> None:
-    """Replace the images of the batches by random features."""
+    """Replace the images of the batches with random features."""
     images, views = trainer.batches.images, trainer.batches.views
     rows = torch.unique(torch.cat([images.labeled, images.unlabeled]))
     size = trainer.classifier.backbone.feature_dim

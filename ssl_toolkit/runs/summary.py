@@ -22,7 +22,7 @@ class ClassScore(Part):
     """Accuracy on the images of one class."""
 
     accuracy: float | None
-    """None where there is no image of it."""
+    """None if the class has no images."""
     count: int
 
 
@@ -45,11 +45,11 @@ class Scores(Part):
     interval: tuple[float, float]
     """95 % bootstrap interval of the accuracy over the images."""
     per_class: dict[str, ClassScore]
-    """By name of the class."""
+    """By class name."""
 
 
 class ProbeScores(Part):
-    """Scores of the linear probe, and how far the run is above it."""
+    """Scores of the linear probe, and the difference from those of the run."""
 
     accuracy: float
     count: int
@@ -80,13 +80,13 @@ class Counts(Part):
 
 
 class Health(Part):
-    """Signs of a training that went wrong."""
+    """Signs of failed training."""
 
     alarms: tuple[str, ...]
     labeled: dict[str, int]
-    """Number of labels by class."""
+    """Number of labels per class."""
     pseudo_labels: dict[str, int] | None = None
-    """Pseudo labels by class between the last two evaluations; None where there were none."""
+    """Pseudo labels per class between the last two evaluations; None if there were none."""
 
 
 class RunSummary(Document):
@@ -94,7 +94,7 @@ class RunSummary(Document):
 
     status: Status
     reason: str | None = None
-    """Why it was interrupted or failed, one line."""
+    """Reason of an interruption or failure, in one line."""
     algorithm: str
     backbone: str | None
     seed: int
@@ -102,21 +102,21 @@ class RunSummary(Document):
     steps: int
     """Steps done."""
     best_step: int | None
-    """Step of the weights with the best validation accuracy, which are tested."""
+    """Step with the best validation accuracy, whose weights are tested."""
     convergence_step: int | None
     counts: Counts
     classes: tuple[str, ...]
     """Names in the order of the probabilities."""
     validation: Scores | None
-    """None before the end, and without validation images."""
+    """None until the run ends, or if there are no validation images."""
     test: Scores | None
-    """None before the end, and without test images."""
+    """None until the run ends, or if there are no test images."""
     probe: ProbeSummary | None
     fitted: bool
-    """True if a head was fitted to frozen features at once, in place of steps."""
+    """True if a head was fitted to frozen features instead of trained in steps."""
     health: Health
     fingerprint: str
-    """Hash of what a comparison holds equal."""
+    """Hash of the settings that compared runs must share."""
     device: str
     seconds: float
     images_per_second: float | None
@@ -171,9 +171,9 @@ def summary_of(
     """Return the summary of a run, without scores.
 
     Args:
-        experiment: in its current state.
+        experiment: the experiment in its current state.
         status: ``running``, ``completed``, ``interrupted`` or ``failed``.
-        rows: of metrics, for the alarms.
+        rows: rows of metrics, from which the alarms are computed.
         reason: why the run ended early.
     """
     settings, trainer = experiment.config.settings, experiment.trainer
@@ -202,7 +202,7 @@ def summary_of(
 
 
 def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> Health:
-    """Return alarms, and labels and recent pseudo labels by class."""
+    """Return the alarms, and labels and recent pseudo labels per class."""
     labels = experiment.table.labels[experiment.split.labeled]
     counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
     evaluations = [row for row in rows if is_evaluation(row)]

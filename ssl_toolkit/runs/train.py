@@ -1,4 +1,4 @@
-"""Train a run from its configuration to its finished folder."""
+"""Train a model from a configuration, and write its run folder."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def train(
 ) -> RunResult:
     """Train as ``ssl-toolkit run`` does, on the data of `config` or on images in memory.
 
-    Images in memory are written next to the folder of the run as a file ``given-HASH``, which
-    ``data`` of the configuration names: resuming and evaluating need it.
+    Images in memory are written to a file ``given-HASH`` next to the run folder, and ``data`` of
+    the configuration is set to its path; resuming and evaluating need the file.
 
     Args:
         config: a validated configuration, a tree of keys as in a ``--config`` file, or the path
@@ -57,14 +57,13 @@ def train(
         images: an array (N, H, W, 3) or (N, H, W), uint8 or float in [0, 1]; a tensor (N, 3, H, W);
             a list of paths, Pillow images, arrays and tensors, of any sizes; a map-style torch data
             set of images or pairs (image, label); or features (N, D).
-        labels: (N,) integers or strings, -1 or None for an image without label, which joins the
-            unlabeled ones.
+        labels: (N,) integers or strings; images with -1 or None join the unlabeled ones.
         unlabeled: more images, without labels.
-        validation: a pair (images, labels), or a data set of pairs; likewise `test`.
-        test: never used for training.
+        validation: a pair (images, labels), or a data set of pairs.
+        test: as `validation`; never used for training.
         overwrite: replace a run in the output folder.
-        resume: resume a run of this configuration in the output folder, and leave a finished one
-            as it is; so the call can be repeated until it succeeds.
+        resume: resume a run of this configuration in the output folder, or return a finished one;
+            so the call can be repeated until it succeeds.
         console: shows the progress; None shows only warnings and results. The log contains
             everything.
 
@@ -73,7 +72,7 @@ def train(
 
     Raises:
         UserError: before any training; nothing was written.
-        TrainingError: a loss or weight was not finite; the summary says ``failed``.
+        TrainingError: a loss or weight was not finite; the status of the run is ``failed``.
     """
     if images is not None:
         layer = _layer(config)
@@ -110,7 +109,7 @@ def _layer(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> La
 
 
 def _check_output(layer: Layer, *, overwrite: bool, resume: bool) -> None:
-    """Refuse wrong keys and outputs of a run on images in memory, before they are written."""
+    """Check the keys and the output of a run on images in memory before writing the images."""
     for key in ("data", "dataset", "root"):
         if layer.tree.get(key) is not None:
             raise ConfigError(f"{layer.origin}: {key} and images= are both given; leave one out")
@@ -128,7 +127,7 @@ def _with_images(
     validation: LabeledImages | None,
     test: LabeledImages | None,
 ) -> Layer:
-    """Write images in memory to a file, and return the keys with its path."""
+    """Write images in memory to a file, and return the configuration with its path."""
     output = layer.tree.get("output")
     folder = Path(output).parent if output else Path("runs")
     try:
@@ -171,7 +170,7 @@ def _write_start(
     auto: AutoChoice | None,
     minutes: MinutesChoice | None,
 ) -> None:
-    """Write the files of a run before its first step; remove all if that fails."""
+    """Write the files of a run before its first step; remove them all on failure."""
     try:
         console.log_to(folder.log)
         yaml.write(folder.config, experiment.config.tree())

@@ -1,6 +1,6 @@
-"""One of several processes of a run: ``python -m ssl_toolkit.runs.worker_main ORDER``.
+"""Run one process of a distributed run: ``python -m ssl_toolkit.runs.worker_main ORDER``.
 
-Started by `start_workers`; ORDER is a JSON file. The main process writes its result beside it.
+Started by `start_workers`; ORDER is a JSON file. The main process writes its result next to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FUNCTIONS: dict[str, Callable[..., RunResult]] = {"train": train, "resume": resu
 
 
 def main(path: Path) -> int:
-    """Carry out an order; return the exit status."""
+    """Call the function that an order names, and return the exit status."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rank = os.environ["RANK"]
     order = json.loads(path.read_text(encoding="utf-8"))

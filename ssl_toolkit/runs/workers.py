@@ -1,6 +1,6 @@
-"""A run in several processes: the main one leads and writes files, the workers follow it.
+"""Runs in several processes: the main one coordinates and writes files, the others are workers.
 
-``--devices N`` starts all of them on this machine (`start_workers`); torchrun may as well.
+``--devices N`` starts all processes on this machine (`start_workers`); torchrun can start them too.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from ssl_toolkit.runs.summary import RunResult
 Process = subprocess.Popen[bytes]
 
 ANSWER = "result.json"
-"""File beside the order with the result of the main process."""
+"""File next to the order that contains the result of the main process."""
 
 CAUSE = 5.0
-"""Seconds that the other processes get to end by themselves after the first one failed."""
+"""Seconds for the other processes to exit by themselves after the first failure."""
 
 
 def run_with_workers(processes: ProcessGroup, main: Callable[[], RunResult]) -> RunResult:
-    """Return the result of a run in all of its processes, which all call this.
+    """Return the result of a run; called in each of its processes.
 
     Args:
-        processes: of the run.
-        main: carries it out in the main process, by `prepare_all` and `finish`.
+        processes: processes of the run.
+        main: trains, called in the main process only; calls `prepare_all` and `finish`.
 
     Raises:
-        ToolkitError: of the main process, in all of them.
+        ToolkitError: the error of the main process, raised in each process.
     """
     if not processes.is_main:
         with processes.peer_failures():
@@ -60,7 +60,7 @@ def run_with_workers(processes: ProcessGroup, main: Callable[[], RunResult]) -> 
 
 
 def prepare_all(config: RunConfig, processes: ProcessGroup, console: Console) -> Experiment:
-    """`prepare` in all processes; called by the main one."""
+    """Call `prepare` in all processes; called in the main one."""
     processes.broadcast({"config": config.tree()})
     return processes.run_on_all(
         lambda: prepare(config, progress=console.reading, processes=processes)
@@ -70,7 +70,7 @@ def prepare_all(config: RunConfig, processes: ProcessGroup, console: Console) ->
 def _follow(processes: ProcessGroup) -> RunResult:
     with handled() as interrupts:
         message = processes.receive()
-        if "config" in message:  # else nothing was left to do
+        if "config" in message:  # otherwise the run is finished
             config = validate([Layer("configuration of the main process", message["config"])])
             experiment = processes.run_on_all(lambda: prepare(config, processes=processes))
             trainer = experiment.trainer
@@ -93,17 +93,17 @@ def start_workers(
 ) -> RunResult:
     """Start the processes of a run on this machine, and wait for the result.
 
-    Ctrl-C and SIGTERM are forwarded to all; if one fails, all end.
+    Ctrl-C and SIGTERM are forwarded to all; if one fails, all are stopped.
 
     Args:
         function: ``train`` or ``resume``.
-        options: its arguments, in plain types.
-        console: its `console`.
+        options: its arguments, as types that JSON can represent.
+        console: its argument `console`.
         count: number of processes.
-        resumable: folder of the run, if known, for a message.
+        resumable: folder of the run to name in an error, if known.
 
     Raises:
-        ToolkitError: raised in the main process.
+        ToolkitError: the error of the main process.
         TrainingError: a process was killed.
     """
     with tempfile.TemporaryDirectory() as scratch, handled() as interrupts:
@@ -124,7 +124,7 @@ def start_workers(
             killed = _wait(processes, GRACE)
         finally:
             for process in processes:
-                process.kill()  # does nothing after its end
+                process.kill()  # no effect if it has ended
                 process.wait()
         if killed and not interrupts.signal:
             folder = resumable or "the run's folder"
@@ -137,43 +137,43 @@ def start_workers(
 def _start(order: Path, rank: int, count: int, port: int) -> Process:
     defaults = {
         "OMP_NUM_THREADS": max(1, cores() // count),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # else torch reports that every parameter had a gradient
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # no warning that all parameters have gradients
     }
     command = [sys.executable, "-m", "ssl_toolkit.runs.worker_main", str(order)]
     if sys.platform == "linux":
         defaults["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may not resolve to this machine
         command = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
-    places = {
+    rendezvous = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": count,
         "LOCAL_WORLD_SIZE": count,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        "TORCHELASTIC_USE_AGENT_STORE": True,  # the store exists, no worker opens it
+        "TORCHELASTIC_USE_AGENT_STORE": True,  # the store exists; workers only connect
         "TORCHELASTIC_RESTART_COUNT": 0,
     }
-    environment = {**defaults, **os.environ, **places}
+    environment = {**defaults, **os.environ, **rendezvous}
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=None if rank == 0 else subprocess.DEVNULL,
         env={name: str(value) for name, value in environment.items()},
-        start_new_session=True,  # signals of the terminal are forwarded, once
+        start_new_session=True,  # this process forwards the terminal's signals
     )
 
 
-def _wait(processes: Sequence[Process], patience: float | None = None) -> str:
-    """Wait until all have ended, `CAUSE` seconds after the first failure at most.
+def _wait(processes: Sequence[Process], timeout: float | None = None) -> str:
+    """Wait until all processes end, at most `CAUSE` seconds after the first failure.
 
     Args:
-        processes: to wait for.
-        patience: seconds from now on; None until one fails.
+        processes: processes to wait for.
+        timeout: maximum seconds to wait; None waits until one fails.
 
     Returns:
-        A message if one was killed, else empty.
+        A message if a process was killed, else an empty string.
     """
-    deadline = None if patience is None else time.monotonic() + patience
+    deadline = None if timeout is None else time.monotonic() + timeout
     while any(process.poll() is None for process in processes):
         if deadline is None and any(process.returncode for process in processes):
             deadline = time.monotonic() + CAUSE
@@ -193,8 +193,8 @@ def _result(path: Path, name: str) -> RunResult:
             raise KeyboardInterrupt(name)
         raise TrainingError("the processes of the run ended without a result; see above")
     text = path.read_text(encoding="utf-8")
-    answer = json.loads(text)
-    if "messages" in answer:
-        kind: type[ToolkitError] = UserError if answer["status"] == 2 else TrainingError
-        raise kind(answer["messages"])
+    content = json.loads(text)
+    if "messages" in content:
+        kind: type[ToolkitError] = UserError if content["status"] == 2 else TrainingError
+        raise kind(content["messages"])
     return RunResult.model_validate_json(text)
