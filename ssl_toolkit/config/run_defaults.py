@@ -1,4 +1,4 @@
-"""Settings that an algorithm states for its runs, the weakest layer of a configuration."""
+"""Default settings that an algorithm declares for its runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ssl_toolkit.config.settings import Settings, flatten
 from ssl_toolkit.errors import PluginError
 
 ALLOWED = ("augment", "ema", "lr", "optimizer", "sampler", "schedule")
-"""Settings that an algorithm may state: how to train, not on which data, how long or where."""
+"""Settings that an algorithm may declare: how to train, but not the data, length or device."""
 
 
 def run_defaults(algo: str) -> Tree:
@@ -23,28 +23,28 @@ def run_defaults(algo: str) -> Tree:
         algo: name of the algorithm.
 
     Raises:
-        PluginError: it states another setting or an invalid value.
+        PluginError: it declares another setting or an invalid value.
     """
-    stated = getattr(registry.load("algorithms", algo), "run_defaults", {})
-    return check_run_defaults(stated, f"run_defaults of algorithm {algo!r}")
+    declared = getattr(registry.load("algorithms", algo), "run_defaults", {})
+    return check_run_defaults(declared, f"run_defaults of algorithm {algo!r}")
 
 
-def check_run_defaults(stated: object, where: str) -> Tree:
+def check_run_defaults(declared: object, where: str) -> Tree:
     """Return run defaults as plain types.
 
     Args:
-        stated: value of `Algorithm.run_defaults`.
-        where: names it in the error.
+        declared: value of `Algorithm.run_defaults`.
+        where: source to name in the error.
 
     Raises:
         PluginError: they contain another setting or an invalid value.
     """
-    if not isinstance(stated, Mapping):
-        raise PluginError(f"{where}: must be a map of settings (given {stated!r})")
-    if others := sorted(stated.keys() - {*ALLOWED}):
+    if not isinstance(declared, Mapping):
+        raise PluginError(f"{where}: must be a map of settings (given {declared!r})")
+    if others := sorted(declared.keys() - {*ALLOWED}):
         raise PluginError(f"{where}: {others[0]}: must be one of {', '.join(ALLOWED)}")
     try:
-        settings = Settings.model_validate(dict(stated))
+        settings = Settings.model_validate(dict(declared))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -54,22 +54,22 @@ def check_run_defaults(stated: object, where: str) -> Tree:
     return settings.model_dump(mode="json", exclude_unset=True)
 
 
-def without_unused_options(stated: Tree, tree: Tree) -> Tree:
-    """Return run defaults without the options of an augmenter that the user replaces.
+def without_unused_options(declared: Tree, tree: Tree) -> Tree:
+    """Return run defaults without the options of augmenters that the user replaces.
 
     Args:
-        stated: result of `run_defaults`.
+        declared: result of `run_defaults`.
         tree: settings of the user.
     """
-    augment, given = dict(stated.get("augment", {})), tree.get("augment") or {}
+    augment, replaced = dict(declared.get("augment", {})), tree.get("augment") or {}
     for name in ("weak", "strong"):
-        if name in given and given[name] != augment.get(name):
+        if name in replaced and replaced[name] != augment.get(name):
             augment.pop(f"{name}_options", None)
-    return stated | ({"augment": augment} if augment else {})
+    return declared | ({"augment": augment} if augment else {})
 
 
 def applied_run_defaults(algo: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run defaults that a configuration has, by dotted key.
+    """Return the run defaults in effect in a configuration, by dotted key.
 
     Args:
         algo: name of the algorithm.

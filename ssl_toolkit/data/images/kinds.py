@@ -27,7 +27,7 @@ _SUFFIXES = {
 } | ({} if AVIF_IS_READ else {AVIF: (".avif", ".avifs")})
 _BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes}
 
-# By the first bytes; of the ISO base media format by the brand, at offset 8.
+# By the first bytes; files of the ISO base media format by their brand, at offset 8.
 _STARTS = (
     (b"version https://git-lfs", LFS),
     (b"/annex/objects/", ANNEX),
@@ -56,13 +56,13 @@ _BRANDS = {
 _PAGES = (b"<!doctype html", b"<html")
 
 HEAD = 128
-"""First bytes of a file by which it is known."""
+"""Number of first bytes that identify the kind of a file."""
 
 
 def kind_of_name(name: str) -> str:
     """Return the kind of a file by its extension; empty if unknown."""
-    base, dot, end = name.rpartition(".")
-    return _BY_SUFFIX.get(f".{end.lower()}", "") if base and dot else ""
+    base, dot, suffix = name.rpartition(".")
+    return _BY_SUFFIX.get(f".{suffix.lower()}", "") if base and dot else ""
 
 
 def kind_of_head(head: bytes) -> str:
@@ -90,7 +90,7 @@ def way_out(kind: str) -> str:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file; none if it can't be read."""
+    """Return the first bytes of a file; empty if it can't be read."""
     try:
         with path.open("rb") as file:
             return file.read(HEAD)

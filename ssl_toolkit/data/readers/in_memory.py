@@ -1,8 +1,8 @@
-"""Write images and labels of a Python program to a data file for an ordinary run.
+"""Write images and labels in memory to a data file, from which a run reads them.
 
-The arguments are written beside the run folder, under a name of their content: arrays of one
-shape, or features, as ``.npz``; paths as a manifest, the files themselves staying where they are;
-anything else as ``.tar`` shards of PNG files, one image in memory at a time.
+The file is next to the run folder, named by a digest of its content. Arrays of one shape and
+features are written as ``.npz``, paths as a manifest, without copying the files, and anything else
+as ``.tar`` shards of PNG files, with one image in memory at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ssl_toolkit.files import sync
 
 Images = NDArray[Any] | Tensor | Sequence[ImageInput] | Dataset[Any]
 """A stack (N, H, W, 3), (N, H, W) or a tensor (N, 3, H, W); features (N, D); a sequence of paths,
-images of Pillow's, arrays and tensors; or a map-style data set of torch's, of images or of pairs
+Pillow images, arrays and tensors; or a map-style torch data set of images or of pairs
 (image, label)."""
 
 Labels = NDArray[Any] | Tensor | Sequence[int | str | None]
@@ -49,7 +49,7 @@ _BLOCK = 2**24  # values
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file that was written."""
+    """A data file, as `write_data` returns it."""
 
     path: Path
     classes: tuple[str, ...]
@@ -62,13 +62,13 @@ class _Part:
     """The images of one argument."""
 
     name: str
-    """Of the argument, for messages."""
+    """Name of the argument, for messages."""
     split: str
-    """A word of a manifest."""
+    """Split, as a manifest names it."""
     images: Any
     """A stack (features or images, channels last), a data set or a list."""
     labels: list[str] | None
-    """Names, empty for none; None: whatever the data set says."""
+    """Class names, empty for no label; None takes the labels from the data set."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -95,15 +95,15 @@ def write_data(
     """Write images and labels into a folder, for ``data`` of a configuration.
 
     Args:
-        folder: Path to the folder, which is created if it is missing.
-        images: See `Images`; those without a label join the unlabeled ones.
-        labels: (N,) see `label_names`; None where a data set holds pairs.
+        folder: Path to the folder, which is created if it doesn't exist.
+        images: See `Images`; images without a label are added to the unlabeled ones.
+        labels: (N,) see `label_names`; None for a data set of pairs.
         unlabeled: More images, without labels.
-        validation: A pair (images, labels), or a data set of pairs; likewise `test`.
-        test: Test images, not used for training.
+        validation: A pair (images, labels), or a data set of pairs.
+        test: As `validation`; not used for training.
 
     Raises:
-        DataError: Images or labels of no known form; names the argument, shape and dtype.
+        DataError: Unsupported images or labels; the message has the argument, shape and dtype.
         OSError: The folder can't be written.
     """
     parts = [_part("images", "train", images, labels)]
@@ -127,12 +127,12 @@ def write_data(
         suffix, write = "", _write_shards
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".given-", dir=folder) as scratch:
-        made = Path(scratch, f"data{suffix}")
-        written = write(made, parts)
-        target = folder / f"given-{_digest(made)}{suffix}"
+        temporary = Path(scratch, f"data{suffix}")
+        result = write(temporary, parts)
+        target = folder / f"given-{_digest(temporary)}{suffix}"
         if not target.exists():
-            os.replace(made, target)
-    return replace(written, path=target)
+            os.replace(temporary, target)
+    return replace(result, path=target)
 
 
 def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
@@ -186,7 +186,7 @@ def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
         "classes": np.array(classes, dtype=np.str_),
     }
     with zipfile.ZipFile(path, "w") as archive:
-        # Of a ZipInfo, not of a name, which would bring in the time.
+        # A ZipInfo, because a name would add the time, and the digest would differ.
         member = zipfile.ZipInfo("images.npy" if of_images else "features.npy")
         with archive.open(member, "w", force_zip64=True) as file:
             np.lib.format.write_array_header_2_0(file, header)
@@ -203,7 +203,7 @@ def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
 
 
 def _write_manifest(path: Path, parts: Sequence[_Part]) -> DataFile:
-    """Write a line for each path; the files stay where they are."""
+    """Write a line for each path, without copying the files."""
     rows = [
         (os.path.abspath(str(image)), label, part.split)
         for part in parts
@@ -226,7 +226,7 @@ def _write_shards(path: Path, parts: Sequence[_Part]) -> DataFile:
         shard = path / f"{part.split}.tar"
         with tarfile.open(shard, "w") as archive:
             for number, (image, label) in enumerate(part.items()):
-                content, suffix = _encoded(image, f"{part.name} number {number}")
+                content, suffix = _encode(image, f"{part.name} number {number}")
                 _add(archive, f"{number:08d}{suffix}", content)
                 if label:
                     _add(archive, f"{number:08d}.cls", label.encode())
@@ -239,11 +239,11 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     header = tarfile.TarInfo(name)
     header.size = len(content)
     archive.addfile(header, io.BytesIO(content))
-    archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all headers in memory
+    archive.members = []  # type: ignore[attr-defined]  # or tarfile keeps all headers in memory
 
 
-def _encoded(image: Any, where: str) -> tuple[bytes, str]:
-    """Return the bytes of an image file without loss, and its suffix."""
+def _encode(image: Any, where: str) -> tuple[bytes, str]:
+    """Encode an image losslessly; return the bytes of the file and its suffix."""
     try:
         if isinstance(image, str | os.PathLike):
             suffix = Path(image).suffix.lower()

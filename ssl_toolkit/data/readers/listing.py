@@ -23,15 +23,15 @@ class Listing:
     paths: list[Path]
     """(N,) the files."""
     notes: list[str]
-    """Lines for the user on files that are not used."""
+    """Messages about files that are not used."""
 
 
 def list_images(arguments: Sequence[str]) -> Listing:
-    """Find the images, in the order of the arguments, those of a folder in the order of names.
+    """Find the images, in the order of the arguments and, within folders, of names.
 
-    Folders are walked as ``unlabeled/`` is: hidden files are skipped, cyclic links end, and the
-    extension determines what is an image. A file argument is an image regardless of its extension.
-    Nothing is opened.
+    Folders are walked like ``unlabeled/``: hidden files are skipped, cyclic links are not followed,
+    and images are recognized by extension. A file argument is an image regardless of its extension.
+    No file is opened.
 
     Args:
         arguments: Paths of files and folders.
@@ -43,15 +43,15 @@ def list_images(arguments: Sequence[str]) -> Listing:
     faults = []
     unused: list[str] = []
     links: list[str] = []
-    for typed in arguments:
-        path = Path(typed)
+    for argument in arguments:
+        path = Path(argument)
         if not path.is_dir():
             if not os.path.lexists(path):
-                faults.append(f"{display_text(typed)}: no such image or folder")
-            listing.names.append(display_text(typed))
+                faults.append(f"{display_text(argument)}: no such image or folder")
+            listing.names.append(display_text(argument))
             listing.paths.append(path)
             continue
-        tree = walk(path, display_text(os.path.join(typed, ""))[:-1], root=real_path(path))
+        tree = walk(path, display_text(os.path.join(argument, ""))[:-1], root=real_path(path))
         if not tree.images:
             others = [name for name in tree.unused if kind_of_name(name)]
             reason = "; ".join(["there are no images in this folder", *unused_notes(others, "")])

@@ -1,4 +1,4 @@
-"""Lists of images: CSV, TSV and JSONL manifests, and lists of ``path label`` lines."""
+"""Read lists of images: CSV, TSV and JSONL manifests, and lists of ``path label`` lines."""
 
 from __future__ import annotations
 
@@ -31,34 +31,33 @@ PARTS: dict[str, Part] = {
     "validation": "validation",
     "test": "test",
 }
-"""Splits by the words of a column ``split``, in lower case."""
+"""Parts by the values of a column ``split``, in lower case."""
 
 
 _LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=True))})(?![a-z])")
 
 
 def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[str, ...]:
-    """Add the images that a manifest names; opens none of them.
+    """Add the images of a manifest to a table, without opening them.
 
-    A table has a first line that names its columns: ``path``, and optionally ``label`` and
-    ``split``, in any order; others are ignored. JSONL has an object with these keys per line.
-    A list (``.txt``) has a path, a space and a label per line. Labels in `names.UNLABELED`, of
-    upper or lower case, mean none; all others are class names as they are written, the forms of
-    one name in Unicode being one class. An empty split means the pool, which unlabeled images
-    join as unlabeled ones.
+    The header of a table has the columns ``path`` and optionally ``label`` and ``split``, in any
+    order; others are ignored. JSONL has an object with these keys per line. A list (``.txt``) has a
+    path, a space and a label per line. Labels in `class_names.UNLABELED`, in any case, mean no
+    label; all others are class names, where the Unicode forms of a name are one class. An empty
+    split means the pool; images of the pool without a label are unlabeled.
 
     Args:
-        path: The file, UTF-8; its extension is one of `records.SUFFIXES`.
-        root: What paths are relative to; None for the manifest's folder. No path leads outside,
-            nor does a link on it.
-        rows: Takes the images.
+        path: The file, UTF-8; its extension is one of `rows.SUFFIXES`.
+        root: Folder that paths are relative to, and that neither they nor links may lead out of;
+            None for the manifest's folder.
+        rows: Table to add the images to.
 
     Returns:
         The classes, sorted as text: those of labeled and pool images.
 
     Raises:
         DataError: The file can't be read, some rows are invalid (reported by line), fewer than two
-            classes carry labels, or none of the images exists.
+            classes have labels, or none of the images exists.
     """
     bad = RowErrors(display_path(path))
     found = records(path, bad, "path", rows.notes)
@@ -72,9 +71,9 @@ def fill_from_files(
 
     Args:
         found: The records.
-        root: What paths are relative to.
-        bad: Takes what is wrong with them.
-        rows: Takes the images; empty so far.
+        root: Folder that paths are relative to.
+        bad: Collects the errors.
+        rows: Table to add the images to, with no images yet.
 
     Raises:
         DataError: As `read_manifest`.
@@ -101,20 +100,20 @@ def fill(
     rows: TableBuilder,
     links: Links | None = None,
 ) -> tuple[str, ...]:
-    """Add records to the table, all but where the images are.
+    """Add keys, labels and parts of records to the table, but not the location of images.
 
     Args:
         found: The records.
         base: The absolute folder that their paths must not leave.
-        bad: Takes what is wrong with them.
-        rows: Takes keys, labels and parts, in the order of the records; empty of these so far.
-        links: Where the paths are files: refuses those that lead out of `base` all the same.
+        bad: Collects the errors.
+        rows: Table to add to, in the order of the records, with no images yet.
+        links: Finds paths that lead out of `base` by a link; None if paths are not files.
 
     Returns:
         The classes.
 
     Raises:
-        DataError: Some records are wrong, or fewer than two classes carry labels.
+        DataError: Some records are invalid, or fewer than two classes have labels.
     """
     keys = rows.keys
     lines = array("q")
@@ -126,7 +125,7 @@ def fill(
         key = inside(text, base) if _may_be_odd(text) else text
         part = PARTS.get(split) or PARTS.get(split.strip().lower())
         if not key:
-            bad.add(line, f"{text!r} is no path inside {display_path(Path(base))}{_WAY_IN}")
+            bad.add(line, f"{text!r} is no path inside {display_path(Path(base))}{_ROOT_HINT}")
         elif fault := name_fault(key):
             bad.add(line, f"the path {text!r} {fault}")
         elif label not in forms and (fault := name_fault(label)):
@@ -146,7 +145,7 @@ def fill(
             numbers.append(forms[label])
             parts.append(part if label else "unlabeled")
     if may_have_duplicates(keys):
-        _name_twins(keys, lines, bad)
+        _report_duplicates(keys, lines, bad)
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
     bad.refuse()
     if len(classes) < 2:
@@ -156,13 +155,13 @@ def fill(
             "needed"
         )
     index_of_class = {name: number for number, name in enumerate(classes)}
-    final = [*(index_of_class.get(name, -1) for name in names), -1]  # the last one for -1, no label
+    final = [*(index_of_class.get(name, -1) for name in names), -1]  # the last one for -1: no label
     rows.labels += [final[number] for number in numbers]
     rows.parts += parts
     return classes
 
 
-def _name_twins(keys: Sequence[str], lines: Sequence[int], bad: RowErrors) -> None:
+def _report_duplicates(keys: Sequence[str], lines: Sequence[int], bad: RowErrors) -> None:
     seen: dict[str, int] = {}
     for key, line in zip(keys, lines, strict=True):
         if key in seen:
@@ -171,7 +170,7 @@ def _name_twins(keys: Sequence[str], lines: Sequence[int], bad: RowErrors) -> No
             seen[key] = line
 
 
-_WAY_IN = " (the manifest's folder; --root DIR names another)"
+_ROOT_HINT = " (the manifest's folder; --root DIR names another)"
 
 
 def _may_be_odd(text: str) -> bool:
@@ -218,7 +217,7 @@ def part_of(name: str) -> str:
 
 
 def key_and_split(file: Path, top: Path) -> tuple[str, str]:
-    """Return the start of the keys of a file's images, and the split of its or its folder's name.
+    """Return the key prefix of a file's images, and the split in its name or its folder's.
 
     Args:
         file: Path to a file of many images.
@@ -230,9 +229,9 @@ def key_and_split(file: Path, top: Path) -> tuple[str, str]:
 
 
 def inside(text: str, base: str) -> str | None:
-    """Return a path as written relative to a folder; None if it leads outside.
+    """Return a path relative to a folder; None if it leads outside.
 
-    Steps back (``..``) and absolute paths are right as long as they end inside.
+    Absolute paths and ``..`` are allowed if the path ends inside.
 
     Args:
         text: The path.
@@ -281,5 +280,5 @@ class Links:
 
 
 def file_name(key: str) -> str:
-    """Return a UTF-8 text as the name of a file, whatever the encoding of the locale."""
+    """Return a UTF-8 text as the name of a file, regardless of the locale's encoding."""
     return key if key.isascii() else os.fsdecode(key.encode("utf-8", "surrogatepass"))

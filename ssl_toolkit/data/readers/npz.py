@@ -1,4 +1,4 @@
-"""Images, or features, and their labels as arrays of one ``.npz`` file."""
+"""Read images or features and their labels from the arrays of an ``.npz`` file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAYOUT = (
     "train_labels, val_images and so on"
 )
 EMBEDDINGS_FORMAT = 1
-"""Format number of the files that ``ssl-toolkit embed`` writes; files of others have none."""
+"""Format number of the files that ``ssl-toolkit embed`` writes; other files have none."""
 
 _NAME = re.compile(rf"(?:({'|'.join(filter(None, PARTS))})_)?(images|features)")
 _BLOCK = 2**24  # elements
@@ -46,7 +46,7 @@ class _Group:
 
 
 def feature_length(path: Path) -> int:
-    """Return the length of the features in a file, by its headers alone; 0 if unreadable."""
+    """Return the length of the features of a file, from its headers; 0 if unreadable."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(n for n in archive.namelist() if n.endswith("features.npy"))
@@ -59,32 +59,32 @@ def feature_length(path: Path) -> int:
 def read_npz(path: Path) -> ImageTable:
     """Read a file of arrays, as ``np.savez`` writes it.
 
-    Either ``images`` (or ``features``), and where there are any ``labels``, ``splits`` (words as in
-    a manifest), ``classes`` (in which whole numbers are places) and ``keys``; or an array for each
-    split, ``train_images``, ``train_labels``, ``val_images`` and so on, as MedMNIST has it. What
-    was stored without compression is mapped, not read.
+    The file has either ``images`` (or ``features``) and optionally ``labels``, ``splits`` (named as
+    in a manifest), ``classes`` (which integer labels index) and ``keys``; or arrays for each split,
+    ``train_images``, ``train_labels``, ``val_images`` and so on, as in MedMNIST. Uncompressed
+    arrays are memory-mapped instead of read.
 
     Raises:
-        DataError: The file can't be read, or an array is missing or of another shape.
+        DataError: The file can't be read, or an array is missing or has another shape.
     """
     where = display_path(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            stored = {n.removesuffix(".npy"): n for n in archive.namelist() if n.endswith(".npy")}
-            arrays = {name: _array(archive, path, member) for name, member in stored.items()}
+            members = {n.removesuffix(".npy"): n for n in archive.namelist() if n.endswith(".npy")}
+            arrays = {name: _array(archive, path, member) for name, member in members.items()}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"can't read {where}: {error}") from None
-    if "format" in arrays:  # a file of `ssl-toolkit embed`
+    if "format" in arrays:  # written by `ssl-toolkit embed`
         check_format(path, str(arrays.pop("format")), EMBEDDINGS_FORMAT, DataError)
-    found = {name: match for name in arrays if (match := _NAME.fullmatch(name))}
-    kinds = {match[2] for match in found.values()}
+    matches = {name: match for name in arrays if (match := _NAME.fullmatch(name))}
+    kinds = {match[2] for match in matches.values()}
     if len(kinds) != 1:
         names = "both images and features" if kinds else summarize([*arrays]) or "no arrays"
         raise DataError(f"{where} has {names}; it needs {LAYOUT}")
-    classes, groups, used = None, [], {*found, "classes", "splits", "keys"}
+    classes, groups, used = None, [], {*matches, "classes", "splits", "keys"}
     if "classes" in arrays:
         classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
-    for name, match in found.items():
+    for name, match in matches.items():
         labels_name = f"{match[1]}_labels" if match[1] else "labels"
         used.add(labels_name)
         groups.append(_group(arrays, name, labels_name, match[1] or "", classes, where))
@@ -107,8 +107,8 @@ def read_npz(path: Path) -> ImageTable:
 def _group(
     arrays: dict[str, Array],
     name: str,
-    own: str,
-    word: str,
+    labels_name: str,
+    split: str,
     classes: tuple[str, ...] | None,
     where: str,
 ) -> _Group:
@@ -118,25 +118,25 @@ def _group(
     if not count:
         raise DataError(f"{where}: {name} has shape {values.shape}; it needs {LAYOUT}")
     names = [""] * count
-    if own in arrays:
-        names = label_names(arrays[own], count, f"{where}, {own}")
-        if classes is not None and arrays[own].dtype.kind in "iu":
+    if labels_name in arrays:
+        names = label_names(arrays[labels_name], count, f"{where}, {labels_name}")
+        if classes is not None and arrays[labels_name].dtype.kind in "iu":
             names = [classes[int(n)] if n and -1 < int(n) < len(classes) else n for n in names]
         if classes is not None and (unknown := {*names} - {*classes, ""}):
             raise DataError(
-                f"{where}, {own}: {summarize(sorted(unknown))} are not among its classes"
+                f"{where}, {labels_name}: {summarize(sorted(unknown))} are not among its classes"
             )
-    words = [word] * count
-    if not word and "splits" in arrays:
-        words = [str(text).strip().lower() for text in arrays["splits"].reshape(-1).tolist()]
-    if len(words) != count or {*words} - PARTS.keys():
+    splits = [split] * count
+    if not split and "splits" in arrays:
+        splits = [str(text).strip().lower() for text in arrays["splits"].reshape(-1).tolist()]
+    if len(splits) != count or {*splits} - PARTS.keys():
         known = ", ".join(filter(None, PARTS))
         raise DataError(f"{where}: splits must be {count} texts, each empty or one of {known}")
-    parts = np.array([PARTS[word] for word in words])
+    parts = np.array([PARTS[split] for split in splits])
     is_unlabeled = np.array([not label for label in names])
     if (is_unlabeled & np.isin(parts, ("labeled", "validation", "test"))).any():
         raise DataError(f"{where}: some of {name} are for validation or test and have no label")
-    return _Group(f"{word or name}/", values, names, np.where(is_unlabeled, "unlabeled", parts))
+    return _Group(f"{split or name}/", values, names, np.where(is_unlabeled, "unlabeled", parts))
 
 
 def _image_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
@@ -181,17 +181,17 @@ def checked_stack(images: Array, where: str) -> Array:
     """Return a stack of images as (N, H, W) or (N, H, W, 3).
 
     Raises:
-        DataError: Another shape or dtype; names where they are from.
+        DataError: Unsupported shape or dtype.
     """
-    found = f"{tuple(images.shape)} {images.dtype}"
+    actual = f"{tuple(images.shape)} {images.dtype}"
     channels = images.shape[3] if images.ndim == 4 else 1
     if images.ndim not in (3, 4) or channels not in (1, 3) or 0 in images.shape[1:]:
         way_out = "; np.moveaxis(X, 1, -1) puts the channels last" if images.ndim == 4 else ""
         raise DataError(
-            f"{where}: images are (N, H, W, 3), (N, H, W) or (N, H, W, 1), got {found}{way_out}"
+            f"{where}: images are (N, H, W, 3), (N, H, W) or (N, H, W, 1), got {actual}{way_out}"
         )
     if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise DataError(f"{where}: images are uint8 or float in [0, 1], got {found}")
+        raise DataError(f"{where}: images are uint8 or float in [0, 1], got {actual}")
     return images[..., 0] if images.ndim == 4 and channels == 1 else images
 
 
@@ -199,7 +199,7 @@ def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
     """Convert the result of `checked_stack` to uint8; floats in [0, 1] are rounded.
 
     Raises:
-        DataError: As `checked_stack`, or floats are outside [0, 1].
+        DataError: As `checked_stack`, or some floats are outside [0, 1].
     """
     images = checked_stack(images, where)
     if images.dtype == np.uint8:
@@ -228,7 +228,7 @@ def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
             array: Array = np.lib.format.read_array(file, allow_pickle=False)
             return array
         header = file.seek(0, io.SEEK_CUR)
-    with path.open("rb") as raw:  # the local header's lengths differ from those of the directory
+    with path.open("rb") as raw:  # lengths in the local header may differ from the directory's
         raw.seek(info.header_offset + 26)
         lengths = np.frombuffer(raw.read(4), dtype="<u2")
     start = info.header_offset + 30 + int(lengths.sum()) + header
