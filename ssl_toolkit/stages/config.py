@@ -127,6 +127,9 @@ def load_stages(
         others = {*sections.values()} - {sections[name]}
         stage = Layer(where, tree)
         run, own = stage.without(StageSettings.model_fields), stage.only(StageSettings.model_fields)
+        misspelled = _misspelled(run.tree)
+        run = run.without(misspelled)
+        messages += [f"{where}: {key}: unknown key{hint}" for key, hint in misspelled.items()]
         try:
             sources = check_options(StageSettings, own.tree, where)
             assert isinstance(sources, StageSettings)
@@ -146,6 +149,13 @@ def load_stages(
         raise PluginError(plugins)
     output = stages[0].config.settings.output
     return StagesConfig(files[-1].stem, output, tuple(stages))
+
+
+def _misspelled(tree: Tree) -> dict[str, str]:
+    """Return the suggestions for keys that resemble those of `StageSettings`."""
+    unknown = [key for key in tree if key not in Settings.model_fields]
+    hints = {key: did_you_mean(key, StageSettings.model_fields) for key in unknown}
+    return {key: hint for key, hint in hints.items() if hint and not isinstance(tree[key], dict)}
 
 
 def _section(layers: Sequence[Layer]) -> str:

@@ -111,6 +111,7 @@ def test_a_written_file_reads_back_the_same(write: Any, tmp_path: Path) -> None:
         ("stages: {a: {}, b: {labels_from: [a, a]}}", "a stage is given twice"),
         ("stages: {a: {}, b: {labels_from: a, threshold: 2}}", "threshold"),
         ("stages: {a: {lrr: 1}}", "stages.a: lrr"),
+        ("stages: {a: {threshhold: 1}}", "threshhold: unknown key (did you mean 'threshold'?)"),
         ("stages: {a: {algo: simpel}}", "did you mean 'simple'"),
         ("stages: {a: {algo: supervised, simple: {temperature: 1}}}", "is an option of 'simple'"),
         ("stages: {a: {}, b: {weights_from: a, weights: x}}", "weights are both given"),
