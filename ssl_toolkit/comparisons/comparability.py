@@ -23,18 +23,18 @@ _PERMIT = "; --allow-different permits it"
 def check_comparable(
     runs: Sequence[ComparedRun], allowed: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Refuse completed runs that must not be in one table.
+    """Raise if completed runs must not be in one table.
 
-    All settings but `NOT_COMPARED` and the options of the algorithms must be equal; the options
-    within a row; and for each seed the hashes of the split, of the initial weights and of the
-    draws, if recorded, and the classes.
+    All settings except `NOT_COMPARED` and the options of the algorithms must be equal; the options
+    within each row; and for each seed the classes and the recorded hashes of the split, the initial
+    weights and the draws.
 
     Args:
         runs: Completed runs.
         allowed: Shared settings, or sections of settings, that may differ.
 
     Returns:
-        The settings that all share; and by row its values of those that differ by permission.
+        The settings that all runs share, and by row its values of those allowed to differ.
 
     Raises:
         ConfigError: One message for each setting or hash that differs, with the value of each row.
@@ -45,8 +45,8 @@ def check_comparable(
     settings = {
         row: _over_seeds(of_row, lambda run: run.shared_settings) for row, of_row in by_row.items()
     }
-    stated = {row: run_defaults_of(of_row) for row, of_row in by_row.items()}
-    overrides, faults = differences(settings, allowed, stated)
+    defaults = {row: run_defaults_of(of_row) for row, of_row in by_row.items()}
+    overrides, faults = differences(settings, allowed, defaults)
     messages = [f"{message}{_PERMIT}" for message in faults]
     for row, of_row in by_row.items():
         for key, value in _varying(settings[row]):
@@ -79,8 +79,8 @@ def run_defaults_of(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:
     """Return a message for each order of images, or kind of view, that differs for a seed.
 
-    Only draws that two runs both make are compared, if the settings that they follow from are
-    equal.
+    Only draws that two runs both make are compared, and only if the settings that determine them
+    are equal.
     """
     causes = keys_behind("draws")
     shared = dict.fromkeys(key for run in runs for key in run.shared_settings)
@@ -96,7 +96,7 @@ def unequal_draws(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def fingerprint(runs: Sequence[ComparedRun], shared: Mapping[str, Any]) -> str:
-    """Return the hash of the shared settings: that of the runs if they all have the same."""
+    """Return the hash of the shared settings: that of the runs if it is the same in all."""
     recorded = {run.record.fingerprint for run in runs if run.record}
     if len(recorded) == 1:
         return recorded.pop()
@@ -115,7 +115,7 @@ def _varying(settings: Mapping[str, Any]) -> Iterator[tuple[str, _BySeed]]:
 def _over_seeds(
     runs: Sequence[ComparedRun], read: Callable[[ComparedRun], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return by key the value that all runs have, or a text with that of each seed."""
+    """Return by key the value that all runs share, or a text with the value of each seed."""
     by_seed = {run.seed: read(run) for run in runs}
     joined = {}
     for key in dict.fromkeys(key for settings in by_seed.values() for key in settings):
@@ -134,7 +134,7 @@ def _algorithm_settings(run: ComparedRun) -> dict[str, Any]:
 
 
 def _unequal(runs: Sequence[ComparedRun], name: str, keys: Sequence[str]) -> Iterator[str]:
-    """Return a message for each seed whose runs differ, among those with equal values of `keys`."""
+    """Yield a message for each seed whose runs differ, among those with equal values of `keys`."""
     groups: dict[tuple[str, ...], dict[str, list[ComparedRun]]] = {}
     for run in runs:
         if (value := _recorded(run).get(name)) is None:
@@ -155,14 +155,14 @@ def _unequal(runs: Sequence[ComparedRun], name: str, keys: Sequence[str]) -> Ite
 
 
 def _split_change(runs: Sequence[ComparedRun]) -> str:
-    """Return how the images of the first run differ from those of another, if their files say."""
+    """Return how the images of the first run differ from those of another; empty if unknown."""
     first, *others = (RunFolder(run.folder).split for run in runs)
     change = next(filter(None, (compare_files(first, other) for other in others)), "")
     return f" ({change})" if change else ""
 
 
 def _recorded(run: ComparedRun) -> dict[str, str]:
-    """Return what a run recorded of its classes, split, initial weights and draws, by name."""
+    """Return the recorded classes and hashes of split, initial weights and draws, by name."""
     recorded = {"classes": ", ".join(run.summary.classes)} if run.summary else {}
     if run.record:
         hashes = {"split": run.record.split, "initial weights": run.record.initial_weights}
@@ -172,7 +172,7 @@ def _recorded(run: ComparedRun) -> dict[str, str]:
 
 
 def permitted(key: str, allowed: Collection[str]) -> bool:
-    """Return True if a shared key may differ: it, its section or its plugin is allowed to.
+    """Return True if a shared key may differ: it, its section or its plugin may differ.
 
     The options of a plugin follow its name: where ``augment.strong`` may differ, so may
     ``augment.strong_options``.
@@ -186,7 +186,7 @@ def permitted(key: str, allowed: Collection[str]) -> bool:
 def differences(
     rows: Mapping[str, Mapping[str, Any]],
     allowed: Collection[str],
-    stated: Mapping[str, Mapping[str, Any]] | None = None,
+    run_defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Find the shared keys in which rows differ.
 
@@ -195,16 +195,15 @@ def differences(
     Args:
         rows: by row name, its `shared_keys`.
         allowed: keys, or sections of keys, that may differ.
-        stated: by row name, the run defaults of its algorithm that it has; None for none.
+        run_defaults: by row name, the run defaults in effect; None for none.
 
     Returns:
-        For each row its values of the keys that differ by permission or by a run default; and a
-        message for each key that differs otherwise, but for options of plugins that differ
-        themselves.
+        For each row its values of the keys that may differ or are run defaults; and a message for
+        each other key that differs, except options of plugins that differ themselves.
     """
-    defaults = {name: {} if stated is None else stated[name] for name in rows}
+    defaults = {name: {} if run_defaults is None else run_defaults[name] for name in rows}
     different: dict[str, dict[str, Any]] = {name: {} for name in rows}
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for key in dict.fromkeys(key for keys in rows.values() for key in keys):
         values = {name: keys.get(key) for name, keys in rows.items()}
         first = next(iter(values.values()))
@@ -219,25 +218,25 @@ def differences(
             for name in rows:
                 different[name] |= {k: v for k, v in defaults[name].items() if permitted(key, {k})}
         else:
-            found[key] = f"{key} differs between rows that are compared: {_grouped(values)}"
-    plugins = {key for key in found if any(other.startswith(f"{key}_options") for other in found)}
+            faults[key] = f"{key} differs between rows that are compared: {_grouped(values)}"
+    plugins = {key for key in faults if any(other.startswith(f"{key}_options") for other in faults)}
     messages = [
         f"{text} (and so do its options)" if key in plugins else text
-        for key, text in found.items()
+        for key, text in faults.items()
         if not any(key != name and permitted(key, {name}) for name in plugins)
     ]
     return different, messages
 
 
 def _grouped(values: Mapping[str, Any]) -> str:
-    """Each value with the rows that have it, the value of most rows last and without names."""
+    """List each value with its rows; the most common value last, without their names."""
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(repr(value), []).append(name)
-    *others, most = sorted(groups.items(), key=lambda group: len(group[1]))
-    if len(most[1]) == 1:  # no value is that of most rows
+    *others, common = sorted(groups.items(), key=lambda group: len(group[1]))
+    if len(common[1]) == 1:  # no value is more common
         return summarize(
             [f"{shorten(value, 60)} in {name}" for value, (name,) in groups.items()], 4
         )
     messages = [f"{shorten(value, 60)} in {summarize(names, 4)}" for value, names in others]
-    return f"{summarize(messages, 4)}; {shorten(most[0], 60)} in the {len(most[1])} others"
+    return f"{summarize(messages, 4)}; {shorten(common[0], 60)} in the {len(common[1])} others"

@@ -1,4 +1,4 @@
-"""Decode an image that Pillow opened to upright pixels of 8 bits, or report why it is unreadable.
+"""Decode an image opened by Pillow to upright 8-bit pixels, or report why it is unreadable.
 
 docs/image-formats.md has a table of all formats and modes.
 """
@@ -19,20 +19,20 @@ from PIL import ExifTags, Image, ImageOps, PngImagePlugin, _imaging
 
 from ssl_toolkit.data.images.kinds import RAW, way_out
 
-# Blocks of more than 32 MiB go back to the system at once; glibc keeps smaller ones, for every
-# thread its own, and a few large images in turn would take the memory of all together.
+# glibc returns freed blocks of more than 32 MiB to the system, but caches smaller ones per thread,
+# so that a few large images in succession would occupy the memory of all of them.
 _imaging.set_block_size(64 * 2**20)
 
-_BAND = 2**22  # pixels converted at a time, where an image has more
+_BAND = 2**22  # maximum number of pixels to convert at a time
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _COLORS = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}  # simplejpeg's names by Pillow's modes
-_WITHOUT_RGB = {"RGBa": "RGBA", "La": "LA"}  # modes that Pillow converts to RGB by another one
+_WITHOUT_RGB = {"RGBa": "RGBA", "La": "LA"}  # modes that Pillow converts to RGB via another
 _SAVE = "save it with 8 or 16 bits"
 
 # Tags of TIFF: https://www.loc.gov/preservation/digital/formats/content/tiff_tags.shtml
 _BITS, _COMPRESSION, _PHOTOMETRIC, _SAMPLES, _ROWS = 258, 259, 262, 277, 278
 _TILE_SIZE, _SAMPLE_FORMAT, _JPEG_TABLES, _DNG_VERSION = (322, 323), 339, 347, 50706
-_STRIPS, _TILES = (273, 279), (324, 325)  # where they are, and their lengths
+_STRIPS, _TILES = (273, 279), (324, 325)  # their offsets and lengths
 
 
 class Unreadable(Exception):
@@ -43,7 +43,7 @@ class Room:
     """A memory budget that decoding threads share; a request waits until enough is free.
 
     Args:
-        most: Bytes.
+        most: Size of the budget in bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -53,10 +53,10 @@ class Room:
 
     @contextlib.contextmanager
     def taken(self, amount: int) -> Iterator[None]:
-        """Hold so many bytes.
+        """Reserve an amount of bytes.
 
         Raises:
-            Unreadable: More than there are.
+            Unreadable: The amount exceeds the budget.
         """
         if amount > self.most:
             raise Unreadable(
@@ -74,41 +74,41 @@ class Room:
                 self._changed.notify_all()
 
 
-# Room for nine bytes a pixel at Pillow's limit on pixels, and for an encoded image.
+# Enough for nine bytes per pixel at Pillow's limit on pixels, and the encoded image.
 ROOM = Room(800 * 2**20)
 
 
 def room_for(image: Image.Image, length: int) -> int:
-    """Return the peak memory of decoding in bytes, by the header alone; measured, and rounded up.
+    """Return the peak memory of decoding in bytes, from the header; measured, and rounded up.
 
     Args:
-        image: Opened and not decoded yet.
-        length: Of its encoded bytes.
+        image: Opened but not decoded.
+        length: Number of encoded bytes.
     """
     pixels = image.width * image.height
-    each = 8  # Pillow's pixels, at most four bytes, and as RGB, which takes four too
+    per_pixel = 8  # at most four bytes in Pillow, and four more as RGB
     if image.format in ("JPEG", "MPO"):
-        each = 12 if image.mode == "CMYK" else 9 if "progressive" in image.info else 8
-        return each * pixels + length
+        per_pixel = 12 if image.mode == "CMYK" else 9 if "progressive" in image.info else 8
+        return per_pixel * pixels + length
     if image.format in ("WEBP", "AVIF"):
         return 16 * pixels + length
     if image.format == "TIFF":
-        return max(each * pixels, 4 * pixels + _strip_bytes(image))
-    return each * pixels
+        return max(per_pixel * pixels, 4 * pixels + _strip_bytes(image))
+    return per_pixel * pixels
 
 
 def decode(image: Image.Image) -> Image.Image:
-    """Decode an image to its end; what the decoder merely warns of is a fault too.
+    """Decode an image completely; warnings of the decoder are errors too.
 
     Args:
         image: Opened by Pillow, its file still open; or any image in memory.
 
     Returns:
-        The pixels, in the mode of the file; `image` itself but for JPEGs.
+        The pixels, in the mode of the file; `image` itself except for JPEGs.
 
     Raises:
         Unreadable: It is damaged, or its pixels have no agreed range.
-        Exception: Of any kind, from Pillow, on damaged data.
+        Exception: Any exception of Pillow, on damaged data.
     """
     _check_range(image)
     file: Any = getattr(image, "fp", None)
@@ -129,7 +129,7 @@ def decode(image: Image.Image) -> Image.Image:
 
 
 def to_upright(image: Image.Image) -> Image.Image:
-    """Return an image in mode RGB or L, turned as its EXIF says, on white where it is transparent.
+    """Return an image in mode RGB or L, rotated by its EXIF orientation, on a white background.
 
     Args:
         image: As for `decode`.
@@ -137,16 +137,16 @@ def to_upright(image: Image.Image) -> Image.Image:
     Raises:
         As `decode`.
     """
-    turned = decode(image)
-    # Only EXIF parsing fails here: the pixels are loaded.
+    upright = decode(image)
+    # Only EXIF parsing can fail here: the pixels are loaded.
     with contextlib.suppress(Exception):
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            turned = ImageOps.exif_transpose(turned)
-    if turned.mode in ("RGB", "L") and not turned.has_transparency_data:
-        return turned
-    if turned.mode in _WIDE:
-        return _in_bands(turned, "L", _scaling(image))
-    return _in_bands(turned, "RGB", _on_white)
+            upright = ImageOps.exif_transpose(upright)
+    if upright.mode in ("RGB", "L") and not upright.has_transparency_data:
+        return upright
+    if upright.mode in _WIDE:
+        return _in_bands(upright, "L", _scaling(image))
+    return _in_bands(upright, "RGB", _on_white)
 
 
 # --- JPEG -----------------------------------------------------------------------------------------
@@ -160,23 +160,23 @@ def _decode_jpeg(image: Image.Image, file: Any) -> Image.Image:
     try:
         levels = simplejpeg.decode_jpeg(content, color)
     except ValueError:
-        # Odd notes, such as an unknown version or a cut profile, say nothing about the pixels; and
-        # only the first warning is reported.
+        # Decode again without metadata: what is wrong with it, such as a truncated profile, doesn't
+        # affect the pixels, but only the first warning is reported.
         try:
-            simplejpeg.decode_jpeg(_without_notes(content), color, min_height=1, min_width=1)
+            simplejpeg.decode_jpeg(_without_metadata(content), color, min_height=1, min_width=1)
         except ValueError as error:
             raise Unreadable(damage(error)) from None
         image.load()
         return image
     if image.mode == "CMYK":
-        np.invert(levels, out=levels)  # as all writers do it since Adobe's
+        np.invert(levels, out=levels)  # inverted by convention, since Adobe's writer
     decoded = Image.fromarray(levels[..., 0] if image.mode == "L" else levels, image.mode)
     decoded.info = dict(image.info)
     return decoded
 
 
-def _without_notes(content: bytes) -> bytes:
-    """Return a JPEG without the segments for applications, and without comments."""
+def _without_metadata(content: bytes) -> bytes:
+    """Return a JPEG without its application segments and comments."""
     segments, position = [content[:2]], 2
     while content[position : position + 1] == b"\xff" and content[position + 1] != 0xDA:
         end = position + 2 + int.from_bytes(content[position + 2 : position + 4], "big")
@@ -190,10 +190,10 @@ def _without_notes(content: bytes) -> bytes:
 
 
 def _check_tail(image: Image.Image, file: Any) -> None:
-    """Refuse a file that ends in zeros: a place that a download kept and did not fill.
+    """Raise if a file ends in zeros: space that a download allocated but did not fill.
 
-    WebP and AVIF have no checksum, and zeros mean something to their decoders. Images of one color
-    end in few, about one for 10,000 pixels.
+    WebP and AVIF have no checksum, and zeros are valid for their decoders. Images of one color end
+    in few zeros, about one per 10,000 pixels.
     """
     file.seek(0)
     head = file.read(12)
@@ -205,7 +205,7 @@ def _check_tail(image: Image.Image, file: Any) -> None:
 
 
 def _check_strips(image: Any, file: Any) -> None:
-    """Refuse a TIFF with compressed strips or tiles that end in zeros, or with damaged JPEGs."""
+    """Raise if a TIFF has compressed strips or tiles that end in zeros, or damaged JPEGs."""
     tags = image.tag_v2
     if _DNG_VERSION in tags:
         raise Unreadable(f"{RAW}; {way_out(RAW)}")
@@ -244,54 +244,54 @@ def _strip_bytes(image: Any) -> int:
 
 
 def _check_range(image: Any) -> None:
-    """Refuse pixels of which the header doesn't say what is black and what is white."""
+    """Raise if the header doesn't define which pixel values are black and white."""
     if image.mode == "F":
         raise Unreadable(f"floating-point pixels have no agreed range; {_SAVE}")
     if image.mode == "LAB":
         raise Unreadable("L*a*b* pixels aren't converted; save it as RGB")
     if image.format == "TIFF" and 2 in image.tag_v2.get(_SAMPLE_FORMAT, ()):
         raise Unreadable(f"signed pixels have no agreed range; {_SAVE}, unsigned")
-    # Of 16 bits in older versions of Pillow too.
+    # In older versions of Pillow, 16-bit PNG and PPM images have mode I too.
     if image.mode == "I" and image.format not in ("PNG", "PPM"):
         raise Unreadable(f"32-bit pixels have no agreed range; {_SAVE}")
 
 
 def _scaling(image: Any) -> Callable[[Image.Image], Image.Image]:
-    """Return the conversion of 16-bit gray levels to 8 bits, by the header."""
+    """Return the conversion of 16-bit gray levels to 8 bits that the header defines."""
     white, inverted = 65535, False
     if image.format == "TIFF":
         white = 2 ** max(image.tag_v2.get(_BITS, (16,))) - 1
         inverted = image.tag_v2.get(_PHOTOMETRIC) == 0
-    clear = image.info.get("transparency")
+    transparent = image.info.get("transparency")
 
-    def scaled(band: Image.Image) -> Image.Image:
+    def scale(band: Image.Image) -> Image.Image:
         levels = np.asarray(band)
         wide = np.minimum(levels, white).astype(np.uint32)
         gray: NDArray[np.uint8] = ((wide * 255 + white // 2) // white).astype(np.uint8)
         if inverted:
             gray = 255 - gray
-        if isinstance(clear, int):
-            gray[levels == clear] = 255
+        if isinstance(transparent, int):
+            gray[levels == transparent] = 255
         return Image.fromarray(gray)
 
-    return scaled
+    return scale
 
 
 def _on_white(band: Image.Image) -> Image.Image:
-    """Return an image as RGB, on white where it is transparent."""
+    """Return an image as RGB, on a white background."""
     if band.mode in _WITHOUT_RGB:
         band = band.convert(_WITHOUT_RGB[band.mode])
     if not band.has_transparency_data:
         return band.convert("RGB")
-    clear = band.convert("RGBA")
-    white = Image.new("RGBA", clear.size, "white")
-    return Image.alpha_composite(white, clear).convert("RGB")
+    rgba = band.convert("RGBA")
+    white = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(white, rgba).convert("RGB")
 
 
 def _in_bands(
     image: Image.Image, mode: str, convert: Callable[[Image.Image], Image.Image]
 ) -> Image.Image:
-    """Convert an image, a large one some rows at a time, so that there is no second full copy."""
+    """Convert an image, a large one in bands of rows, to avoid a second full copy."""
     if image.width * image.height <= _BAND:
         return convert(image)
     converted = Image.new(mode, image.size)

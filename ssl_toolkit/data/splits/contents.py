@@ -15,11 +15,11 @@ from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.interfaces import ImageTable
 
 Entries = NDArray[np.uint8]
-"""(n, 20): of each image 16 bytes of a digest, then its class as a big-endian int32."""
+"""(n, 20): for each image 16 bytes of a digest and its class as a big-endian int32."""
 
 ENTRY_BYTES = 20
 NAMED = ("labeled", "validation", "test")
-"""Parts whose images have an entry each; the pool has one digest of all its entries."""
+"""Parts with one entry per image; the pool has one digest of all its entries."""
 
 _CONTENT_BYTES = 16
 _INDEX = "index "
@@ -38,10 +38,10 @@ class Content:
     test: Entries
     unlabeled: str
     """SHA-256 over the entries of all unlabeled images. Streamed ones are not read before training:
-    in place of their bytes it covers their offset and length in their shard."""
+    instead of their bytes it covers their offset and length in the shard."""
 
     def lines(self, part: str) -> Iterator[str]:
-        """Yield the entries of a part as text; of the pool its one digest."""
+        """Return the entries of a part as text; for the pool, its digest."""
         if part not in NAMED:
             return iter([self.unlabeled])
         return (entry.tobytes().hex() for entry in getattr(self, part))
@@ -50,8 +50,8 @@ class Content:
 def content_of(table: ImageTable, split: Split) -> Content:
     """Return the content of a split's images.
 
-    Of files it is what the cache has read, which is what a run trains on; files that no cache
-    knows are read.
+    For files it is what the cache has read, which is what a run trains on; files that are not
+    cached are read.
     """
     named = {part: np.concatenate([*_entries(table, getattr(split, part))]) for part in NAMED}
     files = files_of(table)
@@ -66,7 +66,7 @@ def parsed_entries(lines: Sequence[str]) -> Entries:
     """Parse the entries of `Content.lines`.
 
     Raises:
-        ValueError: A line is no entry.
+        ValueError: A line is not an entry.
     """
     content = b"".join(bytes.fromhex(line) for line in lines)
     return np.frombuffer(content, np.uint8).reshape(len(lines), ENTRY_BYTES)
@@ -77,25 +77,25 @@ _CHANGES = ("differ", "have another label", "are gone", "are new")
 
 @dataclass
 class Changes:
-    """Numbers of images that changed; `description` has them in one sentence."""
+    """Numbers of images that changed, with a `description` in one sentence."""
 
     counts: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Number and part of the images, by what happened to them."""
+    """Number and part of the images, by kind of change."""
 
-    def compare(self, part: str, was: Entries, now: Entries) -> None:
-        """Add what differs between entries of the same images, in the same order."""
-        other = (was[:, :_CONTENT_BYTES] != now[:, :_CONTENT_BYTES]).any(axis=1)
-        label = (was[:, _CONTENT_BYTES:] != now[:, _CONTENT_BYTES:]).any(axis=1) & ~other
+    def compare(self, part: str, previous: Entries, current: Entries) -> None:
+        """Add the differences between entries of the same images, in the same order."""
+        other = (previous[:, :_CONTENT_BYTES] != current[:, :_CONTENT_BYTES]).any(axis=1)
+        label = (previous[:, _CONTENT_BYTES:] != current[:, _CONTENT_BYTES:]).any(axis=1) & ~other
         for change, mask in (("differ", other), ("have another label", label)):
             if count := int(mask.sum()):
-                self.counts[change].append(f"{count:,} of {len(was):,} {part}")
+                self.counts[change].append(f"{count:,} of {len(previous):,} {part}")
 
-    def compare_pool(self, was: str, now: str, count: int) -> None:
-        """Add whether the digests of a pool of the same images differ, where they can be compared.
+    def compare_pool(self, previous: str, current: str, count: int) -> None:
+        """Add a change if the digests of a pool of the same images differ.
 
-        That of a streamed pool says nothing about one that was read, nor the reverse.
+        The digest of a streamed pool can't be compared with that of a pool that was read.
         """
-        if was != now and was.startswith(_INDEX) == now.startswith(_INDEX):
+        if previous != current and previous.startswith(_INDEX) == current.startswith(_INDEX):
             self.counts["differ"].append(f"some of the {count:,} unlabeled")
 
     def count(self, part: str, gone: int, new: int, count: int) -> None:
@@ -117,20 +117,20 @@ class Changes:
         return ", ".join(sentences)
 
 
-def compare_contents(was: Content, now: Content, unlabeled: int) -> Changes:
-    """Compare the contents of one split, earlier and now."""
+def compare_contents(previous: Content, current: Content, unlabeled: int) -> Changes:
+    """Compare the previous and the current content of a split."""
     changes = Changes()
     for part in NAMED:
-        changes.compare(part, getattr(was, part), getattr(now, part))
-    changes.compare_pool(was.unlabeled, now.unlabeled, unlabeled)
+        changes.compare(part, getattr(previous, part), getattr(current, part))
+    changes.compare_pool(previous.unlabeled, current.unlabeled, unlabeled)
     return changes
 
 
-def compare_rows(was: Split, now: Split) -> Changes:
+def compare_rows(previous: Split, current: Split) -> Changes:
     """Count the images added to and removed from the parts of a split of the same table."""
     changes = Changes()
     for part in (*NAMED, "unlabeled"):
-        rows, others = getattr(was, part), getattr(now, part)
+        rows, others = getattr(previous, part), getattr(current, part)
         gone, new = len(np.setdiff1d(rows, others)), len(np.setdiff1d(others, rows))
         changes.count(part, gone, new, len(rows))
     return changes
@@ -139,9 +139,9 @@ def compare_rows(was: Split, now: Split) -> Changes:
 def _entries(table: ImageTable, rows: Rows, *, read: bool = True) -> Iterator[Entries]:
     yield np.empty((0, ENTRY_BYTES), np.uint8)
     for start in range(0, len(rows), _BLOCK):
-        some = rows[start : start + _BLOCK]
-        content = _digests(table, some, read=read)
-        labels = table.labels[some].astype(">i4").view(np.uint8).reshape(-1, 4)
+        block = rows[start : start + _BLOCK]
+        content = _digests(table, block, read=read)
+        labels = table.labels[block].astype(">i4").view(np.uint8).reshape(-1, 4)
         yield np.concatenate([content[:, :_CONTENT_BYTES], labels], axis=1)
 
 
@@ -151,6 +151,6 @@ def _digests(table: ImageTable, rows: Rows, *, read: bool) -> NDArray[np.uint8]:
     if table.digest is None:
         pixels = table.read(rows, _UNKNOWN_SIZE)
         digests = [hashlib.sha256(image.tobytes()).digest() for image in pixels]
-    else:  # a text of whatever kind
+    else:  # any string
         digests = [hashlib.sha256(table.digest(row).encode()).digest() for row in rows.tolist()]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)

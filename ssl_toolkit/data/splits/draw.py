@@ -27,7 +27,7 @@ RARE = 10
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of an `ImageTable`, each an int64 array; the order within a part is part of it."""
+    """Rows of an `ImageTable` in each part, as int64 arrays whose order matters."""
 
     labeled: Rows
     unlabeled: Rows
@@ -35,13 +35,13 @@ class Split:
     validation: Rows
     test: Rows
     notes: tuple[str, ...] = ()
-    """Lines the user should see."""
+    """Messages for the user."""
     warnings: tuple[str, ...] = ()
-    """Lines about likely problems."""
+    """Messages about likely problems."""
 
 
 def without_rows(table: ImageTable, split: Split, rows: Rows) -> tuple[Split, list[str]]:
-    """Return the split without some rows, and the classes that have no labeled image then."""
+    """Return the split without some rows, and the classes left without labeled images."""
     parts = ("labeled", "unlabeled", "validation", "test")
     remaining = {part: (old := getattr(split, part))[~np.isin(old, rows)] for part in parts}
     counts = np.bincount(table.labels[remaining["labeled"]], minlength=len(table.classes))
@@ -62,33 +62,35 @@ def draw_split(
 ) -> Split:
     """Draw a split: first test, then labeled, then validation images.
 
-    Parts that the table names are used as they are. From its pool the test images are drawn
-    (when it names none), then the labeled ones; pool images that are in no other part are
-    unlabeled. Images that the table names as labeled but that were not chosen are in no part.
+    Parts of the table are used unchanged. Test images (if the table has none), then labeled images
+    are drawn from its pool; pool images that are in no other part are unlabeled. Images in the
+    labeled part of the table that are not drawn are in no part.
 
     Args:
         table: The images.
-        seed: Seed of the run; nothing else random is used.
-        labels_per_class: Labeled images in every class, at least 1; None for all with a label.
-        num_labels: Labeled images in all, exactly, in proportion to the classes and at least
-            one in each; not together with `labels_per_class`.
-        val_fraction: Share of each class's images with a label that are not test, in [0, 1);
-            at least one where that is possible. They are taken from those not chosen as labeled;
-            when all with a label were chosen, from these, leaving at least one in each class.
-        test_fraction: Share of each class's pool images with a label, in [0, 1), at least one
-            and leaving at least one.
-        labeled_in_pool: True if labeled images are also unlabeled ones. True adds those that
-            come from the pool; False also removes byte-identical ones from a named unlabeled
-            part; None adds and removes nothing.
-        chosen: (n,) rows that are the labeled ones, named or pool images with a label; at
-            least one in each class, and not together with a number of labels. None draws them.
+        seed: Seed of the run, the only source of randomness.
+        labels_per_class: Number of labeled images per class, at least 1; None for all images with
+            a label.
+        num_labels: Exact total number of labeled images, in proportion to the class sizes and at
+            least one per class; mutually exclusive with `labels_per_class`.
+        val_fraction: Fraction of each class's images with a label that are not test, in [0, 1);
+            at least one if possible. Drawn from images not drawn as labeled or, if all with a label
+            are labeled, from these, leaving at least one per class.
+        test_fraction: Fraction of each class's pool images with a label, in [0, 1); at least one,
+            leaving at least one.
+        labeled_in_pool: True adds labeled images that come from the pool to the unlabeled ones;
+            False removes unlabeled images that are byte-identical to labeled ones; None does
+            neither.
+        chosen: (n,) rows of the labeled images, which have a label and are in the labeled part or
+            the pool; at least one per class; mutually exclusive with a number of labels. None
+            draws them.
 
     Returns:
         The split; equal arguments give equal splits, and the labeled part doesn't depend on
-        `val_fraction` (while a number of labels is given) nor on `labeled_in_pool`.
+        `val_fraction` (if a number of labels is set) nor on `labeled_in_pool`.
 
     Raises:
-        DataError: Classes with too few images, a fraction for a part that the table names, or no
+        DataError: Classes with too few images, a fraction for a part that the table has, or no
             way to compare images.
     """
     _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction, chosen)
@@ -113,46 +115,46 @@ def draw_split(
     groups = by_class(candidates, "labelled")
     sizes = [len(group) for group in groups]
     if chosen is None:
-        wanted = _label_counts(names, sizes, labels_per_class, num_labels)
-        labeled = _fronts(groups, wanted)
+        label_counts = _label_counts(names, sizes, labels_per_class, num_labels)
+        labeled = _fronts(groups, label_counts)
     else:
         labeled = np.unique(chosen).astype(np.int64)
     chosen_all = chosen is None and labels_per_class is None and num_labels is None
     if num_labels is not None:
-        notes.append("labeled images per class: " + _describe(names, wanted))
+        notes.append("labeled images per class: " + _describe(names, label_counts))
 
     if val_fraction > 0:
-        spare = labeled if chosen_all else np.setdiff1d(candidates, labeled)
-        groups = by_class(spare, "validation")
+        source = labeled if chosen_all else np.setdiff1d(candidates, labeled)
+        groups = by_class(source, "validation")
         room = [len(group) - chosen_all for group in groups]
         shares = [_share(val_fraction, size) for size in sizes]
-        given = [min(share, most) for share, most in zip(shares, room, strict=True)]
-        validation = _fronts(groups, given)
+        val_counts = [min(share, most) for share, most in zip(shares, room, strict=True)]
+        validation = _fronts(groups, val_counts)
         labeled = labeled[~np.isin(labeled, validation)]
-        if without := [name for name, count in zip(names, given, strict=True) if count == 0]:
+        if without := [name for name, count in zip(names, val_counts, strict=True) if count == 0]:
             warnings.append(
                 f"no validation image for class {summarize(without)}: all of its images with a "
                 "label are labeled ones"
             )
 
-    taken = np.concatenate([test, validation])
+    used = np.concatenate([test, validation])
     if labeled_in_pool is not True:
-        taken = np.concatenate([taken, labeled])
-    unlabeled = np.concatenate([np.setdiff1d(pool, taken), _part(table, "unlabeled")])
+        used = np.concatenate([used, labeled])
+    unlabeled = np.concatenate([np.setdiff1d(pool, used), _part(table, "unlabeled")])
     if labeled_in_pool is False:
         known = np.concatenate([labeled, validation])
-        same = identical_rows(table, _part(table, "unlabeled"), known)
-        unlabeled = unlabeled[~np.isin(unlabeled, same)]
-        if len(same):
-            notes.append(f"removed {len(same)} unlabeled images that are labeled ones too")
+        duplicates = identical_rows(table, _part(table, "unlabeled"), known)
+        unlabeled = unlabeled[~np.isin(unlabeled, duplicates)]
+        if len(duplicates):
+            notes.append(f"removed {len(duplicates)} unlabeled images that are labeled ones too")
 
     counts = np.bincount(table.labels[labeled], minlength=len(names))
     if single := [names[label] for label in np.flatnonzero(counts == 1)]:
         warnings.append(f"only one labeled image for {len(single)} classes: {summarize(single)}")
     if rare := [label for label, size in enumerate(sizes) if size * RARE <= max(sizes)]:
-        listed = _describe([names[label] for label in rare], [sizes[label] for label in rare])
+        description = _describe([names[label] for label in rare], [sizes[label] for label in rare])
         warnings.append(
-            f"far fewer images with a label than the largest class ({max(sizes)}): {listed}"
+            f"far fewer images with a label than the largest class ({max(sizes)}): {description}"
         )
     if len(test) == 0:
         warnings.append("no test images: there will be no test result (--test-fraction sets some)")
@@ -182,10 +184,10 @@ def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
 
 
 def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
-    """Return those of `rows` whose bytes equal those of one of `others`, by `ImageTable.digest`.
+    """Return the rows whose images are byte-identical to one of `others`.
 
     Raises:
-        DataError: Both are given but the table has no digest.
+        DataError: The table has no `ImageTable.digest`, and no argument is empty.
     """
     if len(rows) == 0 or len(others) == 0:
         return _array([])
@@ -198,7 +200,7 @@ def identical_rows(table: ImageTable, rows: Rows, others: Rows) -> Rows:
 
 
 def proportional(sizes: Sequence[int], total: int) -> list[int]:
-    """Distribute `total` in proportion to `sizes`, at least 1 and at most the size each.
+    """Distribute `total` in proportion to `sizes`, each share at least 1 and at most the size.
 
     Uses the largest remainder method; ties go to the first class.
 
@@ -282,7 +284,7 @@ def _share(fraction: float, size: int) -> int:
 
 
 def _fronts(groups: Sequence[Rows], counts: Sequence[int]) -> Rows:
-    """Return the first rows of each group, ascending."""
+    """Return the first rows of each group, by its count, in ascending order."""
     fronts = [group[: max(count, 0)] for group, count in zip(groups, counts, strict=True)]
     return np.sort(np.concatenate(fronts))
 

@@ -1,4 +1,4 @@
-"""Find and drop byte-identical images in training and test, or with different labels."""
+"""Find and drop byte-identical images in both training and test, or with different labels."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class LeaksFile(Document):
 
 @dataclass(frozen=True)
 class Group:
-    """Byte-identical images of which some must not be where they are."""
+    """Byte-identical images, some of which may be in the wrong part."""
 
     rows: Rows
-    """Of the table, ascending, two or more."""
+    """Two or more rows of the table, ascending."""
     parts: tuple[str, ...]
     labels: tuple[int, ...]
     """Classes, -1 for none."""
@@ -67,15 +67,15 @@ class Group:
     def rows_to_drop(self) -> list[int]:
         """The rows that `drop_leaks` removes.
 
-        Where the group reaches into the test: all that are not test images. Where it reaches
-        into the validation: the labeled and unlabeled ones. Where it has two labels: the
-        labeled ones, for either label may be wrong.
+        If the group contains test images: all others. If it contains validation images: the
+        labeled and unlabeled ones. If it has two labels: the labeled ones, because either label
+        may be wrong.
         """
-        held = next((part for part in ("test", "validation") if part in self.parts), "")
+        holdout = next((part for part in ("test", "validation") if part in self.parts), "")
         return [
             row
             for row, part in zip(self.rows.tolist(), self.parts, strict=True)
-            if (held and part not in (held, "test"))
+            if (holdout and part not in (holdout, "test"))
             or (self.conflicting_labels and part == "labeled")
         ]
 
@@ -101,14 +101,14 @@ class Leaks:
     def warning(self) -> str:
         """Describe all groups in one line."""
         sentences = []
-        for held, others in (
+        for holdout, others in (
             ("test", ("labeled", "unlabeled", "pool", "validation")),
             ("validation", ("labeled", "unlabeled", "pool")),
         ):
-            leaking = [group for group in self.groups if held in group.parts]
+            leaking = [group for group in self.groups if holdout in group.parts]
             counts = Counter(part for group in leaking for part in group.parts)
             if found := [f"{counts[part]} {part}" for part in others if counts[part]]:
-                sentences.append(f"{' and '.join(found)} images are {held} images too")
+                sentences.append(f"{' and '.join(found)} images are {holdout} images too")
         if conflicting := [group for group in self.groups if group.conflicting_labels]:
             files = sum(len(group.rows) for group in conflicting)
             sentences.append(f"{len(conflicting)} images have conflicting labels ({files} files)")
@@ -138,8 +138,8 @@ class Leaks:
 def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
     """Find byte-identical images in test or validation and elsewhere, or with different labels.
 
-    Labeled images in the unlabeled pool are none. Labels that training doesn't see count for
-    the two labels: the data says both.
+    Labeled images that are also in the unlabeled pool are not leaks. Different labels include those
+    that training doesn't see.
 
     Args:
         table: The images.
@@ -152,7 +152,7 @@ def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
     def group(rows: Rows) -> Group:
         return Group(rows, tuple(parts[rows].tolist()), tuple(table.labels[rows].tolist()))
 
-    candidates = (rows for rows in _alike(table, used) if group(rows).is_leak)  # few: then compare
+    candidates = (rows for rows in _alike(table, used) if group(rows).is_leak)  # few remain
     groups = (group(rows) for rows in _identical(table, candidates))
     leaks = sorted((one for one in groups if one.is_leak), key=lambda one: int(one.rows[0]))
     return Leaks(tuple(leaks))
@@ -161,7 +161,7 @@ def find_leaks(table: ImageTable, parts: NDArray[np.str_]) -> Leaks:
 def same_images(table: ImageTable, rows: Rows) -> list[Rows]:
     """Return groups of byte-identical images among `rows`, by `ImageTable.digest`.
 
-    None where the table has no digests. Rows of a group ascend, groups go by their first row.
+    There are none if the table has no digests. Rows are ascending; groups are sorted by first row.
     """
     if table.digest is None:
         return []
