@@ -26,32 +26,32 @@ class OptimizerSettings(Options):
     weight_decay: float = option(
         0.02,
         ge=0,
-        help="decay: decoupled under AdamW, added to the gradient under SGD",
+        help="weight decay: decoupled with AdamW, added to the gradient with SGD",
         source=f"{PAPER}, Mini-ImageNet and transfer",
     )
     weight_decay_on: Literal["all", "kernels"] = option(
         "all",
-        help="decay every parameter, or only those with two or more dimensions",
+        help="parameters to decay: all, or only those with two or more dimensions",
         source="the authors' code; MixMatch's and FixMatch's: kernels",
     )
     backbone_lr: Rate | Auto | None = option(
         "auto",
-        help="learning rate of the backbone; none: that of the classifier; auto: none from "
-        "random weights, 0.001 where a pre-trained backbone is trained, with the other defaults of "
-        "fine-tuning; 2e-5 there gives the paper's transfer recipe",
+        help="learning rate of the backbone; none: that of the classifier; auto: 0.001 when "
+        "fine-tuning a pre-trained backbone (with other defaults of fine-tuning), else none; the "
+        "paper's transfer recipe uses 2e-5",
         source=f"{PAPER}, transfer: 2e-5 from ImageNet, 2e-4 from DomainNet-Real",
     )
     clip_norm: float | None = option(
         None,
         gt=0,
-        help="largest norm of the gradient; none: no clipping",
+        help="maximum norm of the gradient; none: no clipping",
         source="the authors' run files use 5, the paper none",
     )
     accumulation_steps: int = option(
         1,
         ge=1,
-        help="batches whose gradients are averaged for one step; what compares images, such as "
-        "SimPLE's pairs, and BatchNorm see one batch at a time",
+        help="number of batches whose gradients are averaged for one step; BatchNorm and losses "
+        "that compare images, such as SimPLE's pairs, see one batch at a time",
         source="",
     )
 
@@ -59,7 +59,9 @@ class OptimizerSettings(Options):
 class ScheduleSettings(Options):
     """The learning rate over the steps."""
 
-    name: Literal["constant", "cosine"] = option("constant", help="shape", source=SHORT)
+    name: Literal["constant", "cosine"] = option(
+        "constant", help="shape of the schedule", source=SHORT
+    )
     cycles: float = option(
         7 / 16,
         gt=0,
@@ -71,24 +73,24 @@ class ScheduleSettings(Options):
 
 
 class EMASettings(Options):
-    """The averaged copy of the weights: the teacher, and what is evaluated."""
+    """Averaged copy of the weights: the teacher, and the model to evaluate."""
 
     decay: Decay | Auto = setting(
         "auto",
         follows_steps=True,
-        help="share kept at each step; auto: min(0.999, 1 - 10/steps)",
+        help="decay per step; auto: min(0.999, 1 - 10/steps)",
         source=f"0.999 in {PAPER}; a short run needs a shorter memory",
     )
-    warmup: bool = option(
-        True, help="start faster: decay at step t is at most (1 + t)/(10 + t)", source=SHORT
-    )
+    warmup: bool = option(True, help="limit the decay at step t to (1 + t)/(10 + t)", source=SHORT)
     average_buffers: bool = option(
-        False, help="average BatchNorm's statistics too (else copied)", source="the authors' code"
+        False,
+        help="average BatchNorm's statistics instead of copying them",
+        source="the authors' code",
     )
 
 
 class AugmentSettings(Options):
-    """Which augmenters make the views, and their options (see ``ssl-toolkit show NAME``)."""
+    """Augmenters of the views, and their options (see ``ssl-toolkit show NAME``)."""
 
     weak: str = option("weak", help="augmenter of the weak views", source=PAPER)
     strong: str = option(
@@ -99,7 +101,9 @@ class AugmentSettings(Options):
     )
     weak_options: dict[str, Any] = option({}, help="options of the weak augmenter")
     strong_options: dict[str, Any] = option({}, help="options of the strong augmenter")
-    flip: bool | Auto = option("auto", help="mirror images; auto: as the data set allows")
+    flip: bool | Auto = option(
+        "auto", help="flip images horizontally at random; auto: if the data set allows it"
+    )
 
 
 class ModelSettings(Options):
@@ -108,49 +112,49 @@ class ModelSettings(Options):
     batchnorm_momentum: Momentum | Auto | None = setting(
         "auto",
         follows_steps=True,
-        help="weight of a batch in BatchNorm's running statistics; auto: the "
-        "backbone's rule, clamp(100/steps, 0.001, 0.1) for our wide ResNets",
+        help="weight of a batch in BatchNorm's running statistics; auto: by backbone, "
+        "clamp(100/steps, 0.001, 0.1) for the built-in wide ResNets",
         source=f"0.001 in {PAPER}",
     )
     channels_last: bool | Auto = option(
-        "auto", help="memory layout NHWC; auto: yes", source="measured, docs/performance"
+        "auto", help="use the memory layout NHWC; auto: true", source="measured, docs/performance"
     )
     freeze: str = option(
         "auto",
         min_length=1,
-        help="what is not trained: none, backbone, bn (BatchNorm's weights and statistics), or "
-        "the name of a part of the backbone for it and all before it; auto: backbone when "
-        "pre-trained, else none",
+        help="part of the network to freeze: none, backbone, bn (BatchNorm's weights and "
+        "statistics), or the name of a part of the backbone, to freeze it and all before it; auto: "
+        "backbone when pre-trained, else none",
         source="docs/results.md",
     )
     stages: Annotated[int, Field(ge=0, le=8)] | Auto = option(
         "auto",
-        help="last stages of the backbone whose means are part of the features; auto: 2 where it "
-        "is frozen, else 0",
+        help="number of last stages of the backbone whose mean activations are appended to the "
+        "features; auto: 2 when it is frozen, else 0",
         source="docs/results.md",
     )
     head_init: Literal["auto", "random", "zero", "probe"] = option(
         "auto",
-        help="first weights of the head; probe: those of a logistic regression on the labeled "
+        help="initial weights of the head; probe: those of a logistic regression on the labeled "
         "features; auto: probe when pre-trained, else random",
         source="docs/results.md",
     )
     probe: bool | Auto = option(
         "auto",
-        help="fit a linear probe to the features before training and say at the end whether "
-        "training went beyond it; auto: when pre-trained",
+        help="fit a linear probe to the features before training, and report whether training "
+        "improves on it; auto: when pre-trained",
     )
     feature_views: int = option(
         8,
         ge=0,
         le=1000,
-        help="augmented views of each image from which the steps of a frozen backbone draw, whose "
-        "features are computed once; 0: augment and compute at every step",
+        help="number of augmented views per image that training on a frozen backbone samples from; "
+        "their features are computed once; 0: augment and compute at every step",
         source="docs/results.md",
     )
     sync_batchnorm: bool = option(
         False,
-        help="normalize by the whole batch where several GPUs share it (else each by its part)",
+        help="normalize by the whole batch across GPUs, not by the part of each GPU",
     )
 
 

@@ -83,7 +83,7 @@ class Settings(Options):
         resume="free",
     )
     labels_per_class: int | None = setting(
-        None, help="number of labeled images of each class", ge=1, metavar="N",
+        None, help="number of labeled images per class", ge=1, metavar="N",
         default_text="by data set", affects=("split",),
     )
     num_labels: int | None = setting(
@@ -111,7 +111,7 @@ class Settings(Options):
     )
     labeled_in_pool: bool | None = setting(
         None, help="include the labeled images in the unlabeled pool", flag=True,
-        default_text="only those that unlabeled/ has too", affects=("split",),
+        default_text="only those also in unlabeled/", affects=("split",),
     )
     on_bad_image: Literal["error", "skip"] = setting(
         "error", help="how to handle unreadable images", flag=True, affects=("split",),
@@ -129,7 +129,7 @@ class Settings(Options):
         None, help="names of the classes, in order", min_length=2, affects=("data",),
     )
     sampler: Literal["uniform", "balanced"] = setting(
-        "uniform", help="how to draw labeled images: each with equal probability, or each class",
+        "uniform", help="sampling of labeled images: uniform over images, or over classes",
         affects=("draws",),
     )
     image_size: int | None = setting(
