@@ -1,4 +1,4 @@
-"""Requirements between algorithm, model, data and processes, checked before any training."""
+"""Check that algorithm, model, data and processes fit together, before any training."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def check_needs(
     split: Split,
     settings: ResolvedSettings,
 ) -> list[str]:
-    """Refuse what can't work.
+    """Refuse a run that can't work.
 
     Returns:
-        Lines about what will not be used.
+        Warnings for the user.
 
     Raises:
-        DataError: there are no labels, or no unlabeled images, or an oracle lacks labels.
+        DataError: labels or unlabeled images are missing, or hidden labels that the algorithm uses.
         ConfigError: the batch is too small for the backbone.
         PluginError: the algorithm declares invalid averaged modules or learning rates.
     """
@@ -59,14 +59,14 @@ def check_needs(
             f"--algo {settings.algo} is an upper bound that needs the labels of the unlabeled "
             f"images, and {(hidden < 0).sum()} of {len(hidden)} carry none"
         )
-    fitted = isinstance(algorithm, FeatureAlgorithm)
-    if fitted and settings.stream_buffer is not None:
+    fits_head = isinstance(algorithm, FeatureAlgorithm)
+    if fits_head and settings.stream_buffer is not None:
         raise ConfigError(
             f"--stream-buffer: --algo {settings.algo} looks at the features of all images at once; "
             "leave it out"
         )
-    trained = not fitted and settings.model.freeze not in ("backbone", "bn")
-    if settings.batch_size == 1 and trained and has_batchnorm(classifier):
+    updates_batchnorm = not fits_head and settings.model.freeze not in ("backbone", "bn")
+    if settings.batch_size == 1 and updates_batchnorm and has_batchnorm(classifier):
         raise ConfigError(
             f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 images "
             "in a batch; use --batch-size 2 or more"
@@ -76,39 +76,39 @@ def check_needs(
             f"--algo {settings.algo} fits a head to the features of random weights here; use "
             "--pretrained, or --weights FILE"
         ]
-    if not (views.needs_unlabeled or fitted) and len(split.unlabeled):
+    if not (views.needs_unlabeled or fits_head) and len(split.unlabeled):
         return [f"--algo {settings.algo} does not use the {len(split.unlabeled)} unlabeled images"]
     return []
 
 
 def fits_random_features(algorithm: type[Algorithm], settings: Settings) -> bool:
     """Return True if an algorithm would fit a head to features of random weights."""
-    fitted = issubclass(algorithm, FeatureAlgorithm)
-    return fitted and not (settings.pretrained or settings.weights or holds_features(settings.data))
+    fits = issubclass(algorithm, FeatureAlgorithm)
+    return fits and not (settings.pretrained or settings.weights or holds_features(settings.data))
 
 
 def check_input(features: NDArray[np.float32] | None, backbone: str | None) -> None:
-    """Refuse features for a model of images, and the reverse.
+    """Refuse features for a model that takes images, and images for one that takes features.
 
     Args:
-        features: (N, D) of the data; None where it holds images.
+        features: (N, D) features of the data; None if it consists of images.
         backbone: name of the model's backbone.
 
     Raises:
-        ConfigError: names what the model takes and what the data holds.
+        ConfigError: names the inputs of the model and of the data.
     """
-    holds = None if features is None else features.shape[1]
-    takes = feature_length(backbone or "")
-    if holds != takes:
+    actual = None if features is None else features.shape[1]
+    expected = feature_length(backbone or "")
+    if actual != expected:
         inputs = [
             "images" if length is None else f"features of length {length}"
-            for length in (takes, holds)
+            for length in (expected, actual)
         ]
         raise ConfigError(f"--backbone {backbone} takes {inputs[0]}, the data holds {inputs[1]}")
 
 
 def check_parts(settings: ResolvedSettings, classifier: Classifier, size: int) -> None:
-    """Refuse a run that several processes can't share in equal parts.
+    """Refuse a run whose batches the processes can't share in equal parts.
 
     Raises:
         ConfigError: names the key.
@@ -143,8 +143,8 @@ def check_views(
         settings: settings of the run.
 
     Raises:
-        PluginError: they are invalid.
-        ConfigError: the backbone or the data has a single size.
+        PluginError: a view or an augmenter is invalid.
+        ConfigError: the backbone or the data supports one size only.
     """
     if fault := views_fault(views, augmenters):
         raise PluginError(f"algorithm {settings.algo!r}: {fault}")
@@ -168,7 +168,7 @@ def other_sizes(views: Views, size: int) -> list[int]:
 
 
 def views_fault(views: object, augmenters: object) -> str:
-    """Return what is wrong with the views and augmenters of an algorithm; empty if nothing is."""
+    """Return the first fault in the views and augmenters of an algorithm; empty for none."""
     if not isinstance(views, Views) or not _are_counts(views):
         return (
             f"views() returned {views!r}; it must return Views(...) of whole numbers from 0, with "
@@ -178,8 +178,8 @@ def views_fault(views: object, augmenters: object) -> str:
         isinstance(augmenter, Augmenter) for augmenter in augmenters.values()
     ):
         return f"augmenters() returned {augmenters!r}; it must return a dict of Augmenter objects"
-    if taken := RUN_AUGMENTERS & augmenters.keys():
-        return f"augmenters() returned the name {min(taken)!r}, which the run uses; choose another"
+    if clash := RUN_AUGMENTERS & augmenters.keys():
+        return f"augmenters() returned the name {min(clash)!r}, which the run uses; choose another"
     known = sorted(RUN_AUGMENTERS | augmenters.keys())
     for name, view in views.extra.items():
         if not re.fullmatch("[a-z][a-z0-9_]*", str(name)) or name in Views().kinds:

@@ -1,4 +1,4 @@
-"""Checks that no number of a run is inf or nan, before it is saved."""
+"""Check that weights and states are finite before they are saved."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SMALLEST_SCALE = 2.0**-20
 def check_finite(
     step: int, model: nn.Module, algorithm: Algorithm, name: str, scaler: torch.amp.GradScaler
 ) -> None:
-    """Refuse to save weights or a state that is not finite.
+    """Raise an error if the weights or the state of the algorithm are not finite.
 
     Args:
         step: number of completed steps.
         model: the live model.
-        algorithm: the algorithm.
-        name: its name.
+        algorithm: algorithm of the run.
+        name: name of the algorithm.
         scaler: the loss scaler.
 
     Raises:

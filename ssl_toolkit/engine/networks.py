@@ -1,4 +1,4 @@
-"""The networks of a run: the one that it trains, and others of the same kind."""
+"""Build the network that a run trains, and further ones of the same architecture."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNKNOWN = (math.nan,) * 3
 def build_network(
     settings: ResolvedSettings, classes: tuple[str, ...], seed: int, *, initial: bool
 ) -> tuple[Classifier, list[str]]:
-    """Build a network by the settings of a run; without channel statistics, its mean is nan.
+    """Build a network from the settings of a run; its mean is nan without channel statistics.
 
     Args:
         settings: settings of the run.
         classes: names of the classes.
         seed: seed of the random weights.
-        initial: True to load the weights that the run starts from, those of the head included.
+        initial: True to load the weights that the run starts from, including the head.
 
     Returns:
         The network on the CPU, and messages for the user.
@@ -72,7 +72,7 @@ class ModelFactory:
 
 
 def share_statistics(network: Classifier, module: nn.Module) -> None:
-    """Let all networks inside a module normalize images as a network does."""
+    """Copy the channel statistics of a network to all networks inside a module."""
     for other in module.modules():
         if isinstance(other, Classifier):
             other.mean.copy_(network.mean)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ssl_toolkit.engine.streaming import Order
 
-_EPOCHS = 2  # permutations in memory: a batch may cover the end of one epoch and the next start
+_EPOCHS = 2  # permutations in memory, because a batch may span two epochs
 
 
 def derive_seed(*parts: int | str) -> int:
-    """Return a seed in [0, 2**63) that depends on the numbers and texts alone.
+    """Return a seed in [0, 2**63) that only depends on the parts.
 
-    The first 63 bits of a SHA-256, so it is the same in every process and on every machine;
-    ``1`` and ``"1"`` are different parts.
+    It is taken from a SHA-256 hash, so it is the same in every process and on every machine; ``1``
+    and ``"1"`` are different parts.
 
     >>> derive_seed(0, "labeled") == derive_seed(0, "labeled")
     True
@@ -92,8 +92,8 @@ class IndexStream:
 class BalancedStream:
     """Endless order of indices in which every class is equally frequent.
 
-    Each round contains one index of every class that occurs, the classes in a new random order;
-    within a class the indices come in its own `IndexStream`.
+    Each round contains one index of every class that occurs, with the classes in a new random
+    order; the indices of a class follow one `IndexStream` per class.
 
     Args:
         labels: (N,) class of each index, none negative; classes may be absent.
@@ -119,7 +119,7 @@ class BalancedStream:
     def take(self, start: int, length: int) -> Tensor:
         """Return the indices at positions start .. start+length-1; see `IndexStream.take`."""
         indices = []
-        for position, which in enumerate(self._rounds.take(start, length).tolist(), start):
-            members, stream = self._classes[which]
+        for position, index in enumerate(self._rounds.take(start, length).tolist(), start):
+            members, stream = self._classes[index]
             indices.append(members[stream.at(position // len(self._classes))])
         return torch.tensor(indices, dtype=torch.int64)

@@ -21,7 +21,7 @@ class Predictor(nn.Module):
     """A classifier whose logits are those of `Algorithm.predict`.
 
     Args:
-        classifier: Classifier that is evaluated; shared, not copied.
+        classifier: Classifier to evaluate; shared, not copied.
         algorithm: Algorithm of the run; ignored if it does not override `predict`.
         name: Name of the algorithm.
         averages: Module whose submodules replace those of the algorithm in `predict`, by name.
@@ -63,9 +63,9 @@ class Predictor(nn.Module):
             logits = self.algorithm.predict(output)
         shape = getattr(logits, "shape", None)
         if shape != output.logits.shape:
-            what = type(logits).__name__ if shape is None else f"the shape {tuple(shape)}"
+            actual = type(logits).__name__ if shape is None else f"the shape {tuple(shape)}"
             raise PluginError(
-                f"predict of algorithm {self.name!r} returned {what} instead of logits "
+                f"predict of algorithm {self.name!r} returned {actual} instead of logits "
                 f"{tuple(output.logits.shape)}"
             )
         return logits
@@ -89,14 +89,14 @@ class Predictor(nn.Module):
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def load(self, weights: Mapping[str, Tensor], algorithm_state: Mapping[str, Tensor]) -> None:
-        """Load weights of the classifier, and what `algorithm_state` returned."""
+        """Load the weights of the classifier and a result of `algorithm_state`."""
         self.classifier.load_state_dict(weights)
         if self.algorithm is not None:
             with self._averaged(self.algorithm):
                 _load(self.algorithm, algorithm_state)
 
     def description(self) -> dict[str, Any] | None:
-        """Return what `restore_algorithm` needs, as plain types; None without a `predict`."""
+        """Return the description for `restore_predictor`; None without a `predict`."""
         if self.algorithm is None:
             return None
         entry = registry.find("algorithms", self.name)
@@ -143,14 +143,14 @@ def restore_predictor(
     try:
         name, source = description["algorithm"], description["distribution"]
         if not registry.has("algorithms", name):
-            way = (
+            hint = (
                 "register its class before loading"
                 if source == registry.NOTEBOOK
                 else f"`pip install` {source}"
             )
             raise PluginError(
-                f"{where}: the model predicts by algorithm {name!r}, which is not found; {way}, or "
-                "use a model written by `ssl-toolkit export --format torch-export` or onnx"
+                f"{where}: the model predicts by algorithm {name!r}, which is not found; {hint}, "
+                "or use a model written by `ssl-toolkit export --format torch-export` or onnx"
             )
         plugin: type[Algorithm] = registry.load("algorithms", name)
         values: dict[str, Any] = {
@@ -173,7 +173,7 @@ def restore_predictor(
 
 
 def _network(config: Mapping[str, Any]) -> Classifier:
-    """Return a network of the run's kind, whose weights are replaced by those of the state."""
+    """Return a network like that of the run; the state replaces its weights."""
     network, _ = build_classifier(
         config["backbone"],
         len(config["classes"]),

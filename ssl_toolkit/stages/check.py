@@ -1,4 +1,4 @@
-"""Check that the folder of stages is complete and consistent."""
+"""Check that a folder of stages is complete and consistent."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ssl_toolkit.stages.summary import (
 
 
 def check_folder(folder: Path) -> RunCheck:
-    """Check the runs of all stages, their pseudo labels and the summary; nothing is written.
+    """Check the runs, pseudo labels and summary of all stages, without writing anything.
 
     Args:
-        folder: Path to the stages.
+        folder: Folder of the stages.
     """
     try:
         config = reopen(folder)
@@ -34,12 +34,12 @@ def check_folder(folder: Path) -> RunCheck:
         if not run.summary.exists():
             result.status = "interrupted"
             continue
-        found = check_run(run.path)
-        if found.status != "completed":
-            result.status = found.status
-        result.faults += [f"{stage.name}: {fault}" for fault in found.faults]
-        result.checked += [f"stages/{stage.name}/{name}" for name in found.checked]
-        result.data = result.data or found.data
+        run_check = check_run(run.path)
+        if run_check.status != "completed":
+            result.status = run_check.status
+        result.faults += [f"{stage.name}: {fault}" for fault in run_check.faults]
+        result.checked += [f"stages/{stage.name}/{name}" for name in run_check.checked]
+        result.data = result.data or run_check.data
         labels = labels_path(folder, stage.name)
         if not stage.sources.labels_from:
             continue

@@ -1,4 +1,4 @@
-"""From files, flags and ``--set`` to stages: runs of which each starts from earlier ones."""
+"""Load stages, runs that start from earlier ones, from files, flags and ``--set``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ssl_toolkit.registry import did_you_mean
 
 KEY = "stages"
 PREVIOUS = "previous"
-"""The stage before, as a source."""
+"""Source that stands for the stage before."""
 OF_ALL = ("seed", "output", *keys_behind("split"))
-"""Settings that all stages share, so that no stage trains on the test images of another one."""
+"""Settings that all stages share, so that no stage trains on the test images of another."""
 
 
 class StageSettings(Options):
@@ -48,13 +48,13 @@ class StageSettings(Options):
 
     @property
     def sources(self) -> list[str]:
-        """The stages that this one needs."""
+        """Names of the stages that this one starts from."""
         return [*filter(None, [self.weights_from]), *self.labels_from]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: a run, and what it takes from earlier ones."""
+    """A run, and the earlier stages that it starts from."""
 
     name: str
     sources: StageSettings
@@ -70,7 +70,7 @@ class StagesConfig:
     stages: tuple[Stage, ...]
 
     def tree(self) -> Tree:
-        """Return plain types that give these stages back when they are read as a file."""
+        """Return plain types that restore these stages when they are read from a file."""
         shared = {k: v for k, v in self.stages[0].config.tree().items() if k in OF_ALL}
         stages = {}
         for stage in self.stages:
@@ -93,15 +93,15 @@ def has_stages(files: Sequence[Path]) -> bool:
 def load_stages(
     files: Sequence[Path], flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> StagesConfig:
-    """Layer and validate: defaults < the files' keys < those of a stage < flags < ``--set``.
+    """Load and validate stages: defaults < files < keys of a stage < flags < ``--set``.
 
     Args:
-        files: YAML files with ``stages``: maps of keys of a run and of `StageSettings` by name.
-        flags: Keys of a run; None where the user gave none.
-        sets: ``key.path=value``.
+        files: YAML files with ``stages``, which maps names to keys of a run and of `StageSettings`.
+        flags: Keys of a run; None for flags that are not set.
+        sets: Assignments ``key.path=value``.
 
     Raises:
-        UserError: All faults of the first kind that was found.
+        UserError: Lists all invalid settings or, without any, all faults of plugins.
     """
     layers = read_layers(files, flags or {}, sets)
     trees = merge([layer.only({KEY}) for layer in layers])[0][KEY]
@@ -115,6 +115,7 @@ def load_stages(
     trees = {name: tree or {} for name, tree in trees.items()}
     messages = [*_wrong_names(origin, trees)]
     sections = {name: _section([*layers, Layer("", tree), *over]) for name, tree in trees.items()}
+    fields = StageSettings.model_fields
     plugins: list[str] = []
     stages: list[Stage] = []
     for name, tree in trees.items():
@@ -126,12 +127,12 @@ def load_stages(
         ]
         others = {*sections.values()} - {sections[name]}
         stage = Layer(where, tree)
-        run, own = stage.without(StageSettings.model_fields), stage.only(StageSettings.model_fields)
+        run, extra = stage.without(fields), stage.only(fields)
         misspelled = _misspelled(run.tree)
         run = run.without(misspelled)
         messages += [f"{where}: {key}: unknown key{hint}" for key, hint in misspelled.items()]
         try:
-            sources = check_options(StageSettings, own.tree, where)
+            sources = check_options(StageSettings, extra.tree, where)
             assert isinstance(sources, StageSettings)
             under, above = ([layer.without(others) for layer in some] for some in (layers, over))
             config = validate([*under, run, *above])
@@ -197,6 +198,6 @@ def _wrong_sources(
 
 
 def _fixed(stage: Stage) -> Tree:
-    """Return what must not change when the stages are resumed."""
+    """Return the settings that a resumed stage must keep."""
     run = {k: v for k, v in stage.config.tree().items() if k not in FREE_ON_RESUME}
     return run | {"sources": stage.sources.model_dump()}

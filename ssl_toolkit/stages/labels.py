@@ -1,4 +1,4 @@
-"""Pseudo labels of the pool by the models of earlier stages, as a file for ``--pseudo-labels``."""
+"""Write the pseudo labels that earlier stages predict, as a file for ``--pseudo-labels``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ssl_toolkit.stages.config import StageSettings
 from ssl_toolkit.tabular import Row, plain, write_rows
 
 COLUMNS = (*MANIFEST, "data_label")
-"""Columns of the file; ``data_label`` is the label in the data, if it has one."""
+"""Columns of the file; ``data_label`` is the label in the data, empty without one."""
 
 Probabilities = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -30,13 +30,13 @@ Integers = NDArray[np.int64]
 def write_labels(
     path: Path, config: RunConfig, sources: Sequence[Path], options: StageSettings, console: Console
 ) -> None:
-    """Label the pool of a run by the models of other runs, and write a row for each image of it.
+    """Label the pool of a run with the models of other runs, and write one row per image.
 
     Args:
-        path: The file to write, whole or not at all.
-        config: The run, without pseudo labels and weights.
-        sources: Folders of the finished runs that label.
-        options: Which pseudo labels to keep.
+        path: Path to the file, which is written atomically.
+        config: Configuration of the run, without pseudo labels and weights.
+        sources: Folders of the completed runs whose models label the pool.
+        options: Threshold, fraction and rebalance.
         console: Shows the progress.
     """
     experiment = prepare(config, progress=console.reading)
@@ -51,49 +51,49 @@ def write_labels(
     counts = np.bincount(table.labels[split.labeled], minlength=len(table.classes))
     keep = selected(labels, confidences, counts, options)
     rows: list[Row] = []
-    for place, row in enumerate(split.unlabeled.tolist()):
-        label = table.classes[labels[place]] if keep[place] else ""
-        known = table.classes[table.labels[row]] if table.labels[row] >= 0 else ""
-        part = "labeled" if keep[place] else "unlabeled"
-        rows.append([table.keys[row], label, part, plain(confidences[place]), known])
+    for index, row in enumerate(split.unlabeled.tolist()):
+        label = table.classes[labels[index]] if keep[index] else ""
+        data_label = table.classes[table.labels[row]] if table.labels[row] >= 0 else ""
+        part = "labeled" if keep[index] else "unlabeled"
+        rows.append([table.keys[row], label, part, plain(confidences[index]), data_label])
     write_rows(path, COLUMNS, rows)
 
 
 def probabilities(
     run: Path, table: ImageTable, rows: Integers, batch_size: int, device: str
 ) -> Probabilities:
-    """Return the probabilities (n, C) of a finished run for images, in the order of the classes.
+    """Return the probabilities (n, C) of a completed run for images, in the order of the classes.
 
     Args:
-        run: Its folder, which is of the same data.
-        table: The images, at another size possibly.
+        run: Folder of the run, which uses the same data.
+        table: The images, possibly at another size.
         rows: (n,) rows of the table.
         batch_size: Images per forward pass.
         device: See `load_model`.
     """
     model = load_model(run, device)
-    own = load_table(RunFolder(run).reopen().settings)
-    place = {key: row for row, key in enumerate(own.keys)}
-    same = np.array([place[table.keys[row]] for row in rows.tolist()], np.int64)
+    run_table = load_table(RunFolder(run).reopen().settings)
+    row_of = {key: row for row, key in enumerate(run_table.keys)}
+    run_rows = np.array([row_of[table.keys[row]] for row in rows.tolist()], np.int64)
     order = [model.classes.index(name) for name in table.classes]
-    found = predict_rows(model, own, same, batch_size)
-    return np.asarray(found[:, order], np.float64)
+    predictions = predict_rows(model, run_table, run_rows, batch_size)
+    return np.asarray(predictions[:, order], np.float64)
 
 
 def selected(
     labels: Integers, confidences: NDArray[np.float32], counts: Integers, options: StageSettings
 ) -> NDArray[np.bool_]:
-    """Return a mask of the pseudo labels to keep; of equal confidences, earlier images are first.
+    """Return a mask of the pseudo labels to keep; ties of confidences favor earlier images.
 
-    With ``rebalance`` alpha, the most confident share (N_(C+1-r) / N_1)^alpha of the images that
-    are predicted as the class of rank r is kept, with N the numbers of labels in descending order
+    With ``rebalance`` alpha, keep the most confident share (N_(C+1-r) / N_1)^alpha of the images
+    that are predicted as the class of rank r, where N are the counts of labels in descending order
     (Wei et al., CReST, CVPR 2021, section 3.2).
 
     Args:
         labels: (n,) most probable classes.
         confidences: (n,) their probabilities.
-        counts: (C,) labeled images of each class.
-        options: threshold, fraction and rebalance.
+        counts: (C,) counts of labeled images per class.
+        options: Threshold, fraction and rebalance.
     """
     keep: NDArray[np.bool_] = confidences >= np.float32(options.threshold)
     order = np.argsort(-confidences, kind="stable")
@@ -104,6 +104,6 @@ def selected(
         descending = np.argsort(-counts, kind="stable")
         for rank, label in enumerate(descending.tolist()):
             share = (counts[descending[-1 - rank]] / counts.max()) ** options.rebalance
-            of_class = [place for place in order.tolist() if keep[place] and labels[place] == label]
+            of_class = [index for index in order.tolist() if keep[index] and labels[index] == label]
             keep[of_class[round(share * len(of_class)) :]] = False
     return keep

@@ -55,16 +55,16 @@ def run_stages(
     resumed: bool = False,
     console: Console | None = None,
 ) -> StagesResult:
-    """Run the stages that are not completed, then write the tables and the page of all.
+    """Run the stages that are not completed, then write the tables and the report.
 
     Args:
         config: Validated stages.
         overwrite: True to replace stages in the output folder.
         resumed: True to resume the same stages in the output folder.
-        console: Shows the progress; None shows warnings and results only.
+        console: Shows the progress; only warnings and results if None.
 
     Raises:
-        UserError: Before any training.
+        UserError: A setting, a file or the output folder is invalid; before any training.
         TrainingError: A stage failed; the same stages can be resumed.
     """
     console = console or Console(quiet=True)
@@ -86,8 +86,8 @@ def run_stages(
                 result = _run(stage, folder, console)
                 if result.summary.status != "completed":
                     signal = result.signal
-                    way = f"resume with `ssl-toolkit resume {display_path(folder)}`"
-                    console.say(f"stopped in stage {stage.name}; {way}", important=True)
+                    hint = f"resume with `ssl-toolkit resume {display_path(folder)}`"
+                    console.say(f"stopped in stage {stage.name}; {hint}", important=True)
                     break
         finally:
             summary = summarize_stages(config, folder)
@@ -98,16 +98,16 @@ def run_stages(
 
 
 def reopen(folder: Path) -> StagesConfig:
-    """Read the stages of a folder."""
+    """Return the configuration of the stages in a folder."""
     config = load_stages([folder / CONFIG])
     return replace(config, output=str(folder))
 
 
 def check_stages(config: StagesConfig, console: Console) -> None:
-    """Make every check that is possible without training.
+    """Check everything that can be checked without training.
 
     Raises:
-        ConfigError: All faults, each with the name of its stage.
+        ConfigError: Lists all faults, with the names of their stages.
     """
     messages: list[str] = []
     backbones: dict[str, str] = {}
@@ -128,8 +128,8 @@ def check_stages(config: StagesConfig, console: Console) -> None:
                 f"backbone {source}, this stage {settings.backbone}; use the same"
             )
         needs = experiment.trainer.batches.views.needs_unlabeled
-        all_kept = stage.sources.threshold == 0 and stage.sources.fraction == 1
-        if stage.sources.labels_from and needs and all_kept and not settings.labeled_in_pool:
+        keeps_all = stage.sources.threshold == 0 and stage.sources.fraction == 1
+        if stage.sources.labels_from and needs and keeps_all and not settings.labeled_in_pool:
             messages.append(
                 f"stage {stage.name}: threshold 0 labels the whole pool, and {settings.algo} "
                 "learns from unlabeled images; raise it, or set labeled_in_pool: true"
@@ -150,8 +150,8 @@ def _run(stage: Stage, folder: Path, console: Console) -> RunResult:
         if not path.exists():
             console.say(f"{stage.name}: pseudo labels by {', '.join(sources.labels_from)}")
             path.parent.mkdir(exist_ok=True)
-            of = [run_path(folder, name) for name in sources.labels_from]
-            write_labels(path, without_auto(stage.config), of, sources, console)
+            runs = [run_path(folder, name) for name in sources.labels_from]
+            write_labels(path, without_auto(stage.config), runs, sources, console)
         counts = PseudoLabelCounts.read(path)
         message = f"{stage.name}: {counts.labeled} of {counts.pool} images have a pseudo label"
         if counts.known:
@@ -167,7 +167,7 @@ def _run(stage: Stage, folder: Path, console: Console) -> RunResult:
 
 
 def _report(config: StagesConfig, folder: Path, console: Console) -> None:
-    """Write the tables and the page; stages may differ in all settings."""
+    """Write the tables and the report; stages may differ in all settings."""
     locations = [
         RunLocation(stage.name, stage.config.settings.seed, run_path(folder, stage.name))
         for stage in config.stages

@@ -19,11 +19,11 @@ class PseudoLabelCounts(Part):
     pool: int
     """Images of the pool."""
     labeled: int
-    """Those with a pseudo label."""
+    """Images with a pseudo label."""
     known: int
     """Pseudo labels of images whose label is in the data."""
     correct: int
-    """Pseudo labels that are equal to it."""
+    """Pseudo labels that equal the label in the data."""
 
     @classmethod
     def read(cls, path: Path) -> PseudoLabelCounts:
@@ -51,13 +51,13 @@ class StageSummary(Part):
     weights_from: str | None
     labels_from: tuple[str, ...]
     pseudo_labels: PseudoLabelCounts | None
-    """None without them."""
+    """None if the stage starts from none."""
     test_accuracy: float | None
     validation_accuracy: float | None
 
 
 class StagesSummary(Document):
-    """The stages of a folder and their results: its ``stages.json``."""
+    """Content of ``stages.json``: the stages of a folder and their results."""
 
     stages: tuple[StageSummary, ...]
 
