@@ -1,4 +1,4 @@
-"""Contract kit: rules that plugins must satisfy, checked with the engine's own parts.
+"""Contract kit: check plugins against the rules of their contract, with parts of the engine.
 
 >>> from ssl_toolkit.testing import check_plugin
 >>> results = check_plugin("supervised")  # doctest: +SKIP

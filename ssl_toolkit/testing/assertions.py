@@ -62,11 +62,11 @@ def require_statistics(mean: tuple[float, ...] | None, std: tuple[float, ...] | 
 
 
 def replicas(module: M, build: Callable[[], M]) -> dict[str, M]:
-    """Return modules that must equal the given one, by how they were made.
+    """Return replicas that must equal a module, by the way of replication.
 
     Args:
         module: module to replicate.
-        build: builds another one, into which the state is loaded.
+        build: builds another module, which then loads the state.
     """
     file = io.BytesIO()
     torch.save(module.state_dict(), file)

@@ -84,7 +84,7 @@ def transforms_deterministically(subject: Subject) -> None:
 def uses_no_global_generator(subject: Subject) -> None:
     """`draw` and `transform` draw nothing from global generators.
 
-    Why: the model draws from the global generators, so other draws from them change its own.
+    Why: the model draws from the global generators, so other draws change those of the model.
     Cause: random.random(), numpy.random, or a torch function without generator=generator.
     """
     augmenter, images = _build(subject), _images(subject)
@@ -126,7 +126,7 @@ def returns_valid_range(subject: Subject) -> None:
 def does_not_modify_inputs(subject: Subject) -> None:
     """`transform` modifies neither the images nor the parameters.
 
-    Why: several views are made from the same images.
+    Why: several views are created from the same images.
     Cause: an in-place operation on the images.
     """
     augmenter, images = _build(subject), _images(subject)
@@ -138,7 +138,7 @@ def does_not_modify_inputs(subject: Subject) -> None:
 def transforms_images_independently(subject: Subject) -> None:
     """The view of an image doesn't depend on the other images of the batch.
 
-    Why: one call of transform makes all views of a step.
+    Why: one call of transform computes all views of a step.
     Cause: a mean over the batch, or parameters in another order than the images.
     """
     augmenter, images = _build(subject), _images(subject)

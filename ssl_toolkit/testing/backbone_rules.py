@@ -26,7 +26,7 @@ from ssl_toolkit.testing.rules import RuleViolationError, error_line, require
 from ssl_toolkit.testing.subject import Subject
 
 SIDE = 32
-"""Height and width of the images if the backbone has no image size of its own."""
+"""Height and width of the images if the backbone has no fixed image size."""
 
 
 def returns_features(subject: Subject) -> None:
@@ -46,7 +46,7 @@ def initializes_reproducibly(subject: Subject) -> None:
     """Built twice with one torch seed, it has equal weights; it draws from no other generator.
 
     Why: all runs of a comparison must start from equal weights.
-    Cause: weights drawn from numpy or a generator of its own.
+    Cause: weights drawn from numpy or from a separate generator.
     """
     with no_global_draws("build", ("python", "numpy")):
         first, second = _build(subject), _build(subject)
@@ -100,7 +100,7 @@ def evaluates_deterministically(subject: Subject) -> None:
 
 
 def restores_state(subject: Subject) -> None:
-    """Restored from its state dict, copied or unpickled, it gives the same features.
+    """Restored from its state dict, copied or unpickled, it returns the same features.
 
     Why: checkpoints and weight averages only contain the state dict.
     Cause: a tensor that is not a buffer, or a lambda.
@@ -111,7 +111,7 @@ def restores_state(subject: Subject) -> None:
         expected = backbone(images)
         for origin, replica in replicas(backbone, lambda: _build(subject, seed=2)).items():
             equal = torch.equal(replica.eval()(images), expected)
-            require(equal, f"{origin}, it gives other features")
+            require(equal, f"{origin}, it returns other features")
 
 
 def does_not_modify_images(subject: Subject) -> None:
@@ -136,7 +136,7 @@ def declares_valid_statistics(subject: Subject) -> None:
 
 
 def supports_any_class_count(subject: Subject) -> None:
-    """Its own head or a linear one returns logits (N, C) for 2 and for 7 classes.
+    """Its head, linear by default, returns logits (N, C) for 2 and for 7 classes.
 
     Why: data sets have different numbers of classes.
     Cause: classifier() ignores the number of classes or expects other features.

@@ -1,4 +1,4 @@
-"""The function that plugin authors call."""
+"""Check a plugin against its contract."""
 
 from __future__ import annotations
 

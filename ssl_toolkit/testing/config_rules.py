@@ -1,4 +1,4 @@
-"""Rules for the options of any plugin that has some."""
+"""Rules for the options of plugins."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rejects_unknown_options(subject: Subject) -> None:
 def rejects_invalid_options(subject: Subject) -> None:
     """A value out of an option's range, or nan, is rejected with an error that names the option.
 
-    Why: an invalid value trains something else than its name says, or fails hours later.
+    Why: a run with an invalid value computes something else, or fails hours later.
     Cause: a validator that clamps, or a type that accepts anything.
     """
     config = subject.plugin.Config
@@ -128,7 +128,7 @@ def _require_rejection(config: type[BaseModel], name: str, value: Any) -> None:
     try:
         config(**{name: value})
     except ValidationError as error:
-        named = any(name in fault["loc"] for fault in error.errors())
-        require(named, f"the error for {name}={value!r} doesn't name the option: {error}")
+        names_option = any(name in fault["loc"] for fault in error.errors())
+        require(names_option, f"the error for {name}={value!r} doesn't name the option: {error}")
         return
     raise RuleViolationError(f"{name}={value!r} is accepted")

@@ -16,7 +16,7 @@ from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import Subject
 
 SAMPLE = 40
-"""Images that are read."""
+"""Maximum number of images to read."""
 
 
 def has_distinct_class_names(subject: Subject) -> None:
@@ -27,8 +27,8 @@ def has_distinct_class_names(subject: Subject) -> None:
     """
     classes = subject.table.classes
     require(len(classes) >= 2, f"classes are {classes}")
-    named = all(isinstance(name, str) and name.strip() for name in classes)
-    require(named, "a name is not a text, or empty")
+    valid = all(isinstance(name, str) and name.strip() for name in classes)
+    require(valid, "a name is not a text, or empty")
     duplicates = sorted({c for c in classes if classes.count(c) > 1})
     require(not duplicates, f"{listed(duplicates)} occur more than once")
 
@@ -63,7 +63,7 @@ def has_label_indices(subject: Subject) -> None:
 
 
 def labels_every_class(subject: Subject) -> None:
-    """Every class has a labeled image to train on, and one in the test part if there is one.
+    """Every class has a labeled image to train on, and one to test on if there is a test part.
 
     Why: a class without labels can neither be learned nor scored.
     Cause: classes of another version of the data set.
@@ -118,7 +118,7 @@ def has_distinct_images(subject: Subject) -> None:
 
 
 def loads_reproducibly(subject: Subject) -> None:
-    """Loaded twice, classes, keys, labels, parts and images are equal; no global draws occur.
+    """Two loads give equal classes, keys, labels, parts and images, without global draws.
 
     Why: a repeated or resumed run must use the same data.
     Cause: files in the order of the file system, or a shuffle; sort them.
@@ -134,9 +134,9 @@ def loads_reproducibly(subject: Subject) -> None:
 
 
 def has_distinct_digests(subject: Subject) -> None:
-    """`digest`, if any, returns the same text for a row on each call, and another for other images.
+    """`digest`, if any, returns a constant text per row, which differs between different images.
 
-    Why: duplicates of an image in the training and test parts are detected by it.
+    Why: it detects duplicates of an image in the training and test parts.
     Cause: a hash of the row number or the file name.
     """
     table = subject.table

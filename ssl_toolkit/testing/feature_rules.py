@@ -17,7 +17,7 @@ from ssl_toolkit.testing.trial import TinyNetwork
 
 CLASSES = 4
 BLOCKS = (10, 6)
-"""Dimensions of the features proper, and of those of one stage."""
+"""Dimensions of the last features of a backbone, and of those of one earlier stage."""
 POOL = 48
 LABELS = torch.arange(CLASSES).repeat(5)
 TEST_LABELS = torch.arange(CLASSES).repeat(8)
@@ -135,7 +135,7 @@ def supports_classes_without_labels(subject: Subject) -> None:
 
 
 def restores_head(subject: Subject) -> None:
-    """A head that is restored from its state dict or a pickle gives the same logits.
+    """A head that is restored from its state dict or a pickle returns the same logits.
 
     Why: checkpoints and exported models store tensors, from which the head is rebuilt.
     Cause: a module other than FeatureHead or Linear, or values outside of buffers.
@@ -152,7 +152,7 @@ def restores_head(subject: Subject) -> None:
     restored = {"state dict": classifier.head, "pickle": pickle.loads(pickle.dumps(head))}
     for origin, module in restored.items():
         equal = torch.equal(module.eval()(_test_features()), expected)
-        require(equal, f"restored from a {origin}, the head gives other logits")
+        require(equal, f"restored from a {origin}, the head returns other logits")
 
 
 def _features(labels: Tensor, seed: int, views: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rules for gradients, and for what a step must not modify."""
+"""Rules for gradients, and for tensors and modules that a step must not modify."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def trains_its_parameters(subject: Subject) -> None:
     Why: the parameters of the algorithm are optimized together with the model.
     Cause: a head that no loss uses, or a detach() before it.
     """
-    trained: dict[str, bool] = {}
+    has_gradient: dict[str, bool] = {}
     for step in (0, MIDDLE):
         trial = Trial(subject)
         trial.backward(trial.output(step))
         for name, parameter in trial.algorithm.named_parameters():
             if parameter.requires_grad:
-                trained[name] = trained.get(name, False) or parameter.grad is not None
-    untrained = [name for name, reached in trained.items() if not reached]
+                has_gradient[name] = has_gradient.get(name, False) or parameter.grad is not None
+    untrained = [name for name, reached in has_gradient.items() if not reached]
     require(not untrained, f"{listed(untrained)} get no gradient")
 
 
@@ -46,8 +46,8 @@ def does_not_train_teacher(subject: Subject) -> None:
     """
     trial = Trial(subject)
     trial.backward(trial.output())
-    trained = [name for name, p in trial.ema.module.named_parameters() if p.grad is not None]
-    require(not trained, f"{listed(trained)} of the teacher get a gradient")
+    wrong = [name for name, p in trial.ema.module.named_parameters() if p.grad is not None]
+    require(not wrong, f"{listed(wrong)} of the teacher get a gradient")
 
 
 def does_not_modify_model(subject: Subject) -> None:

@@ -75,7 +75,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, marked: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._alive: list[Tensor] = []  # so that no memory is reused
+        self._alive: list[Tensor] = []  # references, so that no memory is reused
         self._pointers: set[int] = set()
         self.exempt = 0
         for tensor in marked:

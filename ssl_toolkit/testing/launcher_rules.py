@@ -1,4 +1,4 @@
-"""Rules for launchers, which start small programs in temporary folders."""
+"""Rules for launchers, checked with small programs in temporary folders."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def returns_one_result_per_job(subject: Subject) -> None:
 
 
 def isolates_failed_jobs(subject: Subject) -> None:
-    """A failed job yields its own exit status, and the others run.
+    """A failed job yields its exit status, and the others run.
 
     Why: a failed run must not affect the others.
     Cause: the exception of one job ends the loop.
@@ -177,7 +177,7 @@ def _statuses(results: Sequence[JobResult]) -> dict[str, int]:
 
 @contextmanager
 def _jobs(codes: Sequence[str], *arguments: str, **fields: Any) -> Iterator[list[Job]]:
-    """Make jobs that run Python code, with their folder as the first argument."""
+    """Yield jobs that run Python code, with their folder as the first argument."""
     jobs = []
     with tempfile.TemporaryDirectory() as name:
         for number, code in enumerate(codes):

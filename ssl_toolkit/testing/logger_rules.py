@@ -25,7 +25,7 @@ ROWS: list[dict[str, float | int]] = [
     {"step": 2, "train.loss": 2.25, "lr": 0.03, "seconds": 1.0, "validation.accuracy": 0.5},
     {"step": 3, "train.loss": 1e-30, "lr": 0.0, "seconds": 1.5, "train.pair_both": 0},
 ]
-"""As in ``metrics.jsonl``: rows have different names, and numbers are integers or floats."""
+"""Rows as in ``metrics.jsonl``, with different names, integers and floats."""
 
 CONFIG = {
     "algo": "simple",

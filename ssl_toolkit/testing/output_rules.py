@@ -53,7 +53,7 @@ def declares_views(subject: Subject) -> None:
 
 
 def brings_valid_augmenters(subject: Subject) -> None:
-    """Its `augmenters()` draw the first rows for fewer images, and preserve shape and range.
+    """Its `augmenters()` draw a prefix of the rows for fewer images, and preserve shape and range.
 
     Why: processes and compared algorithms share draws, and views are stacked into a batch.
     Cause: several tensors drawn in turn, or a transform that crops without resizing or clamping.
@@ -73,10 +73,10 @@ def brings_valid_augmenters(subject: Subject) -> None:
 
 
 def states_valid_run_defaults(subject: Subject) -> None:
-    """`run_defaults` contains settings that an algorithm may state, with valid values.
+    """`run_defaults` contains settings that an algorithm may set, with valid values.
 
-    Why: no run of the algorithm starts otherwise.
-    Cause: a misspelled setting, or one of data, length or place of a run, such as steps.
+    Why: otherwise, no run of the algorithm starts.
+    Cause: a misspelled setting, or one for the data, length or folder of a run, such as steps.
     """
     try:
         check_run_defaults(subject.plugin.run_defaults, "run_defaults")
@@ -85,7 +85,7 @@ def states_valid_run_defaults(subject: Subject) -> None:
 
 
 def declares_metrics(subject: Subject) -> None:
-    """`metrics` is a tuple of `Metric`, each with a name of its own.
+    """`metrics` is a tuple of `Metric`, each with a unique name.
 
     Why: the report takes title, definition and reduction of a metric from its declaration.
     Cause: a list or a tuple of names, or a metric that is declared twice.
@@ -98,17 +98,17 @@ def declares_metrics(subject: Subject) -> None:
 
 
 def declares_own_modules(subject: Subject) -> None:
-    """`averaged_modules` names modules, and `lr_factors` first parts of names of parameters.
+    """`averaged_modules` lists names of modules, `lr_factors` maps prefixes of parameter names.
 
-    Why: a run with other names is refused.
-    Cause: a name that was mistyped or changed, or a list instead of a tuple.
+    Why: a run with unknown names is refused.
+    Cause: a misspelled or renamed module, or a list instead of a tuple.
     """
     fault = own_modules_fault(Trial(subject).algorithm)
     require(not fault, fault)
 
 
 def predicts_purely(subject: Subject) -> None:
-    """`predict` returns finite logits (N, C) that depend on nothing but an image and saved tensors.
+    """`predict` returns finite logits (N, C) that only depend on the image and saved tensors.
 
     Why: evaluation, the saved model and its exports call it in any order, and with any batch.
     Cause: a counter, a statistic of the batch, dropout outside of a module, or extra state.
@@ -126,7 +126,7 @@ def predicts_purely(subject: Subject) -> None:
         logits, again = predictor.logits(output), predictor.logits(output)
         alone = predictor.logits(ForwardOutput(*(part[:1] for part in output)))
     require(logits.isfinite().all(), "a logit is inf or nan")
-    require(torch.equal(logits, again), "two calls return other logits for the same output")
+    require(torch.equal(logits, again), "two calls return different logits for the same output")
     wrong = differing(before, predictor.algorithm_state())
     require(not wrong, f"predict modifies {listed(wrong)}")
     same = torch.allclose(alone.float(), logits[:1].float(), rtol=1e-3, atol=1e-4)
@@ -196,7 +196,7 @@ def returns_probabilities(subject: Subject) -> None:
 def detaches_reported_tensors(subject: Subject) -> None:
     """Metrics and pseudo labels carry no gradient.
 
-    Why: metrics are kept until they are logged, and a graph keeps the activations of its step.
+    Why: metrics stay in memory until they are logged, and so would the activations of their step.
     Cause: a missing detach().
     """
     output = Trial(subject).output()

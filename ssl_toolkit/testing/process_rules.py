@@ -31,7 +31,7 @@ TIMEOUT = 180.0
 def synchronizes_processes(subject: Subject) -> None:
     """After two steps, two processes, one of them with uniform predictions, have equal weights.
 
-    Why: processes that differ deadlock, or each train a model of their own.
+    Why: processes that differ deadlock, or train different models.
     Cause: a condition on the local shard around ctx.all_reduce_sum, or a count without it.
     """
     subject = replace(subject, device=torch.device("cpu"))  # two processes can't share a GPU
@@ -49,8 +49,8 @@ def _train(subject: Subject, store: Path) -> list[Any]:
     """Return the state of each process after two steps, or its error."""
     # A fork needs no imports and supports classes that are defined anywhere, but can't use torch
     # after a backward pass if there are GPUs.
-    forked = sys.platform == "linux" and not torch.cuda.is_available()
-    context: Any = multiprocessing.get_context("fork" if forked else "spawn")
+    can_fork = sys.platform == "linux" and not torch.cuda.is_available()
+    context: Any = multiprocessing.get_context("fork" if can_fork else "spawn")
     workers = []
     for rank in range(2):
         receiver, sender = context.Pipe(duplex=False)
@@ -84,7 +84,7 @@ def _train(subject: Subject, store: Path) -> list[Any]:
 def _train_rank(subject: Subject, rank: int, store: str, sender: Connection) -> None:
     torch.set_num_threads(1)  # a fork has none of the threads of its parent
     faulthandler.disable()
-    warnings.simplefilter("ignore")  # torch's own, which the plugin can't affect
+    warnings.simplefilter("ignore")  # of torch, which the plugin can't affect
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         dist.init_process_group(

@@ -88,7 +88,7 @@ _RULES: dict[str, dict[str, Rule]] = {}
 
 
 def register(module: ModuleType, *kinds: str) -> None:
-    """Make the public functions of a module rules for these kinds of plugins.
+    """Register the public functions of a module as rules for these kinds of plugins.
 
     A rule has the name of its function, whose docstring consists of the description and of two
     paragraphs that start with ``Why:`` and ``Cause:``.

@@ -67,7 +67,7 @@ class Subject:
         return open_files(self.plugin().load(self.root))
 
     def prepare(self) -> None:
-        """Raise errors that are not the plugin's, before any rule is checked.
+        """Raise errors that the plugin does not cause, before any rule is checked.
 
         Raises:
             DataError: the files of a data set are not found.
@@ -98,7 +98,7 @@ def find_subject(
     device: str = "cpu",
     root: Path | None = None,
 ) -> Subject:
-    """Return the plugin of a class or name; arguments as for `check_plugin`.
+    """Return the plugin with a class or name; arguments as for `check_plugin`.
 
     Raises:
         PluginError: the name is unknown or ambiguous, or the class is abstract.

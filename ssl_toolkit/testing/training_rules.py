@@ -32,7 +32,7 @@ def reproduces_losses(subject: Subject) -> None:
 def uses_no_global_generator(subject: Subject) -> None:
     """A step only draws from `ctx.generator`.
 
-    Why: the model draws from the global generators, so other draws from them change its own.
+    Why: the model draws from the global generators, so other draws change those of the model.
     Cause: random.random(), numpy.random, or a torch function without generator=ctx.generator.
     """
     trial = Trial(subject)

@@ -46,7 +46,7 @@ STEPS = 50
 """Steps of the run according to `TaskInfo`; few of them are trained."""
 MIDDLE = STEPS // 2
 LATE = STEPS - 5
-"""A step near the end that no rule trains."""
+"""A step near the end; no rule trains that long."""
 SHARP = 30.0
 """Factor for the weights of the head that makes some predictions confident."""
 
@@ -67,10 +67,10 @@ class TinyNetwork(Backbone):
 
 
 class Black(Augmenter):
-    """Return black images where another augmenter returns a view.
+    """Replace the views of another augmenter by black images.
 
     Args:
-        augmenter: augmenter that draws, and keeps its state.
+        augmenter: augmenter that draws and transforms, with its state.
     """
 
     def __init__(self, augmenter: Augmenter) -> None:
@@ -143,13 +143,13 @@ class Trial:
         augmenters: dict[str, Augmenter] = {
             "weak": Weak(),
             "strong": Weak(Weak.Config(padding_fraction=0.25)),
-            **{name: own.to(device) for name, own in self.algorithm.augmenters().items()},
+            **{name: extra.to(device) for name, extra in self.algorithm.augmenters().items()},
         }
-        shown = {"plain": NoAugmentation(), **augmenters}
+        with_plain = {"plain": NoAugmentation(), **augmenters}
         self.batches = BatchMaker(
             images,
             self.algorithm.views(),
-            {name: Black(one) for name, one in shown.items()} if blank else augmenters,
+            {name: Black(one) for name, one in with_plain.items()} if blank else augmenters,
             batch_size=batch_size,
             seed=SEED,
             uses_hidden_labels=subject.plugin.uses_hidden_labels,
@@ -219,7 +219,7 @@ class Trial:
         return output
 
     def scan(self, step: int = 0) -> None:
-        """Let the algorithm scan the images, once."""
+        """Call `Algorithm.scan` before the first step only."""
         if self.algorithm.scan_every > 0 and not self._scanned:
             self._scanned = True
             labeled, pool = self.batches.labeled_images(10), self.batches.unlabeled_images(10)
@@ -272,12 +272,12 @@ def _settings(batch_size: int) -> ResolvedSettings:
 def _training_images(classes: int, size: tuple[int, int], device: torch.device) -> TrainingImages:
     """Return images with a color and a coarse pattern per class, and noise."""
     generator = torch.Generator().manual_seed(SEED)
-    kinds = torch.rand(classes, 3, 2, 2, generator=generator)
+    patterns = torch.rand(classes, 3, 2, 2, generator=generator)
     colors = torch.rand(classes, 3, 1, 1, generator=generator)
-    kinds = F.interpolate(0.3 * kinds + 0.6 * colors, size, mode="bilinear")
+    patterns = F.interpolate(0.3 * patterns + 0.6 * colors, size, mode="bilinear")
     labels = torch.arange(classes * (16 if classes < 20 else 3)) % classes
     noise = 0.1 * torch.rand(len(labels), 3, *size, generator=generator)
-    pixels = (255 * (kinds[labels] + noise)).to(torch.uint8)
+    pixels = (255 * (patterns[labels] + noise)).to(torch.uint8)
     source = ImageSource(pixels.to(device))
     rows = np.arange(len(labels))
     indices, labels = torch.from_numpy(rows).to(device), labels.to(device)
