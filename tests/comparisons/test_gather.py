@@ -53,7 +53,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 def test_rows_have_the_scores_of_their_runs(tmp_path: Path) -> None:
-    runs = two_rows(tmp_path, own={"confidence_threshold": 0.95})
+    runs = two_rows(tmp_path, options={"confidence_threshold": 0.95})
     edit(tmp_path / "other1" / "summary.json", convergence_step=None)
     made = gathered(runs, baseline="plain")
     plain, other = made.rows
@@ -148,8 +148,8 @@ def test_seeds_of_a_row_have_one_configuration(tmp_path: Path) -> None:
 
 def test_seeds_of_a_row_have_one_algorithm(tmp_path: Path) -> None:
     runs = [
-        RunLocation("plain", 0, fake_run(tmp_path / "a", own={"weight": 1})),
-        RunLocation("plain", 1, fake_run(tmp_path / "b", own={"weight": 2}, seed=1)),
+        RunLocation("plain", 0, fake_run(tmp_path / "a", options={"weight": 1})),
+        RunLocation("plain", 1, fake_run(tmp_path / "b", options={"weight": 2}, seed=1)),
     ]
     (message,) = refused(runs, allow=["weight", "supervised"])
     assert "supervised.weight differs between the seeds of plain" in message
@@ -395,9 +395,11 @@ def test_a_damaged_plan(tmp_path: Path, text: str | None) -> None:
 
 def test_loose_runs_become_rows_by_their_differences(tmp_path: Path) -> None:
     paths = [
-        fake_run(tmp_path / "a", algo="simple", own={"pair_weight": 0, "temperature": 0.5}),
-        fake_run(tmp_path / "b", algo="simple", own={"pair_weight": 75, "temperature": 0.5}),
-        fake_run(tmp_path / "c", algo="simple", own={"pair_weight": 0, "temperature": 0.5}, seed=1),
+        fake_run(tmp_path / "a", algo="simple", options={"pair_weight": 0, "temperature": 0.5}),
+        fake_run(tmp_path / "b", algo="simple", options={"pair_weight": 75, "temperature": 0.5}),
+        fake_run(
+            tmp_path / "c", algo="simple", options={"pair_weight": 0, "temperature": 0.5}, seed=1
+        ),
         fake_run(tmp_path / "d", algo="fixmatch"),
     ]
     result = loose_runs(paths)

@@ -26,7 +26,7 @@ from ssl_toolkit.launchers.job import JobProcess
 from ssl_toolkit.launchers.local import Local
 from ssl_toolkit.locking import hold
 
-TIMED = "keep('times', time.time()); time.sleep(0.4); keep('end', time.time())"
+TIMED = "save('times', time.time()); time.sleep(0.4); save('end', time.time())"
 
 
 def local(jobs: int = 2) -> Local:
@@ -141,7 +141,7 @@ def test_a_run_ends_with_a_killed_launcher(tmp_path: Path) -> None:
 
 
 def test_a_restarted_run_waits_for_its_predecessor(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "u", "keep('times', time.time())")
+    job = make_job(tmp_path / "u", "save('times', time.time())")
     lock = hold(job.folder)
     released = []
 

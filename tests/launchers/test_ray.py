@@ -93,7 +93,7 @@ def test_all_jobs_complete_although_a_node_is_lost(tmp_path: Path, nodes: Nodes)
     attempts = [(job.folder / "attempts").read_text().split() for job in jobs[:3]]
     assert sorted(map(len, attempts)) == [1, 1, 2]
     again = next(u for u, tried in zip(jobs, attempts, strict=False) if len(tried) == 2)
-    assert int((again.folder / "began").read_text()) > 0
+    assert int((again.folder / "first_step").read_text()) > 0
     assert not any(alive(job.folder) for job in jobs)
     assert not (too_wide.folder / "pid").exists()
 

@@ -88,7 +88,7 @@ def test_a_run_at_its_time_limit_continues_in_a_new_job(tmp_path: Path) -> None:
         ended = carry_out(slurm(cluster="local"), [job])
     assert ended["u"].status == 0, ended["u"].reason
     assert len((job.folder / "attempts").read_text().split()) == 2
-    assert int((job.folder / "began").read_text()) > 0
+    assert int((job.folder / "first_step").read_text()) > 0
     assert (job.folder / "step").read_text() == "30"
 
 

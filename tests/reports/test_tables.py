@@ -200,7 +200,7 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
 
 
 def test_values_that_json_cannot_represent(tmp_path: Path) -> None:
-    path = fake_run(tmp_path / "run", own={"limit": float("inf")})
+    path = fake_run(tmp_path / "run", options={"limit": float("inf")})
     made = gather([RunLocation("a\udcff\nb", 0, path)], name="odd \udcff")
     paths = write_tables(made, tmp_path)
     tree = json.loads(paths[0].read_text("utf-8"), parse_constant=refuse_constant)

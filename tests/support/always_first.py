@@ -1,4 +1,4 @@
-"""An algorithm that always says the first class."""
+"""A backbone whose classifier always predicts the first class."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ssl_toolkit.interfaces import Backbone
 class _First(nn.Module):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.answer: torch.Tensor
-        self.register_buffer("answer", torch.eye(num_classes)[:1] * 9)
+        self.logits: torch.Tensor
+        self.register_buffer("logits", torch.eye(num_classes)[:1] * 9)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return features * 0 + self.answer
+        return features * 0 + self.logits
 
 
 @register_backbone("always_first")
 class AlwaysFirst(Backbone):
-    """Answers class 0, whatever it is shown."""
+    """Predict class 0 for every image."""
 
     feature_dim = 1
 

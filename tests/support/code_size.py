@@ -1,4 +1,4 @@
-"""Counts what the package consists of: ``python tests/support/code_size.py``."""
+"""Count the code of each package: ``python tests/support/code_size.py``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYOUT = {
 
 @cache
 def sizes() -> dict[str, Counter[str]]:
-    """For each part of the core, and ``plugins``: files, lines, code, docstrings, statements."""
+    """Return counts of files, lines, code, docstrings and statements by package of the core."""
     result: dict[str, Counter[str]] = {}
     for path in sorted(
         [*CORE.rglob("*.py"), *CORE.glob("*.pyi"), *(ROOT / "plugins").rglob("*.py")]
@@ -34,7 +34,7 @@ def sizes() -> dict[str, Counter[str]]:
 
 
 def size_of(source: str) -> Counter[str]:
-    """Lines of code are those with a token of it; docstrings and comments are none."""
+    """Return the counts of a file; lines of docstrings and comments are not lines of code."""
     tree = ast.parse(source)
     docstrings: set[int] = set()
     for node in ast.walk(tree):

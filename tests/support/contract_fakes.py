@@ -1,4 +1,4 @@
-"""Plugins that break one rule of their contract each; the modules beside this one hold them."""
+"""Registry of plugins that break one rule of their contract each; other modules define them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeVar
 T = TypeVar("T", bound=type)
 
 FAKES: dict[str, list[type]] = {}
-"""Classes by the name of the only rule that they break."""
+"""Classes, by the name of the only rule that they break."""
 
 
 def breaks(rule: str) -> Callable[[T], T]:
-    """Class decorator: which rule a fake breaks."""
+    """Return a class decorator that registers a fake for the rule that it breaks."""
 
     def register(fake: T) -> T:
         FAKES.setdefault(rule, []).append(fake)

@@ -1,4 +1,4 @@
-"""Augmenters that break one rule of their contract each, and a good one."""
+"""Augmenters that break one rule of their contract each, and a valid one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OtherNames(Change):
 
 @breaks("draws_reproducibly")
 class ByChance(Change):
-    """Each one draws from a range of its own."""
+    """The range of its draws differs between instances."""
 
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__(config, flip=flip)
@@ -114,7 +114,7 @@ class GlobalDraws(Change):
 
 @breaks("preserves_shape_and_dtype")
 class Single(Change):
-    """It gives float32."""
+    """It always returns float32."""
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain(images, draws).float()
@@ -122,7 +122,7 @@ class Single(Change):
 
 @breaks("returns_valid_range")
 class Bright(Change):
-    """It makes white whiter."""
+    """It leaves the range [0, 1]."""
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return images * (0.5 + draws["gain"].to(images).view(-1, 1, 1, 1))
@@ -137,8 +137,8 @@ class InPlace(Change):
 
 
 @breaks("transforms_images_independently")
-class Equalising(Change):
-    """It takes the mean of the batch from each image."""
+class Equalizing(Change):
+    """It subtracts the mean of the batch from each image."""
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return self.plain((images - images.mean() + 0.5).clamp(0, 1), draws)
@@ -162,7 +162,7 @@ class Deciding(Change):
 
 @breaks("restores_state")
 class Learning(Change):
-    """It keeps what it learns in an attribute."""
+    """It stores learned state in a plain attribute."""
 
     wants_feedback = True
     level = 1.0

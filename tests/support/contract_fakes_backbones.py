@@ -1,4 +1,4 @@
-"""Backbones that break one rule of their contract each, and a good one."""
+"""Backbones that break one rule of their contract each, and a valid one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NumpyWeights(Net):
 
 @breaks("downloads_nothing")
 class Calling(Net):
-    """It looks for newer weights."""
+    """It opens a connection."""
 
     @classmethod
     def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
@@ -81,7 +81,7 @@ class Calling(Net):
 
 @breaks("trains_all_parameters")
 class Spare(Net):
-    """A layer is not used."""
+    """It has an unused layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Centered(Net):
 
 @breaks("restores_state")
 class Scaled(Net):
-    """It keeps a tensor that is no buffer."""
+    """It stores a tensor that is not a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Overwriting(Net):
 
 @breaks("declares_valid_statistics")
 class Levels(Net):
-    """Its statistics are of levels up to 255."""
+    """Its statistics are for levels from 0 to 255."""
 
     mean = (125.0, 123.0, 114.0)
     std = (60.0, 60.0, 60.0)
@@ -144,7 +144,7 @@ class TenHeads(Net):
 
 @breaks("stays_finite_in_bf16")
 class Dividing(Net):
-    """It divides by a difference that bf16 can't hold."""
+    """It divides by a difference that is 0 in bf16."""
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.conv(images)

@@ -1,4 +1,4 @@
-"""Data sets that break one rule of their contract each, and a good one."""
+"""Data sets that break one rule of their contract each, and a valid one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEVELS = np.random.default_rng(0).integers(0, 256, (30, 3)).astype(np.uint8)
 
 
 def read(rows: Any, size: int) -> Any:
-    """Images of two halves."""
+    """Return images that consist of two halves."""
     images = np.broadcast_to(LEVELS[rows][:, None, None], (len(rows), size, size, 3)).copy()
     images[:, size // 2 :] //= 2
     return images
@@ -60,7 +60,7 @@ class Thirty(ImageArray):
 
 @breaks("has_distinct_class_names")
 class Twins(ImageArray):
-    """Two classes have one name."""
+    """Two classes have the same name."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, classes=("a", "b", "a"))
@@ -68,7 +68,7 @@ class Twins(ImageArray):
 
 @breaks("has_stable_keys")
 class AbsoluteKeys(ImageArray):
-    """Its keys are paths of this machine."""
+    """Its keys are absolute paths."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, keys=[f"/home/me/{key}" for key in TABLE.keys])
@@ -76,7 +76,7 @@ class AbsoluteKeys(ImageArray):
 
 @breaks("has_stable_keys")
 class DoubleKeys(ImageArray):
-    """Two images have one key."""
+    """Two images have the same key."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, keys=["1.png", *TABLE.keys[1:]])
@@ -100,7 +100,7 @@ class EmptyClass(ImageArray):
 
 @breaks("has_valid_parts")
 class ValPart(ImageArray):
-    """It calls a part val."""
+    """It names a part val."""
 
     def table(self) -> ImageTable:
         parts = TABLE.parts.copy()
@@ -110,7 +110,7 @@ class ValPart(ImageArray):
 
 @breaks("reads_images_by_row")
 class Sorting(ImageArray):
-    """It reads in the order of the disk."""
+    """It returns images in ascending order of their rows."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, read=lambda rows, size: read(np.sort(rows), size))
@@ -118,7 +118,7 @@ class Sorting(ImageArray):
 
 @breaks("has_distinct_images")
 class OneImage(ImageArray):
-    """All its images are one."""
+    """All its images are equal."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, read=lambda rows, size: read(0 * rows, size))
@@ -136,7 +136,7 @@ class Shuffled(ImageArray):
 
 @breaks("has_distinct_digests")
 class OneDigest(ImageArray):
-    """It has one digest for all."""
+    """It has the same digest for all images."""
 
     def table(self) -> ImageTable:
         return replace(TABLE, digest=lambda row: "same")
@@ -144,7 +144,7 @@ class OneDigest(ImageArray):
 
 @breaks("reports_missing_files")
 class Unprepared(Dataset):
-    """It lets the error of a missing file through."""
+    """It doesn't catch the error of a missing file."""
 
     def load(self, root: Path | None, *, download: bool = False) -> ImageTable:
         if root is not None:
@@ -154,7 +154,7 @@ class Unprepared(Dataset):
 
 @breaks("has_valid_defaults")
 class InPercent(ImageArray):
-    """It wants 10 percent for validation."""
+    """Its fraction for validation is in percent."""
 
     defaults = DatasetDefaults(val_fraction=10)
 

@@ -1,4 +1,4 @@
-"""Algorithms on frozen features: one breaks no rule of their contract, the others one each."""
+"""Algorithms on frozen features that break one rule of their contract each, and a valid one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ssl_toolkit import option as an_option
 
 
 class FeatureMethod(FeatureAlgorithm):
-    """The nearest mean of the labeled features of a class, a linear head."""
+    """Fit a linear head that predicts the class with the nearest mean of labeled features."""
 
     class Config(Options):
         """Options of the means."""
@@ -35,7 +35,7 @@ class FeatureMethod(FeatureAlgorithm):
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module: ...
 
     def plain(self, features: TrainingFeatures) -> FeatureHead:
-        """A head that breaks no rule."""
+        """Return a head that breaks no rule."""
         transform = unit_length(features.blocks)
         x = transform(features.labeled[0])
         weight = torch.zeros(self.task.num_classes, x.shape[1])
@@ -55,7 +55,7 @@ class PlainMeans(FeatureMethod):
 
 
 class Around(nn.Module):
-    """A head inside of another module."""
+    """Wrap a head in another module."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
@@ -94,12 +94,12 @@ class LooseMeans(FeatureMethod):
 class MoreEachTime(FeatureMethod):
     """It requests another view on each call."""
 
-    asked = 0
+    calls = 0
 
     @property
     def augmented_views(self) -> int:
-        self.asked += 1
-        return self.asked
+        self.calls += 1
+        return self.calls
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         return self.plain(features)
@@ -109,13 +109,13 @@ Transform = FeatureTransform
 
 
 def with_transform(head: FeatureHead, kind: type[Transform]) -> FeatureHead:
-    """The head with another forward in its transform, of which no file says anything."""
+    """Replace the class of the transform of a head, which no file stores."""
     head.transform.__class__ = kind
     return head
 
 
 class Dividing(Transform):
-    """It divides by the length of the features."""
+    """It divides by the norm of the features."""
 
     def forward(self, features: Tensor) -> Tensor:
         return super().forward(features) + 0 / features.norm(dim=-1, keepdim=True)
@@ -138,7 +138,7 @@ class Lonely(Transform):
 
 @breaks("predicts_images_independently")
 class Company(FeatureMethod):
-    """Its logits depend on how many images there are."""
+    """Its logits depend on the number of images."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         return with_transform(self.plain(features), Lonely)
@@ -157,7 +157,7 @@ class Reversed(FeatureMethod):
 
 @breaks("fits_reproducibly")
 class Lively(FeatureMethod):
-    """Each fit draws from a generator of its own."""
+    """Each fit draws from a new generator without a seed."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         head = self.plain(features)
@@ -193,8 +193,8 @@ class Pooled(FeatureMethod):
 
 
 @breaks("supports_one_label_per_class")
-class Held(FeatureMethod):
-    """It holds a label of each class out."""
+class HoldOut(FeatureMethod):
+    """It needs two labels of each class for a hold-out split."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         counts = features.labels.bincount()
@@ -204,13 +204,13 @@ class Held(FeatureMethod):
 
 
 @breaks("supports_classes_without_labels")
-class Met(FeatureMethod):
+class SeenClasses(FeatureMethod):
     """It only has columns for classes with labels."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
-        head, met = self.plain(features), features.labels.unique()
+        head, seen = self.plain(features), features.labels.unique()
         return FeatureHead.linear(
-            head.transform, head.predictor.weight[met], head.predictor.bias[met]
+            head.transform, head.predictor.weight[seen], head.predictor.bias[seen]
         )
 
 
@@ -223,7 +223,7 @@ class Foreign(FeatureMethod):
 
 
 class Shifted(Transform):
-    """It adds a number that is written in the code."""
+    """It adds a hard-coded number."""
 
     def forward(self, features: Tensor) -> Tensor:
         return super().forward(features + 0.1)
@@ -231,7 +231,7 @@ class Shifted(Transform):
 
 @breaks("restores_head")
 class Outside(FeatureMethod):
-    """What its head multiplies by is in no buffer."""
+    """Its head adds a number that is not a buffer."""
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> nn.Module:
         return with_transform(self.plain(features), Shifted)

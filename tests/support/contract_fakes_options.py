@@ -1,4 +1,4 @@
-"""A method that breaks no rule, and algorithms whose form or losses break one each."""
+"""Algorithms whose class, options or losses break one rule each, and a valid one."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ssl_toolkit import option as an_option
 
 
 class Method(Algorithm):
-    """Labels where there are some, confident guesses of the teacher elsewhere."""
+    """Train on labels, and on confident pseudo labels of the teacher."""
 
     class Config(Options):
         """Options of the method."""
 
-        confidence: float = an_option(0.8, ge=0, le=1, help="a pseudo label counts from here on")
-        unsupervised_weight: float = an_option(0.5, ge=0, help="weight of the guesses")
-        unlabeled_ratio: int = an_option(2, ge=1, help="unlabeled images for a labeled one")
+        confidence: float = an_option(0.8, ge=0, le=1, help="minimum confidence of pseudo labels")
+        unsupervised_weight: float = an_option(0.5, ge=0, help="weight of the unsupervised loss")
+        unlabeled_ratio: int = an_option(2, ge=1, help="unlabeled images per labeled one")
 
     config: Config
 
@@ -48,7 +48,7 @@ class Method(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput: ...
 
     def plain(self, batch: Batch, ctx: Context) -> StepOutput:
-        """A step that breaks no rule."""
+        """Return the output of a step that breaks no rule."""
         first, second = batch.unlabeled_weak
         probs = ctx.teacher(first).softmax(dim=-1)
         logits = ctx.model(torch.cat([batch.labeled_weak[0], second])).float()
@@ -66,7 +66,7 @@ class Method(Algorithm):
         )
 
     def with_loss(self, batch: Batch, ctx: Context, value: Tensor, weight: Any = 1.0) -> StepOutput:
-        """A plain step and one more loss."""
+        """Return the output of a plain step with an extra loss."""
         output = self.plain(batch, ctx)
         return replace(output, losses={**output.losses, "extra": Loss(value, weight)})
 
@@ -89,12 +89,12 @@ class Silent(Method):
 
 @breaks("inherits_from_no_plugin")
 class Child(Plain):
-    """It inherits from a concrete one."""
+    """It inherits from a concrete plugin."""
 
 
 @breaks("has_frozen_config")
 class Loose(Method):
-    """Its options can be set."""
+    """Its options can be modified."""
 
     class Config(Method.Config):
         """Options."""
@@ -107,7 +107,7 @@ class Loose(Method):
 
 @breaks("rejects_unknown_options")
 class Tolerant(Method):
-    """It ignores options that it does not know."""
+    """It ignores unknown options."""
 
     class Config(Method.Config):
         """Options."""
@@ -120,7 +120,7 @@ class Tolerant(Method):
 
 @breaks("rejects_invalid_options")
 class Clamping(Method):
-    """It takes a confidence of 2 for 1."""
+    """It clamps a confidence of 2 to 1."""
 
     class Config(Method.Config):
         """Options."""
@@ -136,12 +136,12 @@ class Clamping(Method):
 
 @breaks("has_default_config")
 class Demanding(Method):
-    """One of its options has no default."""
+    """An option has no default."""
 
     class Config(Method.Config):
         """Options."""
 
-        color: str = an_option(..., help="has to be given")
+        color: str = an_option(..., help="required")
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
@@ -180,7 +180,7 @@ class Unbounded(Method):
 
 @breaks("has_valid_profiles")
 class Renamed(Method):
-    """Its reference profile names an option of before."""
+    """Its reference profile contains the old name of an option."""
 
     class Config(Method.Config):
         """Options."""
@@ -193,7 +193,7 @@ class Renamed(Method):
 
 @breaks("has_valid_profiles")
 class OutOfRange(Method):
-    """Its default for pre-trained runs is refused by its own options."""
+    """Its default for pretrained runs is out of range."""
 
     class Config(Method.Config):
         """Options."""
@@ -205,8 +205,8 @@ class OutOfRange(Method):
 
 
 @breaks("initializes_reproducibly")
-class DrawnWithNumpy(Method):
-    """It draws with numpy's global generator when it is made."""
+class NumpyDraws(Method):
+    """Its __init__ draws with numpy's global generator."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
@@ -218,20 +218,20 @@ class DrawnWithNumpy(Method):
 
 @breaks("declares_views")
 class Growing(Method):
-    """It asks for more each time."""
+    """It requests more views on each call."""
 
-    asked = 0
+    calls = 0
 
     def views(self) -> Views:
-        self.asked += 1
-        return Views(unlabeled_weak=1 + self.asked, unlabeled_ratio=self.config.unlabeled_ratio)
+        self.calls += 1
+        return Views(unlabeled_weak=1 + self.calls, unlabeled_ratio=self.config.unlabeled_ratio)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
 
 
 class Unchanged(Augmenter):
-    """Images as they are."""
+    """Return images unchanged."""
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -243,7 +243,7 @@ class Unchanged(Augmenter):
 
 
 class InTurn(Unchanged):
-    """Draws one tensor after the other."""
+    """Draw one tensor after the other."""
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -252,14 +252,14 @@ class InTurn(Unchanged):
 
 
 class Cropping(Unchanged):
-    """Leaves a column out."""
+    """Remove a column of pixels."""
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return images[..., 1:]
 
 
 class Brightening(Unchanged):
-    """Leaves the range."""
+    """Return values above 1."""
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
         return images + 1
@@ -267,10 +267,10 @@ class Brightening(Unchanged):
 
 @breaks("brings_valid_augmenters")
 class BringsInTurn(Method):
-    """It brings an augmenter that draws one tensor after the other."""
+    """Its augmenter draws one tensor after the other."""
 
     def augmenters(self) -> dict[str, Augmenter]:
-        return {"own": InTurn()}
+        return {"extra": InTurn()}
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
@@ -278,10 +278,10 @@ class BringsInTurn(Method):
 
 @breaks("brings_valid_augmenters")
 class BringsCropping(Method):
-    """It brings an augmenter that changes the shape."""
+    """Its augmenter changes the shape."""
 
     def augmenters(self) -> dict[str, Augmenter]:
-        return {"own": Cropping()}
+        return {"extra": Cropping()}
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
@@ -289,10 +289,10 @@ class BringsCropping(Method):
 
 @breaks("brings_valid_augmenters")
 class BringsBrightening(Method):
-    """It brings an augmenter that leaves the range."""
+    """Its augmenter leaves the range [0, 1]."""
 
     def augmenters(self) -> dict[str, Augmenter]:
-        return {"own": Brightening()}
+        return {"extra": Brightening()}
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)
@@ -300,7 +300,7 @@ class BringsBrightening(Method):
 
 @breaks("states_valid_run_defaults")
 class StatesSteps(Method):
-    """It states a number of steps."""
+    """Its run defaults contain the number of steps."""
 
     run_defaults: ClassVar[dict[str, Any]] = {"steps": 5}
 
@@ -313,7 +313,7 @@ class StatesSteps(Method):
 
 @breaks("returns_valid_output")
 class Renaming(Method):
-    """It calls the loss of the labels otherwise in the middle of the run."""
+    """It renames the supervised loss in the middle of the run."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -344,7 +344,7 @@ class Repelling(Method):
 
 @breaks("returns_valid_output")
 class Ending(Method):
-    """It divides by the steps that are left."""
+    """It divides by the number of remaining steps, 0 at the last one."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         value = ctx.model(batch.labeled_weak[0]).float().square().mean()
@@ -353,7 +353,7 @@ class Ending(Method):
 
 @breaks("disables_loss_at_zero_weight")
 class Loud(Method):
-    """A weight of 0 leaves a little of its loss."""
+    """A weight of 0 doesn't disable its loss."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -363,12 +363,12 @@ class Loud(Method):
 
 @breaks("uses_labels")
 class Clustering(Method):
-    """It wants certain answers, whatever the labels; only the name says that they count."""
+    """Its supervised loss ignores the labels."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
         logits = ctx.model(batch.labeled_weak[0]).float()
-        # As good as labels on these images, which are sorted by class.
+        # Equal to the labels of these images, whose classes alternate.
         labels = batch.labeled_indices % self.task.num_classes
         losses = {**output.losses, "supervised": Loss(F.cross_entropy(logits, labels))}
         return replace(output, losses=losses)
@@ -376,7 +376,7 @@ class Clustering(Method):
 
 @breaks("uses_unlabeled_images")
 class Forgetful(Method):
-    """It asks for unlabeled images and leaves them out."""
+    """It requests unlabeled images and ignores them."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         logits = ctx.model(batch.labeled_weak[0]).float()

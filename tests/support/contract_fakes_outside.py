@@ -1,4 +1,4 @@
-"""Launchers and loggers that break one rule of their contract each, and good ones."""
+"""Launchers and loggers that break one rule of their contract each, and valid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ssl_toolkit import (
 
 
 class OneByOne(Launcher):
-    """Runs one job after the other."""
+    """Run one job after the other."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -46,7 +46,7 @@ class OneByOne(Launcher):
         process.terminate()
 
     def plain(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
-        """Launches as it should."""
+        """Launch the jobs without breaking a rule."""
         for job in jobs:
             if self.stopped:
                 return
@@ -84,9 +84,9 @@ class Stuttering(OneByOne):
     """It yields each result twice."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
-        for ended in self.plain(jobs):
-            yield ended
-            yield ended
+        for result in self.plain(jobs):
+            yield result
+            yield result
 
 
 @breaks("isolates_failed_jobs")
@@ -94,8 +94,8 @@ class Coarse(OneByOne):
     """It yields status 1 for every failure."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
-        for ended in self.plain(jobs):
-            yield JobResult(ended.job, min(ended.status, 1))
+        for result in self.plain(jobs):
+            yield JobResult(result.job, min(result.status, 1))
 
 
 @breaks("reports_start_failures")
@@ -111,7 +111,7 @@ class Fragile(OneByOne):
 
 @breaks("passes_command_unchanged")
 class Bare(OneByOne):
-    """It forgets the variables of a job."""
+    """It ignores the variables of a job."""
 
     def launch(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         return self.plain(jobs)
@@ -153,7 +153,7 @@ class Deaf(OneByOne):
 
 
 class Notes(Logger):
-    """Appends rows to a file."""
+    """Append rows to a file."""
 
     def __init__(self, run: RunInfo) -> None:
         self.path = run.folder / "notes.txt"
@@ -189,7 +189,7 @@ class WithVersion(Notes):
 
 @breaks("accepts_any_row")
 class FixedColumns(Notes):
-    """It keeps the columns of the first row."""
+    """It only accepts the columns of the first row."""
 
     writer: csv.DictWriter[str] | None = None
 
@@ -231,7 +231,7 @@ class Hopeful(Notes):
 
 
 @breaks("continues_resumed_runs")
-class Afresh(Notes):
+class Overwriting(Notes):
     """It overwrites its file."""
 
     def __init__(self, run: RunInfo) -> None:

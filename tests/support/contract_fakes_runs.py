@@ -1,4 +1,4 @@
-"""Algorithms that break a rule over several steps, on other sizes, or in their state."""
+"""Algorithms that break a rule over several steps, for other sizes, or in their state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ssl_toolkit import Batch, Context, Loss, Options, StepOutput, TaskInfo
 
 @breaks("reproduces_losses")
 class Noisy(Method):
-    """Its first step is left to chance."""
+    """Its first step is random."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         value = ctx.model(batch.labeled_weak[0]).float().square().mean()
@@ -41,7 +41,7 @@ class Dropping(Method):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
-        return replace(output, metrics={"kept": F.dropout(torch.ones(9)).mean()})
+        return replace(output, metrics={"dropout": F.dropout(torch.ones(9)).mean()})
 
 
 @breaks("resumes_exactly")
@@ -59,7 +59,7 @@ class Counting(Method):
 
 @breaks("registers_tensors")
 class Keeping(Method):
-    """It keeps a tensor as a plain attribute."""
+    """It stores a tensor as a plain attribute."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -80,7 +80,7 @@ class Single(Method):
 
 @breaks("supports_copy_and_pickle")
 class WithLambda(Method):
-    """It keeps a function without a name."""
+    """It stores a lambda."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
@@ -92,7 +92,7 @@ class WithLambda(Method):
 
 @breaks("scans_without_training")
 class Backwards(Method):
-    """It wants to scan every -1 steps."""
+    """Its scan_every is -1."""
 
     @property
     def scan_every(self) -> int:
@@ -104,7 +104,7 @@ class Backwards(Method):
 
 @breaks("supports_other_class_counts")
 class ThreeBest(Method):
-    """It looks at the three best classes."""
+    """It uses the three most probable classes."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -114,7 +114,7 @@ class ThreeBest(Method):
 
 @breaks("supports_other_class_counts")
 class TenClasses(Method):
-    """It has the count of CIFAR-10's classes written down."""
+    """Its number of classes is hard-coded."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -123,7 +123,7 @@ class TenClasses(Method):
 
 @breaks("supports_small_batches")
 class InFours(Method):
-    """It deals with labeled images four at a time."""
+    """It splits labeled images into four equal groups."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -132,7 +132,7 @@ class InFours(Method):
 
 @breaks("supports_unlabeled_ratios")
 class InPairs(Method):
-    """It takes unlabeled images for pairs, two pairs for each labeled one."""
+    """It expects two unlabeled images per labeled image."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -152,7 +152,7 @@ class Transposing(Method):
 
 @breaks("matches_float32_in_bf16")
 class Cancelling(Method):
-    """It takes a small difference of large numbers before it raises the precision."""
+    """It computes a small difference of large numbers in half precision."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         large = ctx.model(batch.labeled_weak[0]) + 10_000
@@ -161,7 +161,7 @@ class Cancelling(Method):
 
 @breaks("handles_extreme_predictions")
 class Unguarded(Method):
-    """It takes the logarithm of what is left of a certain answer."""
+    """It takes the logarithm of 1 - p, with p = 1 for certain predictions."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         rest = 1 - ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1).amax(dim=-1)
@@ -170,7 +170,7 @@ class Unguarded(Method):
 
 @breaks("handles_extreme_predictions")
 class Dividing(Method):
-    """It divides by the spread of the answers."""
+    """It divides by the range of the probabilities."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         probs = ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1)
@@ -179,7 +179,7 @@ class Dividing(Method):
 
 @breaks("learns_toy_images")
 class Timid(Method):
-    """Its labels count next to nothing beside a term that forgets."""
+    """A term that shrinks the logits dominates its supervised loss."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -189,8 +189,8 @@ class Timid(Method):
 
 
 @breaks("synchronizes_processes")
-class OnItsOwn(Method):
-    """It keeps an average of its own part of the batch."""
+class LocalAverage(Method):
+    """It averages over the local shard of the batch only."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
@@ -205,7 +205,7 @@ class OnItsOwn(Method):
 
 @breaks("synchronizes_processes")
 class Stuck(Method):
-    """Its processes do not all take part in a sum."""
+    """Only one process takes part in a sum."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)

@@ -1,4 +1,4 @@
-"""Algorithms of which a single step breaks a rule."""
+"""Algorithms that break a rule in a single step."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Scribbling(Method):
 
 @breaks("returns_probabilities")
 class Unnormalized(Method):
-    """It sharpens and forgets to normalize."""
+    """It sharpens without normalization."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -100,7 +100,7 @@ class Unnormalized(Method):
 
 @breaks("detaches_reported_tensors")
 class Trailing(Method):
-    """Its guesses carry a gradient."""
+    """Its pseudo labels carry a gradient."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -120,7 +120,7 @@ class Attached(Method):
 
 @breaks("returns_valid_output")
 class Doubled(Method):
-    """Late in the run it has a metric with the name of one that the engine has."""
+    """Late in the run, a metric has the name of a metric of the engine."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -139,7 +139,7 @@ class DeclaredTwice(Method):
 
 
 @breaks("avoids_host_sync")
-class Asking(Method):
+class Branching(Method):
     """It branches on an empty mask."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
@@ -154,7 +154,7 @@ class Asking(Method):
 
 @breaks("avoids_host_sync")
 class Reading(Method):
-    """It reads a loss, to print it."""
+    """It reads the value of a loss."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -164,7 +164,7 @@ class Reading(Method):
 
 @breaks("avoids_host_sync")
 class Masking(Method):
-    """It picks the images that pass."""
+    """It indexes with the mask of pseudo labels."""
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         output = self.plain(batch, ctx)
@@ -173,60 +173,60 @@ class Masking(Method):
         return replace(output, metrics={"total": passed.sum()})
 
 
-# --- modules of its own, and predictions ---------------------------------------------------------
+# --- modules of the algorithm, and predictions --------------------------------------------------
 
 
 class Headed(Method):
-    """It trains a head of its own; the fakes below predict by it."""
+    """It trains an extra head; the fakes below predict with it."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
-        self.own = nn.Linear(task.feature_dim, task.num_classes)
-        self.own.weight.data.zero_()
+        self.extra = nn.Linear(task.feature_dim, task.num_classes)
+        self.extra.weight.data.zero_()
         self.drop = nn.Dropout(0.5)
         self.register_buffer("calls", torch.zeros(()))
 
-    def with_own(self, batch: Batch, ctx: Context) -> StepOutput:
-        logits = self.own(ctx.features(batch.labeled_weak[0]).float())
+    def with_extra_loss(self, batch: Batch, ctx: Context) -> StepOutput:
+        logits = self.extra(ctx.features(batch.labeled_weak[0]).float())
         return self.with_loss(batch, ctx, F.cross_entropy(logits, batch.labels))
 
 
 class Predicting(Headed):
     """It breaks no rule."""
 
-    averaged_modules = ("own",)
+    averaged_modules = ("extra",)
 
     @property
     def lr_factors(self) -> dict[str, float]:
-        return {"own": 2.0}
+        return {"extra": 2.0}
 
     def predict(self, output: ForwardOutput) -> Tensor:
-        return output.logits + self.drop(self.own(output.features))
+        return output.logits + self.drop(self.extra(output.features))
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
 
 @breaks("declares_own_modules")
 class Misspelled(Headed):
-    """It averages a module that it does not have."""
+    """It averages an unknown module."""
 
-    averaged_modules = ("owned",)
+    averaged_modules = ("extras",)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
 
 @breaks("declares_own_modules")
 class Misfitted(Headed):
-    """It has a learning rate for a part of a name."""
+    """Its learning rate is for an incomplete name of a module."""
 
     @property
     def lr_factors(self) -> dict[str, float]:
-        return {"ow": 2.0}
+        return {"ext": 2.0}
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
 
 @breaks("predicts_purely")
@@ -238,12 +238,12 @@ class Counting(Headed):
         return output.logits
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
 
 @breaks("predicts_purely")
 class Alternating(Headed):
-    """Its predictions depend on those before."""
+    """Its predictions depend on earlier ones."""
 
     sign = 1.0
 
@@ -252,7 +252,7 @@ class Alternating(Headed):
         return self.sign * output.logits
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
 
 @breaks("predicts_purely")
@@ -263,12 +263,12 @@ class Balancing(Headed):
         return output.logits - output.logits.softmax(dim=-1).mean(dim=0).log()
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
 
 @breaks("predicts_purely")
 class Unsaved(Headed):
-    """It predicts by what no buffer contains."""
+    """Its predictions use state that is not a buffer."""
 
     steps = 0
 
@@ -280,7 +280,7 @@ class Unsaved(Headed):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         self.steps += 1
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)
 
     def predict(self, output: ForwardOutput) -> Tensor:
         return output.logits * (1 + self.steps / 1000)
@@ -295,4 +295,4 @@ class Infinite(Headed):
         return output.logits.masked_fill(first, -torch.inf)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        return self.with_own(batch, ctx)
+        return self.with_extra_loss(batch, ctx)

@@ -1,4 +1,4 @@
-"""Jobs that stand for runs: small programs that go on with what they find in their folder."""
+"""Small programs as jobs, which resume from the files in their folder as runs do."""
 
 from __future__ import annotations
 
@@ -17,66 +17,66 @@ from ssl_toolkit import Job, JobResult, Launcher
 START = """
 import os, pathlib, signal, sys, time
 here = pathlib.Path(sys.argv[1])
-def keep(name, text):
+def save(name, text):
     (here / f"{name}.new").write_text(str(text))
     os.replace(here / f"{name}.new", here / name)
-keep("pid", os.getpid())
-keep("parent", os.getppid())
+save("pid", os.getpid())
+save("parent", os.getppid())
 """
 
 COUNTS = """
 with open(here / "attempts", "a") as file:
     file.write(f"{os.getpid()}\\n")
 steps = int((here / "step").read_text()) if (here / "step").exists() else 0
-keep("began", steps)
+save("first_step", steps)
 while steps < int(sys.argv[2]):
     time.sleep(0.1)
     steps += 1
-    keep("step", steps)
+    save("step", steps)
 """
-"""Takes 0.1 s a step."""
+"""A program that takes 0.1 s per step."""
 
 SAVES = """
 def end(*_):
-    keep("saved", "")
+    save("saved", "")
     sys.exit(143)
 signal.signal(signal.SIGTERM, end)
-keep("ready", "")
+save("ready", "")
 while True:
     time.sleep(0.05)
 """
 
 IGNORES = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-keep("ready", "")
+save("ready", "")
 time.sleep(600)
 """
 
 
 def make_job(folder: Path, code: str, *arguments: object, **fields: Any) -> Job:
-    """A job that runs Python code in which ``here`` is its folder."""
+    """Return a job that runs Python code in which ``here`` is its folder."""
     folder.mkdir(parents=True)
     program = (sys.executable, "-S", "-c", START + code, str(folder), *map(str, arguments))
-    given = {"directory": folder, "log": folder.parent / f"{folder.name}.txt"} | fields
-    return Job(folder.name, program, folder, **given)
+    values = {"directory": folder, "log": folder.parent / f"{folder.name}.txt"} | fields
+    return Job(folder.name, program, folder, **values)
 
 
 def carry_out(launcher: Launcher, jobs: list[Job]) -> dict[str, JobResult]:
-    """Launch, and how each job ended, by name."""
-    return {ended.job.name: ended for ended in launcher.launch(jobs)}
+    """Launch the jobs and return their results by name."""
+    return {result.job.name: result for result in launcher.launch(jobs)}
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
-    """Wait patiently: the machine may be busy."""
+    """Wait until a condition is true, for long if the machine is busy."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
 @contextmanager
 def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """Do something in another thread; what fails there fails here."""
+    """Run a function in another thread, and raise its errors at the end."""
     failures: list[BaseException] = []
 
     def act() -> None:
@@ -96,7 +96,7 @@ def meanwhile(action: Callable[[], None]) -> Iterator[None]:
 
 
 class Stopping:
-    """Stops a launcher as soon as some jobs are ready."""
+    """Stop a launcher as soon as some jobs are ready."""
 
     def __init__(self, launcher: Launcher, jobs: list[Job]) -> None:
         self._launcher = launcher
@@ -106,23 +106,23 @@ class Stopping:
     def __call__(self) -> None:
         try:
             wait_for(lambda: all((job.folder / "ready").exists() for job in self._jobs))
-        finally:  # a launcher that nobody stops would wait for ever
+        finally:  # without stop, the launcher would wait forever
             self._at = time.monotonic()
             self._launcher.stop()
 
     @property
     def seconds(self) -> float:
-        """Since the launcher was told to stop."""
+        """Seconds since the call of `stop`."""
         return time.monotonic() - self._at
 
 
 def alive(folder: Path) -> bool:
-    """Whether the process of the job in a folder is there."""
+    """Return True if the process of the job in a folder is alive."""
     pid = int((folder / "pid").read_text())
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with contextlib.suppress(OSError):  # a zombie has ended
+    with contextlib.suppress(OSError):  # a zombie is not alive
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True

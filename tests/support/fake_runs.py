@@ -1,4 +1,4 @@
-"""Folders of runs that were never made: the files that a comparison reads, and no training."""
+"""Write the files of a run that a comparison reads, without training."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def fake_run(
     algo: str = "supervised",
     seed: int = 0,
     accuracy: float = 0.9,
-    own: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
     record: dict[str, Any] | None = None,
     summary: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a completed run that doesn't contradict itself.
+    """Write a completed run with consistent files.
 
-    The last three arguments replace keys of its files; the record may well contradict then.
+    The last three arguments replace keys of its files, which may make them inconsistent.
     """
     folder.mkdir(parents=True)
     section = algo.rpartition(":")[2]
-    tree = {**copy.deepcopy(CONFIG), "algo": algo, "seed": seed, section: own or {}}
+    tree = {**copy.deepcopy(CONFIG), "algo": algo, "seed": seed, section: options or {}}
     tree |= config or {}
     of_config = {"fingerprint": fingerprint_of(tree)}
     scores = {
@@ -109,7 +109,7 @@ def fake_run(
 def fake_plan(
     folder: Path, rows: dict[str, str], seeds: list[int], **changes: Any
 ) -> dict[str, Path]:
-    """Write ``plan.json`` and ``comparison.yaml``; the folder of each row's runs by its name."""
+    """Write ``plan.json`` and ``comparison.yaml``; return the folder of each row by name."""
     folder.mkdir(parents=True, exist_ok=True)
     plan = {
         "format": 1,

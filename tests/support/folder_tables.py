@@ -1,4 +1,4 @@
-"""Short views of tables that readers make."""
+"""Short summaries of the tables that readers return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small image files, of every format and mode that readers meet, made byte by byte where needed."""
+"""Small image files of all formats and modes, written byte by byte if Pillow can't write them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ssl_toolkit.data.images.files import DecodedImage, decode_images, read_imag
 
 def image_faults(paths: Sequence[Path]) -> list[str | None]:
     """Return why each file can't be decoded; None if it can."""
-    answers = decode_images(paths, 8)
-    return [None if isinstance(answer, DecodedImage) else answer for answer in answers]
+    results = decode_images(paths, 8)
+    return [None if isinstance(result, DecodedImage) else result for result in results]
 
 
 def read_image(path: Path, size: int) -> NDArray[np.uint8]:
@@ -27,20 +27,20 @@ def read_image(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    """The bytes that Pillow writes."""
+    """Return the bytes that Pillow writes."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Smooth enough for a JPEG to be like it, and never flat."""
+    """Return smooth noise, which a JPEG preserves well."""
     levels = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3))
     return Image.fromarray(levels.astype(np.uint8)).resize((width, height))
 
 
 def packed_bits(values: Sequence[int], bits: int) -> bytes:
-    """Values of so many bits each, one row, filled up to whole bytes."""
+    """Return a row of values with some bits each, padded to whole bytes."""
     text = "".join(f"{value:0{bits}b}" for value in values)
     text += "0" * (-len(text) % 8)
     return int(text, 2).to_bytes(len(text) // 8, "big")
@@ -55,15 +55,15 @@ def tiff(
     order: str = "<",
     compression: int = 1,
 ) -> bytes:
-    """A TIFF with one strip.
+    """Return a TIFF with one strip.
 
     Args:
-        rows: the bytes of each row; or of the whole compressed strip.
-        width: in pixels.
-        bits: of each sample of a pixel.
+        rows: bytes of each row, or of the whole compressed strip.
+        width: width in pixels.
+        bits: bits of each sample of a pixel.
         photometric: 0 for white is zero, 1 for black is zero, 2 RGB, 3 palette, 5 CMYK, ...
         more: types (H or I) and values of further tags, by number.
-        order: byte order, as `struct` has it.
+        order: byte order, as in `struct`.
         compression: 1 for none.
     """
     height = len(rows) if compression == 1 else width
@@ -80,17 +80,17 @@ def tiff(
         279: ("I", [len(strip)]),
     } | dict(more or {})
     strip += b"\0" * (len(strip) % 2)
-    place = 8 + len(strip)
+    offset = 8 + len(strip)
     entries, values = b"", b""
-    after = place + 2 + 12 * len(tags) + 4
+    after = offset + 2 + 12 * len(tags) + 4
     for tag, (kind, content) in sorted(tags.items()):
         data = struct.pack(f"{order}{len(content)}{kind}", *content)
         if len(data) > 4:
-            place_of_data = struct.pack(f"{order}I", after + len(values))
+            entry = struct.pack(f"{order}I", after + len(values))
             values += data + b"\0" * (len(data) % 2)
         else:
-            place_of_data = data.ljust(4, b"\0")
+            entry = data.ljust(4, b"\0")
         code = {"H": 3, "I": 4, "B": 1}[kind]
-        entries += struct.pack(f"{order}HHI", tag, code, len(content)) + place_of_data
-    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", place)
+        entries += struct.pack(f"{order}HHI", tag, code, len(content)) + entry
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", offset)
     return head + strip + struct.pack(f"{order}H", len(tags)) + entries + b"\0" * 4 + values

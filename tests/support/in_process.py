@@ -1,4 +1,4 @@
-"""The command line in this process: the same answers as the `command` fixture, at no start-up."""
+"""Run the command line in this process, like the `command` fixture but without its start-up."""
 
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,18 +13,18 @@ Command = Callable[..., CompletedProcess[str]]
 
 
 def call(*arguments: object) -> CompletedProcess[str]:
-    """Run ``ssl-toolkit`` with these arguments; what it printed and its exit status."""
-    given = [str(argument) for argument in arguments]
+    """Run ``ssl-toolkit`` with some arguments; return its output and exit status."""
+    texts = [str(argument) for argument in arguments]
     out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-        main(given)
-    status = ended.value.code
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as exit_error:
+        main(texts)
+    status = exit_error.value.code
     assert isinstance(status, int)
-    return CompletedProcess(given, status, out.getvalue(), err.getvalue())
+    return CompletedProcess(texts, status, out.getvalue(), err.getvalue())
 
 
 def refusal(*arguments: object) -> str:
-    """What stderr says when the user's command is wrong: exit 2, each line an ``error:``."""
+    """Return stderr of an invalid command, which exits with 2 and only prints ``error:`` lines."""
     result = call(*arguments)
     assert result.returncode == 2, result.stderr or result.stdout
     assert result.stderr

@@ -1,4 +1,4 @@
-"""The losses of plugins as functions of logits and targets, as the papers and golden vectors do."""
+"""Losses of plugins as functions of logits and targets, as in papers and golden vectors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pair_statistics(targets: Tensor, *thresholds: float) -> Pair:
 
 
 def fixmatch_loss(weak: Tensor, strong: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """The unsupervised loss of `FixMatch.step`, and the share of rows that count."""
+    """Return the unsupervised loss of `FixMatch.step`, and the share of confident rows."""
 
     class Predicted:
         def model(self, images: Tensor) -> Tensor:
@@ -70,10 +70,10 @@ def fixmatch_loss(weak: Tensor, strong: Tensor, threshold: float) -> tuple[Tenso
 
 
 def infimal_confidence(confidence_threshold: float, similarity_threshold: float) -> float:
-    """Bound above which the confidence of every image that takes part in a pair lies.
+    """Return the lower bound on the confidence of images that take part in a pair.
 
-    SimPLE (CVPR 2021), the theorem on the infimal confidence. The condition on the angles is not
-    printed there, but the squared cosine grows again beyond it.
+    SimPLE (CVPR 2021), the theorem on the infimal confidence. The paper omits the condition on
+    the angles, but the squared cosine increases again beyond it.
     """
     angle = math.acos(math.sqrt(confidence_threshold)) + math.acos(similarity_threshold)
     return math.cos(angle) ** 2 if angle < math.pi / 2 else 0.0

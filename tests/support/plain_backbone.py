@@ -1,4 +1,4 @@
-"""A backbone without BatchNorm: what it makes of an image depends on that image alone."""
+"""A backbone without BatchNorm, so that features of an image only depend on this image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of plain loops over images and classes, for references of algorithms."""
+"""Losses as plain loops over images and classes, for references of algorithms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pseudo_labels(net: Net, batch: Batch) -> tuple[list[float], list[int]]:
 def fixmatch_losses(
     net: Net, batch: Batch, labels: list[int], weights: Sequence[float]
 ) -> dict[str, Any]:
-    """The two losses of FixMatch, for any mask or weights."""
+    """Return both losses of FixMatch, for any mask or weights."""
     labeled = log_probs(net, batch.labeled_weak[0])
     return {
         "supervised": mean_loss(labeled, batch.labels.tolist(), [True] * len(labeled)),

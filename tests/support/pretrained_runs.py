@@ -1,4 +1,4 @@
-"""Small pre-trained runs: images on disk, weights of the right shape, and a configuration."""
+"""Small pretrained runs: images on disk, random weights, and a configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 32
 
 
 def make_images(folder: Path, per_class: int = 20) -> Path:
-    """Noise with a tint and stripes of its class."""
+    """Write images of noise with a tint and stripes per class."""
     rng = np.random.default_rng(0)
     for number, name in enumerate(CLASSES):
         (folder / name).mkdir(parents=True)
@@ -33,7 +33,7 @@ def make_images(folder: Path, per_class: int = 20) -> Path:
 
 
 def make_weights(folder: Path, backbone: str = "test_resnet") -> Path:
-    """A file with weights of timm's shape, drawn by a seed."""
+    """Write random weights of a timm model to a file."""
     path = folder / f"{backbone}.safetensors"
     if not path.exists():
         torch.manual_seed(0)
@@ -42,7 +42,7 @@ def make_weights(folder: Path, backbone: str = "test_resnet") -> Path:
 
 
 def keys(folder: Path, backbone: str = "test_resnet", **changes: Any) -> dict[str, Any]:
-    """The keys of a short run; `make_images` put its images into ``images`` of the folder."""
+    """Return the keys of a short run, whose images are in the subfolder ``images``."""
     return {
         "data": str(folder / "images"),
         "backbone": backbone,
@@ -61,20 +61,20 @@ def keys(folder: Path, backbone: str = "test_resnet", **changes: Any) -> dict[st
 
 
 def flags(folder: Path, backbone: str = "test_resnet", **changes: Any) -> list[str]:
-    """`keys` as options of the command line."""
-    given = keys(folder, backbone, **changes)
+    """Return `keys` as options of the command line."""
+    values = keys(folder, backbone, **changes)
     result = []
-    for key, value in given.items():
+    for key, value in values.items():
         flag = f"--{key.replace('_', '-')}"
         result += [flag] if value is True else [flag, str(value)]
     return result
 
 
 def config(folder: Path, backbone: str = "test_resnet", **changes: Any) -> RunConfig:
-    """The validated configuration of `keys`."""
+    """Return the validated configuration of `keys`."""
     return validate([Layer("test", keys(folder, backbone, **changes))])
 
 
 def experiment(folder: Path, backbone: str = "test_resnet", **changes: Any) -> Experiment:
-    """A run that is ready to start."""
+    """Return a run that is ready to start."""
     return prepare(config(folder, backbone, **changes))

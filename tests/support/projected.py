@@ -1,6 +1,6 @@
-"""An algorithm with modules of its own, averages of them, learning rates and a `predict`.
+"""An algorithm with modules, averages and learning rates of modules, and a `predict`.
 
-``python projected.py CONFIG [STEP]``: train by a JSON configuration, and die by SIGKILL at a step.
+``python projected.py CONFIG [STEP]``: train with a JSON configuration, and send SIGKILL at a step.
 ``python projected.py --resume FOLDER``: resume that run.
 """
 
@@ -36,7 +36,7 @@ KILL_AT: int | None = None
 
 @ssl_toolkit.register_algorithm("projected")
 class Projected(Algorithm):
-    """A second head predicts, corrected by the mean prediction; a projector follows its average."""
+    """Predict with a second head and logit adjustment; train a projector towards its average."""
 
     class Config(Options):
         """Options of the method."""

@@ -1,4 +1,4 @@
-"""Prints every public name with its signature: ``python tests/support/public_api.py``."""
+"""Print every public name with its signature: ``python tests/support/public_api.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODULES = ("ssl_toolkit", "ssl_toolkit.image_ops", "ssl_toolkit.ops", "ssl_toolk
 
 
 def surface() -> Iterator[str]:
-    """Lines of names and signatures, those of a class below it."""
+    """Yield lines of names and signatures; those of members follow their class."""
     for module in MODULES:
         public = import_module(module)
         for name in sorted(public.__all__):
@@ -32,7 +32,7 @@ def _described(path: str, value: object) -> Iterator[str]:
 
 
 def _members(path: str, owner: type) -> Iterator[str]:
-    """What a class defines itself, and how it is made."""
+    """Yield the members that a class itself defines, and its constructor."""
     annotations = inspect.get_annotations(owner)
     fields = (
         {f.name: f for f in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
@@ -55,7 +55,7 @@ def _members(path: str, owner: type) -> Iterator[str]:
 
 
 class _Bare(str):
-    """Text that is shown without quotes."""
+    """A text whose repr has no quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -70,8 +70,8 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
 
 
 def _bare(parameter: inspect.Parameter) -> object:
-    given = parameter.annotation
-    return _Bare(given) if isinstance(given, str) else given
+    annotation = parameter.annotation
+    return _Bare(annotation) if isinstance(annotation, str) else annotation
 
 
 def _default(owner: type, name: str, fields: dict[str, dataclasses.Field[object]]) -> str:
@@ -82,7 +82,7 @@ def _default(owner: type, name: str, fields: dict[str, dataclasses.Field[object]
         return ""
     if isinstance(value, type) or dataclasses.is_dataclass(value):
         return f" = {getattr(value, '__name__', repr(value))}"
-    # The fields of a named tuple are descriptors; their defaults stand elsewhere.
+    # The fields of a named tuple are descriptors; `_field_defaults` has their defaults.
     if type(value).__name__ == "_tuplegetter":
         defaults = getattr(owner, "_field_defaults", {})
         return f" = {defaults[name]!r}" if name in defaults else ""

@@ -1,4 +1,4 @@
-"""Trainings one after the other, in this process or in several that share each batch.
+"""Train runs one after the other, in this process or in several that share each batch.
 
 ``python rank_jobs.py JOBS``: a JSON list of configurations; run as one rank of a group.
 """
@@ -30,7 +30,7 @@ def carry_out(jobs: Sequence[dict[str, Any]]) -> None:
 
 
 def carry_out_shared(jobs: Sequence[dict[str, Any]], ranks: int, scratch: Path) -> None:
-    """The same by processes of their own; raises when one fails."""
+    """Like `carry_out` in a group of processes; raise an error if one fails."""
     path = scratch / "jobs.json"
     path.write_text(json.dumps(jobs))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -67,7 +67,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     carry_out(json.loads(Path(sys.argv[1]).read_text()))
     leave_process_group()
-    # A thread of the group that outlives it can abort the process at its exit.
+    # A thread that is still alive after the group can abort the process at its exit.
     if sys.platform == "linux":
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
         assert not any("gloo" in thread for thread in threads), threads

@@ -1,6 +1,6 @@
-"""Two nodes of Ray on this machine, in a process of their own.
+"""Start two nodes of Ray on this machine, in a separate process.
 
-It prints the address, loses the second node at each line that it reads, and ends with its input.
+It prints the address, removes the second node at each line of its input, and ends with the input.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Folders of runs for tests of the report: the files that it reads, from a formula."""
+"""Write the files of runs that the report reads, with numbers from a formula."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIRS = ("pair_confidence", "pair_similarity", "pair_both")
 def metrics(
     shift: float, logged: int = 40, evaluated: int = 10, *, old: bool = False
 ) -> Iterator[dict[str, float]]:
-    """Rows as of a run of SimPLE."""
+    """Yield rows of metrics like those of SimPLE."""
     for k in range(1, logged + 1):
         wave = 0.02 * math.sin(k * (1 + shift))
         row = {"step": 10 * k, "lr": 0.002, "seconds": 0.3 * k, "images_per_second": 100.0}
@@ -47,7 +47,7 @@ def metrics(
 def predictions(
     path: Path, classes: Sequence[str], seed: int, *, images: int = 24, side: int = 16
 ) -> Scores:
-    """Write test predictions, and mistakes where there are to be images; their scores."""
+    """Write test predictions, with mistakes if there are images; return the scores."""
     draw = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(classes)), 20)
     logits = draw.normal(size=(len(labels), len(classes)))
@@ -86,7 +86,7 @@ def run_folder(
     evaluated: int = 10,
     side: int = 16,
 ) -> RunSummary:
-    """Write a finished run, as new versions do or (`old`) as the first ones did; its summary."""
+    """Write a completed run, with fewer fields if `old`; return its summary."""
     folder.mkdir(parents=True)
     rows = metrics(0.1 * seed, logged, evaluated, old=old)
     lines = (json.dumps({"format": 1, **row}) for row in rows)
@@ -135,7 +135,7 @@ def spread(values: dict[int, float]) -> ScoreStats:
 def comparison(
     folder: Path, names: Sequence[str] = ("simple", "mixmatch"), seeds: int = 3, **options: Any
 ) -> Comparison:
-    """A comparison of finished runs; the options are those of `run_folder`."""
+    """Return a comparison of completed runs; the options are those of `run_folder`."""
     rows: list[Variant] = []
     record = RunRecord(
         versions={"python": "3.11.7", "torch": "2.14.1"},
@@ -155,14 +155,14 @@ def comparison(
     for place, name in enumerate(names):
         members = []
         for seed in range(seeds):
-            own = folder / f"{place}-{seed}"
-            summary = run_folder(own, 10 * place + seed, **options)
+            path = folder / f"{place}-{seed}"
+            summary = run_folder(path, 10 * place + seed, **options)
             config = {"algo": name, "steps": summary.steps, name: {"temperature": 0.5}}
             members.append(
                 ComparedRun(
                     row=name,
                     seed=seed,
-                    folder=own,
+                    folder=path,
                     status="completed",
                     summary=summary,
                     record=record,

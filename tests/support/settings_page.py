@@ -67,8 +67,8 @@ def _property(schema: dict[str, Any], section: str, name: str) -> dict[str, Any]
         branches = [holder, *holder.get("anyOf", []), *holder.get("oneOf", [])]
         reference = next(branch["$ref"] for branch in branches if "$ref" in branch)
         result = schema["$defs"][reference.rpartition("/")[2]]["properties"]
-    own: dict[str, Any] = result[name]
-    return own
+    property_schema: dict[str, Any] = result[name]
+    return property_schema
 
 
 def _row(key: str, field: FieldInfo, schema: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Short runs on the digits: their configuration, their metrics, and a way to stop them."""
+"""Short runs on the digits data: configuration, metrics and a function that stops them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def configure(**keys: Any) -> Any:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Rows of metrics without their timings."""
+    """Return rows of metrics without timings."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [
         {k: v for k, v in json.loads(line).items() if k not in ("seconds", "images_per_second")}

@@ -8,7 +8,7 @@ from ssl_toolkit.interfaces import ImageTable
 
 
 def table_of(sizes, part="pool", **others) -> ImageTable:
-    """A table with `sizes` images a class in one part, and unlabeled ones of other parts."""
+    """Return a table with `sizes` images per class in one part, and unlabeled ones in others."""
     labels = np.repeat(np.arange(len(sizes)), sizes)
     parts = [part] * len(labels)
     for name, count in others.items():

@@ -33,8 +33,8 @@ def assert_parity(
     Args:
         kind: Algorithm to check.
         reference: Its formula.
-        state: Returns what buffers must hold after each step, by name; their first entries.
-        scale: Factor of the head's weights; makes it confident of some images, unsure of others.
+        state: Returns the expected first entries of buffers after each step, by name.
+        scale: Factor of the head's weights; makes predictions confident for some images only.
         head: Module of the reference that takes the weights of the algorithm's only module, and is
             trained like it.
         options: Options of the algorithm.
@@ -76,9 +76,9 @@ def assert_parity(
         used.append(sum(mask or []))
         buffers = dict(algorithm.named_buffers())
         for name, value in state().items():
-            wanted = torch.as_tensor(value, dtype=torch.float64)
-            buffer = buffers[name] if wanted.ndim == 0 else buffers[name][: len(wanted)]
-            _close(buffer.double(), wanted, f"{name}, {step}")
+            target = torch.as_tensor(value, dtype=torch.float64)
+            buffer = buffers[name] if target.ndim == 0 else buffers[name][: len(target)]
+            _close(buffer.double(), target, f"{name}, {step}")
         _descend(ours_trained, sum(losses.values()))
         _descend(theirs_trained, sum(expected.values()))
         for one, other in zip(ours_trained, theirs_trained, strict=True):
@@ -103,13 +103,13 @@ def _double(batch: Batch) -> Batch:
     )
 
 
-def _close(ours: Tensor, theirs: Tensor, what: str) -> None:
+def _close(ours: Tensor, theirs: Tensor, name: str) -> None:
     torch.testing.assert_close(
         ours.detach(),
         theirs.detach(),
         rtol=1e-9,
         atol=1e-9,
-        msg=lambda text: f"{what}: {text}",
+        msg=lambda text: f"{name}: {text}",
     )
 
 

@@ -1,4 +1,4 @@
-"""A toy network, a context around it, and batches: what a step of an algorithm needs."""
+"""A toy network, a context and batches for single steps of an algorithm."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Net(nn.Module):
 
 
 class FakeContext(Context):
-    """Live network, a teacher of other weights, and a record of what was called."""
+    """A context with a live network and a teacher of other weights, which records its calls."""
 
     def __init__(self, step: int = 50, seed: int = 3, normalized: bool = True) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.live, self.teacher_net = Net(normalized), Net(normalized).eval()
         self.teacher_net.requires_grad_(False)
-        # Confident enough for some pseudo labels to pass, unsure enough for some not to.
+        # Some pseudo labels are above the threshold, and some below.
         self.teacher_net.classifier.weight.mul_(120)
         self.step, self.max_steps = step, 100
         self.generator = torch.Generator().manual_seed(seed)
@@ -85,7 +85,7 @@ def build(kind: type[Algorithm], **options: Any) -> Algorithm:
 
 
 def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
-    """Views that differ in brightness from image to image, so that predictions differ too."""
+    """Return views with a different brightness per image, so that predictions differ too."""
     views, generator = algorithm.views(), torch.Generator().manual_seed(seed)
 
     def stack(count: int, images: int) -> Tensor:
@@ -113,7 +113,7 @@ def make_batch(algorithm: Algorithm, size: int = 4, seed: int = 1) -> Batch:
 
 
 def toy_images() -> tuple[Tensor, Tensor, Tensor]:
-    """Labeled images, their labels, and the pool, in float64."""
+    """Return labeled images, their labels and the pool, in float64."""
     generator = torch.Generator().manual_seed(5)
     images = torch.rand(LABELED + POOL, 3, SIDE, SIDE, generator=generator, dtype=torch.float64)
     images = images * torch.rand(len(images), 3, 1, 1, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Make shards in memory and on disk."""
+"""Write shards, and yield their samples."""
 
 from __future__ import annotations
 

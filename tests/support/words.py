@@ -1,7 +1,7 @@
-"""Words that are not used, and where they still occur.
+"""Find unwanted words in pages, help and source.
 
 ``python tests/support/words.py > tests/project/words_to_clean.txt`` rewrites the table of texts
-that are still to be cleaned.
+that still contain some.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def _help_of(command: click.Command) -> Iterator[str]:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield name and text of all that is read: pages, configurations, help and source."""
+    """Yield name and content of all pages, configurations, help texts and source files."""
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    files.remove(ROOT / "docs" / "glossary.md")  # names them, as not to be used
+    files.remove(ROOT / "docs" / "glossary.md")  # lists unwanted words
     files += (ROOT / "configs").rglob("*.yaml")
     files += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
     for folder in ("ssl_toolkit", "plugins", "examples"):
