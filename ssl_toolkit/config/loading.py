@@ -74,7 +74,7 @@ class RunConfig(Generic[Chosen]):
         return self.settings.algo.rpartition(":")[2]
 
     def with_settings(self, **values: Any) -> Self:
-        """Return the configuration with other values of some settings."""
+        """Return the configuration with other values of some settings, which are not validated."""
         return replace(self, settings=self.settings.model_copy(update=values))
 
     def tree(self) -> Tree:
@@ -84,10 +84,6 @@ class RunConfig(Generic[Chosen]):
         tree["augment"]["strong_options"] = self.strong.model_dump(mode="json")
         tree[self.section] = self.algorithm.model_dump(mode="json")
         return tree
-
-    def updated(self, **values: Any) -> Self:
-        """Return the configuration with other values of some settings, which are not validated."""
-        return replace(self, settings=self.settings.model_copy(update=values))
 
     def run_defaults(self) -> dict[str, Any]:
         """Return the run defaults of the algorithm that this configuration has, by dotted key."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -182,8 +182,8 @@ def _prepare(
         stored.check(table)
     if settings.labeled_in_pool is None:
         in_pool = bool(np.isin(split.labeled, split.unlabeled).any())
-        settings = settings.model_copy(update={"labeled_in_pool": in_pool})
-        config = replace(config, settings=settings)
+        config = config.with_settings(labeled_in_pool=in_pool)
+        settings = config.settings
     if table.features is not None:  # no channels to normalize
         classifier.set_statistics((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     elif classifier.mean.isnan().any():  # the weights came without normalization

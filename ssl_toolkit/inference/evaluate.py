@@ -124,7 +124,7 @@ def _predict_run(
     summary = folder.read_summary()
     require_completed(folder, summary.status)
     config = folder.reopen()
-    config = config.updated(
+    config = config.with_settings(
         device=device or config.settings.device,
         eval_batch_size=batch_size or config.settings.eval_batch_size,
     )

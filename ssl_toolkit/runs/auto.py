@@ -219,7 +219,7 @@ def as_row(config: RunConfig) -> RunConfig:
     """
     if config.settings.algo != AUTO:
         return config
-    return replace(config, settings=without_auto(config).updated(algo=AUTO).settings)
+    return replace(config, settings=without_auto(config).with_settings(algo=AUTO).settings)
 
 
 def _folds(experiment: Experiment) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -114,7 +114,7 @@ class RunFolder:
                     f"data set {config.settings.dataset}, which has no folder; leave --data out"
                 )
             update["data"] = str(data)
-        return config.updated(**update)
+        return config.with_settings(**update)
 
 
 def check_classes(

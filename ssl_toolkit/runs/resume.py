@@ -141,11 +141,11 @@ def _resume(
     if processes.size != config.settings.devices:
         requested["devices"] = processes.size
     changes = _requested_changes(folder, config, state, requested)
-    experiment = prepare_all(folder.reopen(data).updated(**requested), processes, console)
+    experiment = prepare_all(folder.reopen(data).with_settings(**requested), processes, console)
     # The configuration in the folder keeps its original path to the data.
-    config = config.updated(**requested)
+    config = config.with_settings(**requested)
     limit = config.settings.time_limit if time_limit is None else time_limit
-    experiment = replace(experiment, config=config.updated(time_limit=limit))
+    experiment = replace(experiment, config=config.with_settings(time_limit=limit))
     check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
     if state is not None:
         _load_state(experiment.trainer, state, checkpoint)

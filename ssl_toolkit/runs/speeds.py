@@ -167,7 +167,9 @@ def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer
         parts=np.full(total, "pool"),
         read=noise,
     )
-    resolved = config.updated(**dict.fromkeys(OF_THE_DATA), drop_leaks=False, pretrained=False)
+    resolved = config.with_settings(
+        **dict.fromkeys(OF_THE_DATA), drop_leaks=False, pretrained=False
+    )
     small = Split(labels, unlabeled, validation, np.empty(0, dtype=np.int64))
     return prepare(resolved, table=random_table, split=small).trainer
 

@@ -93,7 +93,7 @@ def resolve_minutes(
         first_fit, larger = fitting.fit(first, start + SHARE * USED * seconds)
         # None if the default fits, so that fine-tuned candidates use their default.
         size = None if larger is None else first_fit.image_size
-        config = _with_views(config, first_fit.feature_views).updated(image_size=size)
+        config = _with_views(config, first_fit.feature_views).with_settings(image_size=size)
         left = start + SHARE * seconds - time.monotonic()
         config, choice = resolve_auto(config, console.say, console.reading, max(0.0, left))
         ready = bool(choice and choice.trials)
@@ -141,13 +141,15 @@ def with_fit(config: RunConfig, fit: MinutesChoice) -> RunConfig:
     """Return the configuration with the choices in place of ``minutes``."""
     steps = config.settings.steps if fit.steps is None else fit.steps
     config = _with_views(config, fit.feature_views)
-    return config.updated(image_size=fit.image_size, steps=steps, minutes=None)
+    return config.with_settings(image_size=fit.image_size, steps=steps, minutes=None)
 
 
 def _with_views(config: RunConfig, views: int | None) -> RunConfig:
     if views is None:
         return config
-    return config.updated(model=config.settings.model.model_copy(update={"feature_views": views}))
+    return config.with_settings(
+        model=config.settings.model.model_copy(update={"feature_views": views})
+    )
 
 
 class Fitting:
@@ -269,7 +271,7 @@ class Fitting:
 
     def _speeds(self, config: RunConfig, size: int, ready: bool) -> Speeds | None:
         """Measure at one size; return None if the backbone does not support it."""
-        resolved = resolve_config(config.updated(image_size=size))[0]
+        resolved = resolve_config(config.with_settings(image_size=size))[0]
         try:
             return measure_speeds(resolved, self._table, self._split, ready=ready)
         except ModelError:
@@ -285,7 +287,7 @@ def _user_steps(config: RunConfig) -> int | None:
 
 
 def _eval_every(config: RunConfig, steps: int) -> int:
-    return resolve_config(config.updated(steps=max(1, steps)))[0].settings.eval_every
+    return resolve_config(config.with_settings(steps=max(1, steps)))[0].settings.eval_every
 
 
 def _default_size(config: RunConfig) -> int:

@@ -93,7 +93,7 @@ def train(
                 f"--devices {settings.devices}: {processes.size} processes were started; leave it "
                 "out"
             )
-        shared = config.updated(devices=processes.size)
+        shared = config.with_settings(devices=processes.size)
         return run_with_workers(
             processes,
             lambda: _train_as_main(shared, processes, overwrite, resume or restarted(), console),
