@@ -14,8 +14,8 @@ class Options(BaseModel):
     """A frozen set of options; every field has a default, a range and a meaning.
 
     Unknown keys, values out of range and non-finite numbers are refused. Text is converted to the
-    type of its field, so that ``"1e-3"`` is a number where a number is wanted and stays text
-    where text is wanted.
+    type of its field, so that ``"1e-3"`` is a number where a number is expected and stays text
+    where text is expected.
     """
 
     model_config = ConfigDict(

@@ -26,7 +26,7 @@ from ssl_toolkit.registry import did_you_mean
 KEY = "stages"
 PREVIOUS = "previous"
 """Source that stands for the stage before."""
-OF_ALL = ("seed", "output", *keys_behind("split"))
+SHARED_KEYS = ("seed", "output", *keys_behind("split"))
 """Settings that all stages share, so that no stage trains on the test images of another."""
 
 
@@ -71,10 +71,10 @@ class StagesConfig:
 
     def tree(self) -> Tree:
         """Return plain types that restore these stages when they are read from a file."""
-        shared = {k: v for k, v in self.stages[0].config.tree().items() if k in OF_ALL}
+        shared = {k: v for k, v in self.stages[0].config.tree().items() if k in SHARED_KEYS}
         stages = {}
         for stage in self.stages:
-            run = {k: v for k, v in stage.config.tree().items() if k not in OF_ALL}
+            run = {k: v for k, v in stage.config.tree().items() if k not in SHARED_KEYS}
             stages[stage.name] = run | stage.sources.model_dump(mode="json")
         return shared | {"output": None, KEY: stages}
 
@@ -122,7 +122,7 @@ def load_stages(
         where = f"{origin}.{name}"
         messages += [
             f"{where}.{key}: all stages share it; write it outside of the stages"
-            for key in OF_ALL
+            for key in SHARED_KEYS
             if key in tree
         ]
         others = {*sections.values()} - {sections[name]}

@@ -173,7 +173,7 @@ def avoids_host_sync(subject: Subject) -> None:
     params = _draw(augmenter, len(images))
     augmenter.transform(images, params)
     state = [*augmenter.parameters(), *augmenter.buffers()]
-    with host_sync.forbidden(subject.device, [images, *state]):
+    with host_sync.forbid(subject.device, [images, *state]):
         augmenter.transform(images, params)
 
 

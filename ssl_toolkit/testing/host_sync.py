@@ -41,7 +41,7 @@ WAITS = {
 
 
 @contextmanager
-def forbidden(device: torch.device, marked: Iterable[Tensor]) -> Iterator[None]:
+def forbid(device: torch.device, marked: Iterable[Tensor]) -> Iterator[None]:
     """Raise an error if the block transfers values from the device to the host.
 
     Args:

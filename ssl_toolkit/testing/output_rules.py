@@ -220,7 +220,7 @@ def avoids_host_sync(subject: Subject) -> None:
     modules = trial.classifier, trial.trainer.predictor, trial.algorithm
     state = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     trial.output()  # one-time work may synchronize
-    around = host_sync.forbidden(subject.device, [*tensors_of(batch).values(), *state])
+    around = host_sync.forbid(subject.device, [*tensors_of(batch).values(), *state])
     trial.output(batch=batch, around=around)
 
 

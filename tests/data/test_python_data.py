@@ -140,7 +140,7 @@ def test_labels_of_any_type(tmp_path: Path, labels: Any, classes: tuple[str, ...
         (GRAY, [0.5] * 12, "labels of images: a label is a text or a whole number"),
         (GRAY, np.eye(12), r"got shape \(12, 12\)"),
         (GRAY[:0], [], "images: there are no images"),
-        ("one.png", [0], "images: several images are wanted, got one str"),
+        ("one.png", [0], "images: expected several images, got one str"),
         ([GRAY[0], None], [0, 1], "images number 1: .* got NoneType"),
         ([GRAY[0], "gone.png"], [0, 1], "images number 1: can't read the image"),
         ([GRAY[0], GRAY], [0, 1], r"images number 1: images are .* got \(1, 12, 8, 8\) uint8"),

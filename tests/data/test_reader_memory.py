@@ -223,7 +223,7 @@ def test_threads_share_the_memory_for_decoding() -> None:
 
     def work(amount: int) -> None:
         for _ in range(50):
-            with room.taken(amount):
+            with room.reserve(amount):
                 held[0] += amount
                 most[0] = max(most[0], held[0])
                 held[0] -= amount
@@ -234,9 +234,9 @@ def test_threads_share_the_memory_for_decoding() -> None:
     for thread in threads:
         thread.join(20)
     assert most[0] == 100
-    with pytest.raises(Unreadable, match="make it smaller"), room.taken(101):
+    with pytest.raises(Unreadable, match="make it smaller"), room.reserve(101):
         pass
-    with room.taken(100):  # all was given back
+    with room.reserve(100):  # all was given back
         pass
 
 

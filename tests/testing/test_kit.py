@@ -24,7 +24,7 @@ from ssl_toolkit.testing import (
     parametrize_with_checks,
     rules,
 )
-from ssl_toolkit.testing.host_sync import forbidden
+from ssl_toolkit.testing.host_sync import forbid
 from ssl_toolkit.testing.rules import RuleViolationError, run_rule
 from ssl_toolkit.testing.subject import INTERFACES, find_subject
 
@@ -171,7 +171,7 @@ FORBIDDEN: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 def test_operations_that_never_wait_are_allowed(name: str) -> None:
     images, draws = torch.rand(8), torch.rand(8)
     freely = ALLOWED[name](images, draws)
-    with forbidden(HERE, [images]):
+    with forbid(HERE, [images]):
         watched = ALLOWED[name](images, draws)
     assert str(watched) == str(freely)
 
@@ -180,7 +180,7 @@ def test_operations_that_never_wait_are_allowed(name: str) -> None:
 def test_operations_that_wait_are_found(name: str) -> None:
     images, draws = torch.rand(8), torch.rand(8)
     FORBIDDEN[name](images.clone(), draws.clone())
-    with pytest.raises(RuleViolationError), forbidden(HERE, [images]):
+    with pytest.raises(RuleViolationError), forbid(HERE, [images]):
         FORBIDDEN[name](images, draws)
 
 

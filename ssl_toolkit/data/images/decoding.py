@@ -52,7 +52,7 @@ class Room:
         self._changed = Condition()
 
     @contextlib.contextmanager
-    def taken(self, amount: int) -> Iterator[None]:
+    def reserve(self, amount: int) -> Iterator[None]:
         """Reserve an amount of bytes.
 
         Raises:

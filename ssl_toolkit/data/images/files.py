@@ -228,7 +228,7 @@ def opened_image(path: Path | bytes) -> Iterator[tuple[Image.Image, EncodedImage
             file.seek(0)
             with (
                 Image.open(file, formats=_FORMATS) as image,
-                ROOM.taken(room_for(image, length)),
+                ROOM.reserve(room_for(image, length)),
             ):
                 yield image, file
     except Unreadable:

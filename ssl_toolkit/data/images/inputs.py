@@ -71,7 +71,7 @@ def to_pixels(image: ImageInput, size: int, fit: Fit = "crop") -> Pixels | str:
     if image.dtype == np.uint8:
         return try_image(Image.fromarray(np.ascontiguousarray(image)), size, fit)
     if not np.issubdtype(image.dtype, np.floating):
-        return f"its dtype is {image.dtype}; uint8 or float in [0, 1] is wanted"
+        return f"its dtype is {image.dtype}; expected uint8, or float in [0, 1]"
     if not (image.min() >= 0 and image.max() <= 1):
         return "floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
     return _fit_float(image.astype(np.float32), size, fit)

@@ -139,7 +139,7 @@ def _part(name: str, split: str, images: Any, labels: Any) -> _Part:
     if isinstance(images, Tensor):
         images = channels_last(images, 4)
     if isinstance(images, str | os.PathLike | Image.Image | Mapping):
-        raise DataError(f"{name}: several images are wanted, got one {type(images).__name__}")
+        raise DataError(f"{name}: expected several images, got one {type(images).__name__}")
     if isinstance(images, Dataset):
         if not hasattr(images, "__len__"):
             raise DataError(f"{name}: a data set must be map-style, with a length")
@@ -256,9 +256,7 @@ def _encode(image: Any, where: str) -> tuple[bytes, str]:
             image = to_upright(image).convert("RGB")
         else:
             kind = type(image).__name__
-            raise DataError(
-                f"{where}: a path, an image, an array or a tensor is wanted, got {kind}"
-            )
+            raise DataError(f"{where}: expected a path, an image, an array or a tensor, got {kind}")
         buffer = io.BytesIO()
         image.save(buffer, "PNG", compress_level=1)
     except (OSError, Unreadable) as error:
