@@ -226,6 +226,13 @@ def test_stl10(tmp_path, monkeypatch):
     assert (read[0] == pixels["train"][2].transpose(1, 2, 0)).all()
     assert (read[1] == pixels["unlabeled"][0].transpose(1, 2, 0)).all()
     assert table.read(np.array([0]), 32).shape == (1, 32, 32, 3)
+    for labels, words in (
+        ([1, 2, 11], "labels 0 to 10, not in 0 to 9"),
+        ([1], "3 images, but lab"),
+    ):
+        np.array(labels, dtype=np.uint8).tofile(folder / "train_y.bin")
+        with pytest.raises(DataError, match=rf"stl10 in .*corrupt.*stl10/train has {words}"):
+            STL10().load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from ssl_toolkit.testing import parametrize_with_checks
 NEEDS_MORE = {"ray", "slurm", "wandb", "mlflow"}
 """Launchers and loggers of other systems, whose rules take minutes; tests of their own see them."""
 NEEDS_FILES = {
-    "cifar10", "cifar100", "svhn", "stl10", "mini_imagenet", "domainnet_real", "torchvision"
+    "cifar10", "cifar100", "svhn", "stl10", "mini_imagenet", "domainnet_real", "eurosat",
+    "tissuemnist", "semi_aves", "torchvision",
 }  # fmt: skip
 LARGE = {"wrn_28_2", "wrn_28_8"}
 """Further sizes of a class that is checked in two."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ssl_toolkit import (
     DataError,
@@ -171,12 +171,43 @@ def _read(
             )
             for split in splits
         }
-    groups = []
-    for split, content in data.items():
-        images = content.data
-        if images.shape[-1] != 3:  # channels first
-            images = images.transpose(0, 2, 3, 1)
-        labels = content.targets if hasattr(content, "targets") else content.labels
-        groups.append(ImageArray(f"{name}/{split}/", splits[split], images, labels))
-    classes = getattr(data["train"], "classes", [str(digit) for digit in range(10)])
+        classes = getattr(data["train"], "classes", [str(digit) for digit in range(10)])
+        groups = []
+        for split, content in data.items():
+            images = content.data
+            if images.shape[-1] != 3:  # channels first
+                images = images.transpose(0, 2, 3, 1)
+            labels = content.targets if hasattr(content, "targets") else content.labels
+            prefix = f"{name}/{split}/"
+            groups.append(image_array(prefix, splits[split], images, labels, len(classes)))
     return array_table(classes, groups)
+
+
+def image_array(
+    prefix: str, part: Part, images: NDArray[Any], labels: ArrayLike, classes: int
+) -> ImageArray:
+    """Return the images of a part, after checking their shape and labels.
+
+    Args:
+        prefix: Start of their keys.
+        part: Their part; unlabeled images have the label -1.
+        images: (n, height, width) gray or (n, height, width, 3) RGB, uint8.
+        labels: (n,) whole numbers below `classes`.
+        classes: Number of classes.
+
+    Raises:
+        ValueError: The arrays are not such.
+    """
+    numbers = np.asarray(labels)
+    gray_or_rgb = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
+    if images.dtype != np.uint8 or not gray_or_rgb or 0 in images.shape:
+        raise ValueError(f"{prefix[:-1]} has no images, but {images.dtype} {images.shape}")
+    if numbers.shape != images.shape[:1] or numbers.dtype.kind not in "iu":
+        raise ValueError(f"{prefix[:-1]} has {len(images)} images, but labels {numbers.shape}")
+    lowest, highest = (-1, -1) if part == "unlabeled" else (0, classes - 1)
+    if numbers.min() < lowest or numbers.max() > highest:
+        raise ValueError(
+            f"{prefix[:-1]} has labels {numbers.min()} to {numbers.max()}, not in {lowest} to "
+            f"{highest}"
+        )
+    return ImageArray(prefix, part, images, numbers)

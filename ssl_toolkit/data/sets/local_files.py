@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from ssl_toolkit.text import display_path
 
 ROOT_VARIABLE = "SSL_TOOLKIT_DATA"
 """Environment variable with the path to the default folder of the data sets."""
+
+_FAULTS = (OSError, RuntimeError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 def default_root() -> Path:
@@ -59,7 +63,7 @@ def wrap_dataset_errors(name: str, folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except _FAULTS as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"{name} in {display_path(folder)} is incomplete or corrupt, or can't be downloaded "
