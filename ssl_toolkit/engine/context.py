@@ -14,7 +14,7 @@ from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.interfaces import Algorithm, Batch, Context, ForwardOutput, StepOutput
-from ssl_toolkit.models.classifier import Classifier, hold_statistics, in_eval_mode
+from ssl_toolkit.models.classifier import Classifier, hold_statistics, in_eval_mode, in_mode
 from ssl_toolkit.models.predictor import Predictor
 
 
@@ -72,17 +72,22 @@ class EngineContext(Context):
         """As `Context.head`."""
         return self._classifier.head(features)  # type: ignore[no-any-return]
 
-    def teacher_forward(self, images: Tensor) -> ForwardOutput:
+    def teacher_forward(self, images: Tensor, *, train_mode: bool = False) -> ForwardOutput:
         """As `Context.teacher_forward`."""
         _check_images(images)
-        with torch.no_grad(), in_eval_mode(self._teacher):
+        with (
+            torch.no_grad(),
+            in_mode(self._teacher, training=train_mode),
+            hold_statistics(self._teacher),
+        ):
             features, logits = self._teacher(images)
         return ForwardOutput(features.float(), logits.float())
 
     @torch.no_grad()
-    def teacher(self, images: Tensor) -> Tensor:
+    def teacher(self, images: Tensor, *, train_mode: bool = False) -> Tensor:
         """As `Context.teacher`."""
-        return self._predictor.logits(self.teacher_forward(images)).float()
+        output = self.teacher_forward(images, train_mode=train_mode)
+        return self._predictor.logits(output).float()
 
     def averaged(self, name: str) -> Callable[..., Any]:
         """As `Context.averaged`."""

@@ -10,9 +10,7 @@ The class of a plugin states the version of this contract that it implements,
 
 from ssl_toolkit.interfaces.algorithms import (
     Algorithm,
-    Context,
     FeatureAlgorithm,
-    ForwardOutput,
     Loss,
     PseudoLabels,
     StepOutput,
@@ -20,6 +18,7 @@ from ssl_toolkit.interfaces.algorithms import (
 )
 from ssl_toolkit.interfaces.augmenters import AugmentationParams, Augmenter
 from ssl_toolkit.interfaces.backbones import Backbone, ChannelStatistics
+from ssl_toolkit.interfaces.context import Context, ForwardOutput
 from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable, Part
 from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
 from ssl_toolkit.interfaces.loggers import Logger, RunInfo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import torch
@@ -113,16 +113,21 @@ def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:
 
 
 @contextmanager
-def in_eval_mode(module: nn.Module) -> Iterator[None]:
-    """Set a module in train mode to eval mode, and restore the mode of each submodule."""
-    modes = [(part, part.training) for part in module.modules()] if module.training else []
-    if modes:
-        module.eval()
+def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set a module to train or eval mode, and restore the mode of each submodule."""
+    modes = [(part, part.training) for part in module.modules()]
+    if module.training != training:
+        module.train(training)
     try:
         yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for part, mode in modes:
+            part.training = mode
+
+
+def in_eval_mode(module: nn.Module) -> AbstractContextManager[None]:
+    """Set a module to eval mode, and restore the mode of each submodule."""
+    return in_mode(module, training=False)
 
 
 @contextmanager

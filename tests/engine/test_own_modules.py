@@ -257,6 +257,24 @@ def test_a_forward_in_eval_mode_has_a_gradient_and_changes_nothing() -> None:
         torch.testing.assert_close(parameter.grad, other.grad)
 
 
+@pytest.mark.parametrize("ema", [False, {"decay": 0.8}])
+def test_a_teacher_in_train_mode_normalizes_by_the_batch_and_changes_nothing(ema: Any) -> None:
+    run = trainer(backbone="normalized", ema=ema)
+    context = run._context(0)
+    images = torch.rand(4, 3, 8, 8)
+    teacher = run.eval_model
+    before, modes = copy.deepcopy(teacher.state_dict()), [m.training for m in teacher.modules()]
+    torch.manual_seed(3)  # of the dropout
+    logits = context.teacher_forward(images, train_mode=True).logits
+    predicted = context.teacher(images, train_mode=True)
+    assert_equal(dict(before), dict(teacher.state_dict()))
+    assert [m.training for m in teacher.modules()] == modes
+    torch.manual_seed(3)
+    assert torch.equal(logits, copy.deepcopy(teacher).train()(images).logits)
+    assert not torch.equal(predicted, context.teacher(images))
+    assert not any(value.requires_grad for value in (logits, predicted))
+
+
 class Adjusted(Algorithm):
     """It predicts by logits without the first class."""
 

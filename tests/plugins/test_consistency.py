@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from plain_losses import log_probs, mean_loss, pseudo_labels
 from ssl_toolkit_consistency import UDA, VAT, MeanTeacher, PiModel, PseudoLabel
 from step_parity import assert_parity, toy_teacher
 from torch import Tensor
-from toy_context import CLASSES, Net
+from toy_context import CLASSES, FakeContext, Net, run
 
 from ssl_toolkit import Batch
 
@@ -62,6 +63,22 @@ def test_mean_teacher_is_its_formula() -> None:
         }, [True] * len(rows)
 
     assert_parity(MeanTeacher, reference, no_state, rampup_fraction=RAMP)
+
+
+def test_the_mean_teacher_is_normalized_by_the_batch_as_the_student_is() -> None:
+    ctx = FakeContext()
+    output, batch = run(MeanTeacher, ctx, rampup_fraction=0.0)
+    teacher, student = (copy.deepcopy(net).train() for net in (ctx.teacher_net, ctx.live))
+    target = teacher(batch.unlabeled_weak[0]).logits.softmax(dim=-1)
+    probs = student(batch.unlabeled_weak[1]).logits.softmax(dim=-1)
+    torch.testing.assert_close(
+        output.losses["unsupervised"].value, (probs - target).square().mean()
+    )
+    # Only the labeled images update the running statistics.
+    alone = FakeContext().live
+    alone(batch.labeled_weak[0])
+    torch.testing.assert_close(ctx.live.norm.running_mean, alone.norm.running_mean)
+    assert torch.equal(ctx.teacher_net.norm.running_mean, torch.zeros(8))
 
 
 def test_pseudo_label_is_its_formula() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_toolkit import Algorithm, Batch, Context, ForwardOutput, StepOutput, TaskInfo
+from ssl_toolkit.models.classifier import hold_statistics, in_mode
 
 CLASSES, SIDE = 4, 6
 LABELED, POOL = 8, 40
@@ -63,9 +64,10 @@ class FakeContext(Context):
         return self.live.classifier(features)
 
     @torch.no_grad()
-    def teacher_forward(self, images: Tensor) -> ForwardOutput:
+    def teacher_forward(self, images: Tensor, *, train_mode: bool = False) -> ForwardOutput:
         self.calls.append(("teacher", len(images), False))
-        return self.teacher_net(images)
+        with in_mode(self.teacher_net, training=train_mode), hold_statistics(self.teacher_net):
+            return self.teacher_net(images)
 
     def averaged(self, name: str) -> Callable[..., Tensor]:
         return torch.no_grad()(self.averages[name])

@@ -55,10 +55,14 @@ class MeanTeacher(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Classification cost + w(t) · consistency cost, sec. 2."""
         c = self.config
-        images = torch.cat([batch.labeled_weak[0], batch.unlabeled_weak[1]])
-        logits = at_least_float32(ctx.model(images))
-        labeled, student = logits[: len(batch.labels)], logits[len(batch.labels) :]
-        probs = at_least_float32(ctx.teacher(batch.unlabeled_weak[0])).softmax(dim=-1)
+        labeled = at_least_float32(ctx.model(batch.labeled_weak[0]))
+        # The labeled images alone set BatchNorm's running statistics, as in USB.
+        output = ctx.forward(batch.unlabeled_weak[1], update_statistics=False)
+        student = at_least_float32(output.logits)
+        # In eval mode, the target would differ from the student by BatchNorm's statistics too, and
+        # training to remove this difference collapses.
+        teacher = ctx.teacher(batch.unlabeled_weak[0], train_mode=True)
+        probs = at_least_float32(teacher).softmax(dim=-1)
         ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction)
         return StepOutput(
             losses={
