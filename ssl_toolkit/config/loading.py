@@ -31,6 +31,8 @@ from ssl_toolkit.config.run_defaults import (
 from ssl_toolkit.config.settings import NOT_COMPARED, ResolvedSettings, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.files import holds_features
+from ssl_toolkit.recipes import find_recipe
+from ssl_toolkit.recipes.apply import automatic_recipe, scaled, settings_under
 
 Defaults = Literal["reference", "for_pretrained"] | None
 """The attribute of a plugin's options that replaces their defaults."""
@@ -137,7 +139,7 @@ def plain_tree(keys: Mapping[str, Any]) -> Tree:
 def load_config(
     files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> RunConfig:
-    """Layer and validate: defaults < profile < run defaults < files < flags < ``--set``.
+    """Layer: defaults < profile < run defaults < recipe < files < flags < ``--set``; validate.
 
     Args:
         files: YAML files; later ones win.
@@ -149,7 +151,7 @@ def load_config(
         PluginError: the algorithm or an augmenter is unknown or broken (when nothing else is
             wrong).
     """
-    return validate(read_layers(files, flags or {}, sets))
+    return validate(with_automatic_recipe(read_layers(files, flags or {}, sets)))
 
 
 def read_layers(
@@ -159,6 +161,13 @@ def read_layers(
     layers = [Layer(str(path), yaml.read(path)) for path in files]
     layers.append(Layer(FLAGS, {key: value for key, value in flags.items() if value is not None}))
     return layers + [parse_set(text) for text in sets]
+
+
+def with_automatic_recipe(layers: Sequence[Layer]) -> list[Layer]:
+    """Return layers with the recipe that their settings choose, unless they set or exclude one."""
+    tree, _ = merge(layers)
+    recipe = None if "recipe" in tree else automatic_recipe(tree)
+    return [*layers, Layer(recipe.origin, {"recipe": recipe.id})] if recipe else [*layers]
 
 
 def check_options(model: type[Options], given: Tree, section: str) -> Options:
@@ -188,8 +197,11 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     Raises:
         UserError: lists every fault, as `load_config` does.
     """
-    names = (layer.tree["algo"] for layer in reversed(layers) if layer.tree.get("algo"))
-    algo = str(next(names, Settings.model_fields["algo"].default))
+    row = _last(layers, "recipe")
+    if row not in (None, "none"):
+        recipe = find_recipe(str(row))
+        layers = [Layer(recipe.origin, settings_under(recipe, merge(layers)[0])), *layers]
+    algo = str(_last(layers, "algo") or Settings.model_fields["algo"].default)
     section = _bare(algo)
     tree, origins = merge([_without_alias(layer, section) for layer in layers])
     reference = tree.get("profile") == "reference"
@@ -236,11 +248,22 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             (augment.strong, augment.strong_options, "strong_options"),
         )
     )
+    if settings.scale != 1 and settings.recipe is None:
+        faults.add(("scale",), "shortens a recipe; add --recipe ROW, or set --steps")
     faults.stop()
     assert algorithm is not None
     assert weak is not None
     assert strong is not None
+    if settings.scale != 1:
+        unscaled = {path for path, origin in origins.items() if origin != layers[0].origin}
+        settings = scaled(settings, settings.scale, unscaled)
+        algorithm = scaled(algorithm, settings.scale, unscaled, (section,))
     return RunConfig(settings, algorithm, weak, strong)
+
+
+def _last(layers: Sequence[Layer], key: str) -> Any:
+    """Return the value of a top-level key that wins; None if no layer sets it."""
+    return next((layer.tree[key] for layer in reversed(layers) if layer.tree.get(key)), None)
 
 
 def _pretrained_defaults(settings: Settings) -> Tree:

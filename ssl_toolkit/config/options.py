@@ -28,13 +28,16 @@ class Options(BaseModel):
     """Defaults where training starts from pre-trained weights, of the options that need others."""
 
 
-def option(default: Any, *, help: str, source: str = "", **bounds: Any) -> Any:
+def option(
+    default: Any, *, help: str, source: str = "", in_steps: bool = False, **bounds: Any
+) -> Any:
     """Declare one option.
 
     Args:
         default: the value when the user gives none.
         help: what it means, with its unit, in one line.
         source: where the default comes from (paper and section, or a measurement).
+        in_steps: True if it counts optimizer steps, so that ``--scale`` shortens it.
         bounds: pydantic's bounds: ``gt``, ``ge``, ``lt``, ``le``, ``min_length``, ...
 
     >>> class Example(Options):
@@ -42,7 +45,8 @@ def option(default: Any, *, help: str, source: str = "", **bounds: Any) -> Any:
     >>> Example(threshold="0.5").threshold
     0.5
     """
-    return Field(default, description=help, json_schema_extra={"source": source}, **bounds)
+    extra: dict[str, Any] = {"source": source, "in_steps": in_steps}
+    return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
 Affects = Literal["data", "split", "weights", "draws"]
@@ -92,6 +96,12 @@ def declaration_of(field: FieldInfo) -> Declaration:
     extra = field.json_schema_extra
     declaration = extra.get("declaration") if isinstance(extra, dict) else None
     return declaration if isinstance(declaration, Declaration) else Declaration()
+
+
+def is_in_steps(field: FieldInfo) -> bool:
+    """Return True if an option counts optimizer steps."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("in_steps"))
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

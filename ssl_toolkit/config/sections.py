@@ -69,7 +69,7 @@ class ScheduleSettings(Options):
         help="cosine: multiplier cos(2 pi cycles t / 2T)",
         source="FixMatch; the authors' code has 1023/2048",
     )
-    warmup_steps: int = option(0, ge=0, help="steps of linear warm-up", source=PAPER)
+    warmup_steps: int = option(0, ge=0, help="steps of linear warm-up", source=PAPER, in_steps=True)
 
 
 class EMASettings(Options):

@@ -32,6 +32,11 @@ Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
 """A path; ``~`` is expanded to the home folder, also in files."""
 
 
+RecipeOrNone = Annotated[
+    Annotated[str, Field(min_length=1)] | None,
+    BeforeValidator(lambda value: None if value == "none" else value),
+]
+
 Fit = Literal["crop", "pad"]
 """How images are made square."""
 
@@ -51,6 +56,13 @@ class Settings(Options):
     )
     profile: Literal["paper", "reference"] = setting(
         "paper", help="formulas of the papers, or of the authors' code (reference)", flag=True,
+    )
+    recipe: RecipeOrNone = setting(
+        None, help="row of a published table whose settings to use", metavar="ROW",
+    )
+    scale: float = setting(
+        1.0, help="factor for the steps of a recipe and for all settings in steps", gt=0, le=1,
+        metavar="F",
     )
     backbone: str | None = setting(
         None, help="registered backbone or any timm model", min_length=1, metavar="NAME",
@@ -143,7 +155,7 @@ class Settings(Options):
 
     steps: int | None = setting(
         None, help="number of optimizer steps", ge=1, metavar="N", when_open=1000,
-        follows_steps=True, resume="recorded",
+        follows_steps=True, in_steps=True, resume="recorded",
         resume_help="total number of steps, to train longer than before",
     )
     batch_size: int | None = setting(
@@ -157,15 +169,15 @@ class Settings(Options):
     lr: float | None = setting(None, help="learning rate", gt=0, metavar="X", when_open=0.002)
     eval_every: int | None = setting(
         None, help="number of steps between evaluations", ge=1, metavar="N",
-        default_text="steps / 20", follows_steps=True,
+        default_text="steps / 20", follows_steps=True, in_steps=True,
     )
     log_every: int | None = setting(
         None, help="number of steps between rows of metrics", ge=1, metavar="N",
-        default_text="10, or --eval-every if that is less", compared=False,
+        default_text="10, or --eval-every if that is less", compared=False, in_steps=True,
     )
     save_every: int | None = setting(
         None, help="number of steps between checkpoints", ge=1, metavar="N",
-        default_text="--eval-every", compared=False,
+        default_text="--eval-every", compared=False, in_steps=True,
     )
     keep_checkpoints: int = setting(
         2, help="number of most recent checkpoints to keep", ge=1, le=100, metavar="N",

@@ -45,6 +45,7 @@ RANKS = {
     "documents": 2,
     "processes": 2,
     "config": 2,
+    "recipes": 2,
     "registry": 2,
     "torch_workarounds": 2,
     "ops": 3,
@@ -81,7 +82,7 @@ DATA_RANKS = {
     "load": 6,
 }
 """A part of `data` imports parts of `data` of a lower rank, and itself."""
-BESIDE = {"files", "config", "registry"}
+BESIDE = {"files", "config", "recipes", "registry"}
 LIGHT = (
     *(
         "errors",
@@ -93,6 +94,7 @@ LIGHT = (
         "console",
         "locking",
         "config",
+        "recipes",
         "registry",
         "scaffold",
     ),

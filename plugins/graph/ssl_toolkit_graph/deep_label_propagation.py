@@ -51,6 +51,7 @@ class DeepLabelPropagation(Algorithm):
             ge=1,
             help="number of steps between two propagations",
             source="this project, for short runs; authors' code: an epoch of the pool",
+            in_steps=True,
         )
         neighbors: int = option(
             50, ge=1, help="number of neighbors of each image (k)", source="authors' code: 50"

@@ -57,6 +57,7 @@ class MixingOptions(Options):
         ge=0,
         help="the same in steps, in place of the share; 0 for no ramp",
         source="MixMatch's code: 16384",
+        in_steps=True,
     )
     mixup_per: Literal["sample", "batch"] = option(
         "sample",

@@ -90,6 +90,7 @@ class ReMixMatch(Algorithm):
             ge=0,
             help="the same in steps, in place of the share; 0 for no ramp",
             source="authors' code: 16384",
+            in_steps=True,
         )
         unlabeled_ratio: int = option(
             1, ge=1, help="unlabeled images for each labeled one", source="paper"

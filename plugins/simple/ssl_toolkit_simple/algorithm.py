@@ -95,7 +95,10 @@ class SimPLE(Algorithm):
             source="this project, for short runs; the authors use none",
         )
         rampup_steps: int | None = option(
-            None, ge=0, help="the same in steps, in place of the share; 0 for no ramp"
+            None,
+            ge=0,
+            help="the same in steps, in place of the share; 0 for no ramp",
+            in_steps=True,
         )
         pair_distance: Distance = option(
             "bhattacharyya", help="distance of the Pair Loss", source="paper"
