@@ -20,7 +20,8 @@ from ssl_toolkit.errors import ConfigError
 ALL = sorted(configs_dir().rglob("*.yaml"))
 COMPARISONS = [path for path in ALL if path.parent.name == "compare"]
 STAGES = [path for path in ALL if path.parent.name == "stages"]
-FILES = [path for path in ALL if path not in (*COMPARISONS, *STAGES)]
+RECIPES = [path for path in ALL if path.parent.name == "recipes"]
+FILES = [path for path in ALL if path not in (*COMPARISONS, *STAGES, *RECIPES)]
 PAPER = [path for path in FILES if path.parent.name == "paper"]
 
 STEPS = 1024 * 1024
@@ -51,6 +52,7 @@ def test_the_folder_is_found_and_not_empty() -> None:
 def test_a_file_validates_and_resolves(path: Path) -> None:
     config, _ = resolve_config(load_config([path]))
     left_open = {
+        "recipe",
         "root",
         "labels",
         "pseudo_labels",
