@@ -105,6 +105,11 @@ from ssl_toolkit.runs.summary import RunResult as RunResult
 from ssl_toolkit.runs.summary import RunSummary as RunSummary
 from ssl_toolkit.runs.summary import Scores as Scores
 from ssl_toolkit.runs.train import train as train
+from ssl_toolkit.stages.run import StagesResult as StagesResult
+from ssl_toolkit.stages.run import run_stages as run_stages
+from ssl_toolkit.stages.summary import PseudoLabelCounts as PseudoLabelCounts
+from ssl_toolkit.stages.summary import StagesSummary as StagesSummary
+from ssl_toolkit.stages.summary import StageSummary as StageSummary
 
 __version__: str
 __all__: list[str]

@@ -20,7 +20,7 @@ from ssl_toolkit.inference.predict import open_inputs
 from ssl_toolkit.tabular import Row, plain, write_rows
 from ssl_toolkit.text import display_path, display_text, summarize
 
-MANIFEST = ("path", "label", "split", "confidence")
+MANIFEST: tuple[str, ...] = ("path", "label", "split", "confidence")
 """Columns of a manifest of pseudo labels."""
 
 UNCERTAIN = ("path", "class", "confidence", "second", "margin")

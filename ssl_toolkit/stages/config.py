@@ -14,6 +14,7 @@ from ssl_toolkit.config.loading import (
     RunConfig,
     check_options,
     merge,
+    plain_tree,
     read_layers,
     validate,
 )
@@ -104,10 +105,20 @@ def load_stages(
         UserError: Lists all invalid settings or, without any, all faults of plugins.
     """
     layers = read_layers(files, flags or {}, sets)
-    trees = merge([layer.only({KEY}) for layer in layers])[0][KEY]
-    layers = [layer.without({KEY}) for layer in layers]
     layers, over = layers[: len(files)], layers[len(files) :]
-    origin = f"{files[-1]}: {KEY}"
+    return _validate(layers, over, files[-1].stem, f"{files[-1]}: {KEY}")
+
+
+def validate_stages(tree: Mapping[str, Any]) -> StagesConfig:
+    """Validate stages that are a tree of keys, as in a file; errors as of `load_stages`."""
+    return _validate([Layer("configuration", plain_tree(tree))], [], KEY, KEY)
+
+
+def _validate(
+    layers: Sequence[Layer], over: Sequence[Layer], title: str, origin: str
+) -> StagesConfig:
+    trees = merge([layer.only({KEY}) for layer in layers])[0].get(KEY)
+    layers = [layer.without({KEY}) for layer in layers]
     if not isinstance(trees, dict) or not all(isinstance(t or {}, dict) for t in trees.values()):
         raise ConfigError(f"{origin}: must be a map of stages, each a map of keys")
     if not trees:
@@ -149,7 +160,7 @@ def load_stages(
     if plugins:
         raise PluginError(plugins)
     output = stages[0].config.settings.output
-    return StagesConfig(files[-1].stem, output, tuple(stages))
+    return StagesConfig(title, output, tuple(stages))
 
 
 def _misspelled(tree: Tree) -> dict[str, str]:

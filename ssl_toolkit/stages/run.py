@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ from ssl_toolkit.comparisons.schema import RunLocation
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.defaults import DATASET
 from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.compatibility import check_parts
 from ssl_toolkit.engine.distributed import under_launcher
@@ -25,7 +28,7 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.resume import resume
 from ssl_toolkit.runs.summary import RunResult
 from ssl_toolkit.runs.train import train
-from ssl_toolkit.stages.config import Stage, StagesConfig, load_stages
+from ssl_toolkit.stages.config import Stage, StagesConfig, load_stages, validate_stages
 from ssl_toolkit.stages.labels import write_labels
 from ssl_toolkit.stages.summary import (
     CONFIG,
@@ -49,7 +52,7 @@ class StagesResult(NamedTuple):
 
 
 def run_stages(
-    config: StagesConfig,
+    config: StagesConfig | Mapping[str, Any] | str | os.PathLike[str],
     *,
     overwrite: bool = False,
     resumed: bool = False,
@@ -58,15 +61,23 @@ def run_stages(
     """Run the stages that are not completed, then write the tables and the report.
 
     Args:
-        config: Validated stages.
+        config: Validated stages, a tree of keys as in a file with ``stages``, or the path to such a
+            file.
         overwrite: True to replace stages in the output folder.
         resumed: True to resume the same stages in the output folder.
         console: Shows the progress; only warnings and results if None.
+
+    Returns:
+        The folder, and the summary of each stage.
 
     Raises:
         UserError: A setting, a file or the output folder is invalid; before any training.
         TrainingError: A stage failed; the same stages can be resumed.
     """
+    if isinstance(config, str | os.PathLike):
+        config = load_stages([find_config(os.fspath(config))])
+    elif not isinstance(config, StagesConfig):
+        config = validate_stages(config)
     console = console or Console(quiet=True)
     if under_launcher():
         raise ConfigError("stages start their own processes; use --devices N in place of torchrun")

@@ -27,7 +27,11 @@ class PseudoLabelCounts(Part):
 
     @classmethod
     def read(cls, path: Path) -> PseudoLabelCounts:
-        """Count the rows of a file of pseudo labels."""
+        """Count the rows of a file of pseudo labels.
+
+        Args:
+            path: Path to a file of ``pseudo_labels/``.
+        """
         with path.open(encoding="utf-8", newline="") as file:
             rows = [(row["label"], row["data_label"]) for row in csv.DictReader(file)]
         labeled = [(label, known) for label, known in rows if label]

@@ -31,11 +31,11 @@ def test_the_blocks_run(tmp_path: Path) -> None:
     assert "(2, 10)" in done.stdout
     assert float(done.stdout.split("score ")[1].split()[0]) > 0.9
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
-    assert runs == ["features", "first", "gray", "second", "smoothed-digits-s0"]
+    assert runs == ["features", "first", "gray", "second", "smoothed-digits-s0", "stages"]
 
 
 def test_the_page_contains_the_public_names() -> None:
-    assert len(BLOCKS) == 14
+    assert len(BLOCKS) == 15
     for name in (
         "train",
         "load_model",
@@ -44,7 +44,7 @@ def test_the_page_contains_the_public_names() -> None:
         "DataError",
         "SemiSupervisedClassifier",
         *("RunResult", "resume", "evaluate", "predict", "export", "report", "inspect"),
-        *("pseudo_label", "compare", "ComparisonResult", "check_run"),
+        *("pseudo_label", "compare", "run_stages", "ComparisonResult", "check_run"),
     ):
         assert name in PAGE
         assert hasattr(ssl_toolkit, name)

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from in_process import call, refusal
 
+import ssl_toolkit
 from ssl_toolkit.config.yaml import configs_dir
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.stages.config import StagesConfig, StageSettings, load_stages
 from ssl_toolkit.stages.labels import selected
 from ssl_toolkit.stages.run import check_stages, reopen
-from ssl_toolkit.stages.summary import PseudoLabelCounts
+from ssl_toolkit.stages.summary import PseudoLabelCounts, StagesSummary
 
 FILES = sorted((configs_dir() / "stages").glob("*.yaml"))
 TEXT = """
@@ -260,6 +261,20 @@ def test_finished_stages_are_left_unchanged(finished: Path) -> None:
     result = call("resume", finished)
     assert result.returncode == 0, result.stderr
     assert {path: path.stat().st_mtime_ns for path in files} == before
+
+
+def test_stages_from_python(finished: Path, tmp_path: Path) -> None:
+    result = ssl_toolkit.run_stages(reopen(finished), resumed=True)
+    assert result.folder == finished
+    assert result.summary == StagesSummary.read(finished / "stages.json")
+    other = tmp_path / "other"
+    with pytest.raises(ConfigError, match="stages: must be a map of stages, each a map of keys"):
+        ssl_toolkit.run_stages({"output": other})
+    with pytest.raises(ConfigError, match="no earlier stage is called 'b'"):
+        ssl_toolkit.run_stages({"output": other, "stages": {"a": {"labels_from": "b"}}})
+    with pytest.raises(ConfigError, match="the stages there have another configuration"):
+        ssl_toolkit.run_stages({"stages": {"a": {}}, "output": finished}, resumed=True)
+    assert not other.exists()
 
 
 def test_the_output_folder(finished: Path, write: Any, tmp_path: Path) -> None:
