@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import click
 
-from ssl_toolkit.commands.options import QUIET, configuration_options, toolkit_command
+from ssl_toolkit.commands.options import (
+    QUIET,
+    Decorator,
+    configuration_options,
+    options,
+    toolkit_command,
+)
 from ssl_toolkit.commands.screen import echo, echo_data, warn_of_clashes
 from ssl_toolkit.config.comparison import ComparisonSettings, load_comparison
 
 
+def comparison_options(without: Collection[str]) -> Decorator:
+    """Return the options of a command that runs comparisons.
+
+    Args:
+        without: Settings that the command doesn't have.
+    """
+    return options(
+        configuration_options(ComparisonSettings, without=without),
+        click.option(
+            "--jobs",
+            metavar="N",
+            help="Maximum number of concurrent runs, if the launcher supports it.",
+        ),
+        click.option(
+            "--overwrite", is_flag=True, help="Replace an existing comparison in --output."
+        ),
+        click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop."),
+        QUIET,
+    )
+
+
+def comparison_flags(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of `comparison_options` by the keys of settings."""
+    jobs, allowed = flags.pop("jobs"), flags.pop("allow_different")
+    flags["allow_different"] = ",".join(allowed) or None
+    flags["launcher_options"] = None if jobs is None else {"jobs": jobs}
+    return flags
+
+
 @toolkit_command
-@configuration_options(ComparisonSettings, without=("algo", "seed", "output"))
-@click.option(
-    "--jobs", metavar="N", help="Maximum number of concurrent runs, if the launcher supports it."
-)
-@click.option("--overwrite", is_flag=True, help="Replace an existing comparison in --output.")
-@click.option("--dry-run", is_flag=True, help="Print the rows, check everything, and stop.")
-@QUIET
+@comparison_options(without=("algo", "seed"))
 def command(
     sweep: tuple[str, ...],
-    allow_different: tuple[str, ...],
-    jobs: str | None,
     files: tuple[str, ...],
     sets: tuple[str, ...],
     overwrite: bool,
@@ -37,9 +65,8 @@ def command(
     """
     from ssl_toolkit.config.yaml import find_config
 
-    flags["allow_different"] = ",".join(allow_different) or None
-    flags["launcher_options"] = None if jobs is None else {"jobs": jobs}
-    comparison = load_comparison([find_config(name) for name in files], flags, sets, sweep)
+    paths = [find_config(name) for name in files]
+    comparison = load_comparison(paths, comparison_flags(flags), sets, sweep)
     warn_of_clashes(*(row.config.settings for row in comparison.rows))
     from ssl_toolkit.console import Console
     from ssl_toolkit.multirun.compare import check, compare

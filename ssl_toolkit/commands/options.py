@@ -45,12 +45,15 @@ def configuration_options(*models: type[Options], without: Collection[str] = ())
     Values of flags stay text, which is validated with the files.
 
     Args:
-        models: Other settings of the command, which precede those of a run.
-        without: Settings of a run that the command doesn't have.
+        models: Other settings of the command, which precede those of a run and replace those of
+            the same name.
+        without: Settings that the command doesn't have.
     """
-    fields = {k: v for k, v in Settings.model_fields.items() if k not in without}
-    for model in reversed(models):
-        fields = {**model.model_fields, **fields}
+    fields: dict[str, FieldInfo] = {}
+    for model in (*models, Settings):
+        fields = {**fields, **{k: v for k, v in model.model_fields.items() if k not in fields}}
+    for name in without:
+        del fields[name]
     return options(
         *[_flag(name, field) for name, field in fields.items() if declaration_of(field).flag],
         click.option(
