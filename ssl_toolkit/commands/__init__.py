@@ -20,6 +20,7 @@ from ssl_toolkit.stdio import missed, protect
 COMMANDS = {
     "run": "Train an algorithm and test it.",
     "compare": "Compare algorithms under identical configurations.",
+    "reproduce": "Run rows of published tables, and report both numbers.",
     "resume": "Resume an interrupted run, or extend a finished one.",
     "report": "Write tables and an HTML page of runs or a comparison.",
     "check-run": "Check that a run's folder is complete and consistent.",
@@ -36,7 +37,17 @@ COMMANDS = {
     "doctor": "Check this installation.",
 }
 
-IN_FILES = ("run", "compare", "resume", "report", "predict", "pseudo-label", "export", "new")
+IN_FILES = (
+    "run",
+    "compare",
+    "reproduce",
+    "resume",
+    "report",
+    "predict",
+    "pseudo-label",
+    "export",
+    "new",
+)
 """Commands whose results are in files, so that lost output is no error."""
 
 MOST_ERRORS = 25
@@ -149,7 +160,7 @@ def _way_out(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     if context is None or type(error) not in (click.UsageError, click.MissingParameter):
         return ""
-    if context.info_name in ("run", "compare"):
+    if context.info_name in ("run", "compare", "reproduce"):
         return "; give a setting as --set KEY=VALUE, a configuration file as --config FILE"
     return f"; see `{context.command_path} --help`"
 

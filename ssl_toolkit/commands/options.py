@@ -50,8 +50,9 @@ def configuration_options(*models: type[Options], without: Collection[str] = ())
         without: Settings that the command doesn't have.
     """
     fields: dict[str, FieldInfo] = {}
-    for model in (*models, Settings):
-        fields = {**fields, **{k: v for k, v in model.model_fields.items() if k not in fields}}
+    sections: list[type[Options]] = [*models, Settings]
+    for model in sections:
+        fields |= {k: v for k, v in model.model_fields.items() if k not in fields}
     for name in without:
         del fields[name]
     return options(

@@ -67,7 +67,8 @@ RANKS = {
     "testing": 8,
     "multirun": 9,
     "stages": 9,
-    "commands": 10,
+    "reproduction": 10,
+    "commands": 11,
 }
 """A part imports parts of a lower rank, itself, and the parts named in BESIDE."""
 DATA_RANKS = {

@@ -1,0 +1,65 @@
+"""``ssl-toolkit reproduce``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ssl_toolkit.commands.compare import comparison_flags, comparison_options
+from ssl_toolkit.commands.options import toolkit_command
+from ssl_toolkit.commands.screen import echo, warn_of_clashes
+
+
+@toolkit_command
+@click.argument("table", required=False)
+@click.option(
+    "--row",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="ID of a row to run, or all for every row of the table. Repeatable.",
+)
+@comparison_options(without=("algo", "seed", "recipe", "algos", "sweep", "probe"))
+def command(
+    table: str | None,
+    ids: tuple[str, ...],
+    files: tuple[str, ...],
+    sets: tuple[str, ...],
+    overwrite: bool,
+    dry_run: bool,
+    quiet: bool,
+    **flags: Any,
+) -> int:
+    """List published tables, list the rows of a TABLE, or run its rows.
+
+    Without --row, list the rows with their published numbers, deviations and data, and measure what
+    they cost on this device. With --row, run them through `compare`, and set the measured numbers
+    beside the published ones in report.md. Run the same command again to resume. Other options
+    apply to all rows; --root is the folder of a data set, or holds a folder for each by its name.
+    """
+    from ssl_toolkit.recipes import load_recipes
+    from ssl_toolkit.reproduction.listing import list_rows, list_tables
+
+    if table is None:
+        for line in list_tables(load_recipes()):
+            echo(line)
+        return 0
+    from ssl_toolkit.config.yaml import find_config
+    from ssl_toolkit.console import Console
+    from ssl_toolkit.reproduction.rows import default_folder, find_rows, group_rows, load_rows
+    from ssl_toolkit.reproduction.run import check_groups, reproduce
+
+    recipes, paths = find_rows(table, ids), [find_config(name) for name in files]
+    comparison, rows = load_rows(recipes, paths, comparison_flags(flags), sets)
+    warn_of_clashes(*(row.config.settings for row in rows))
+    folder = default_folder(table, comparison)
+    groups = group_rows(rows, comparison, folder)
+    if ids and not dry_run:
+        console = Console(quiet=quiet)
+        return reproduce(table, groups, folder, overwrite=overwrite, console=console)
+    for line in list_rows(rows):
+        echo(line)
+    if ids:
+        check_groups(groups, Console(quiet=True), overwrite=overwrite)
+    return 0

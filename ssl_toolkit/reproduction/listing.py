@@ -1,0 +1,112 @@
+"""Describe published tables and their rows: numbers, deviations, data and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ssl_toolkit.data.load import named_dataset
+from ssl_toolkit.errors import UserError, one_line
+from ssl_toolkit.recipes import Published, Recipe
+from ssl_toolkit.reproduction.cost import StepTimes
+from ssl_toolkit.reproduction.rows import TableRow
+
+CLASSES = 10
+"""Number of classes for measuring where the data is not found; it hardly changes the time."""
+
+
+def list_tables(recipes: Mapping[str, Recipe]) -> Iterator[str]:
+    """Yield a line for each table: name, number of rows, title and paper."""
+    tables: dict[str, list[Recipe]] = {}
+    for recipe in recipes.values():
+        tables.setdefault(recipe.table, []).append(recipe)
+    width = max(map(len, tables), default=0)
+    for name, rows in tables.items():
+        count = f"{len(rows)} row{'s' * (len(rows) > 1)}"
+        yield f"{name:{width}}  {count:>8}  {rows[0].title} ({rows[0].paper})"
+
+
+def list_rows(rows: Sequence[TableRow]) -> Iterator[str]:
+    """Yield the lines that describe rows of a table, whose steps are measured on this device."""
+    first, scale = rows[-1].recipe, rows[-1].config.settings.scale
+    yield f"{first.table}{marked(scale)}: {first.title} ({first.paper})"
+    common = [d for d in first.deviations if all(d in row.recipe.deviations for row in rows)]
+    for deviation in common:
+        yield f"  every row differs from the publication: {deviation}"
+    times, data = StepTimes(), _Data()
+    for row in rows:
+        yield f"{row.planned.name}: {_setting(row)}"
+        yield f"  published: {published_text(row.recipe.published)}"
+        for deviation in row.recipe.deviations:
+            if deviation not in common:
+                yield f"  differs from the publication: {deviation}"
+        if row.recipe.weights_of:
+            source = row.config.settings.weights or f"the run of {row.recipe.weights_of}"
+            yield f"  initial weights: of {source}"
+        yield f"  data: {data.fault(row) or 'found'}"
+        yield f"  cost{marked(scale)}: {_cost(row, times, data)}"
+
+
+def marked(scale: float) -> str:
+    """Return a mark for what is shortened; empty for the full length."""
+    return f" at scale {scale:g}" if scale != 1 else ""
+
+
+def published_text(published: Published | None) -> str:
+    """Return a published number with who measured it, in one line."""
+    if published is None:
+        return "no number"
+    note = f"; {published.note}" if published.note else ""
+    return f"{published.top1:.2f} % by {published.by}{note}"
+
+
+class _Data:
+    """Looks for data sets, each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str | None, str | None], tuple[str, int]] = {}
+
+    def fault(self, row: TableRow) -> str:
+        """Return why the data of a row is not usable; empty if it is."""
+        return self._look(row)[0]
+
+    def classes(self, row: TableRow) -> int:
+        """Return the number of classes, estimated from the labels where the data is not found."""
+        published, per_class = row.recipe.published, row.config.settings.labels_per_class
+        if known := self._look(row)[1]:
+            return known
+        if published and isinstance(published.labels, int) and per_class:
+            return max(2, published.labels // per_class)
+        return CLASSES
+
+    def _look(self, row: TableRow) -> tuple[str, int]:
+        settings = row.config.settings
+        if settings.data is not None:
+            return "" if Path(settings.data).exists() else f"{settings.data} not found", 0
+        key = settings.dataset, settings.root
+        if key not in self._found:
+            try:
+                root = None if settings.root is None else Path(settings.root)
+                table = named_dataset(settings.dataset).load(root)
+                self._found[key] = "", len(table.classes)
+            except UserError as error:
+                self._found[key] = one_line(error.messages[0]), 0
+        return self._found[key]
+
+
+def _setting(row: TableRow) -> str:
+    settings, published = row.config.settings, row.recipe.published
+    labels = ""
+    if published and published.labels is not None:
+        count = published.labels
+        labels = f", {count:,} labels" if isinstance(count, int) else f", {count} labels"
+    initial = ", pre-trained" if settings.pretrained else ""
+    return f"{settings.algo}, {settings.dataset}{labels}, {settings.backbone}{initial}"
+
+
+def _cost(row: TableRow, times: StepTimes, data: _Data) -> str:
+    try:
+        cost = times.cost(row.config, data.classes(row))
+    except UserError as error:
+        return f"not measured: {one_line(error.messages[0])}"
+    return cost.describe(len(row.seeds)) if cost else "seconds (no steps)"
