@@ -38,15 +38,8 @@ COMMANDS = {
 }
 
 IN_FILES = (
-    "run",
-    "compare",
-    "reproduce",
-    "resume",
-    "report",
-    "predict",
-    "pseudo-label",
-    "export",
-    "new",
+    *("run", "compare", "reproduce", "resume", "report"),
+    *("predict", "pseudo-label", "export", "new"),
 )
 """Commands whose results are in files, so that lost output is no error."""
 

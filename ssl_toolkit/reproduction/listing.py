@@ -57,7 +57,7 @@ def published_text(published: Published | None) -> str:
     if published is None:
         return "no number"
     note = f"; {published.note}" if published.note else ""
-    return f"{published.top1:.2f} % by {published.by}{note}"
+    return f"{published.top1:.2f} % ({published.by}){note}"
 
 
 class _Data:

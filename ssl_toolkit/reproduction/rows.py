@@ -81,10 +81,9 @@ class Group:
             "allow_different": [*settings.allow_different, *_differing(self.rows)],
         }
         sections = {row.config.section for row in planned}
-        others = {entry.name for entry in registry.entries("algorithms")} - sections
-        tree = {
-            k: v for k, v in self.requested.tree.items() if k not in others | {"root", "weights"}
-        }
+        left_out = {entry.name for entry in registry.entries("algorithms")} - sections
+        left_out |= {"root", "weights"}  # of each row
+        tree = {k: v for k, v in self.requested.tree.items() if k not in left_out}
         tree |= update | {"rows": {row.planned.name: row.tree() for row in self.rows}}
         return replace(
             self.requested, settings=settings.model_copy(update=update), rows=planned, tree=tree

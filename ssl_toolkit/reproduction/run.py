@@ -10,7 +10,8 @@ from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError, ToolkitError, UserError
 from ssl_toolkit.multirun.compare import check, compare
-from ssl_toolkit.reproduction.results import collect, show_results, write_results
+from ssl_toolkit.reproduction.page import show_results, write_results
+from ssl_toolkit.reproduction.results import collect
 from ssl_toolkit.reproduction.rows import Group, TableRow
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.time_budget import check_same_config
@@ -83,9 +84,9 @@ def reproduce(
             status = result
             break
     results = collect(table, folder)
-    write_results(results, folder)
+    page = write_results(results, folder)
     show_results(results, console)
-    console.say(f"report: {folder / 'report.md'}", important=True)
+    console.say(f"report: {page}", important=True)
     return status
 
 

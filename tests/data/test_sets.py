@@ -1,11 +1,11 @@
 import importlib.util
-import pickle
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmark_files import accept_tiny_files, write_cifar10, write_cifar100
 from ssl_toolkit_benchmarks import CIFAR10, CIFAR100, STL10, SVHN
 from ssl_toolkit_digits import Digits, Mnist5k
 
@@ -138,32 +138,13 @@ def test_default_folder(monkeypatch, tmp_path):
     assert str(default_root()) == "/home/someone/.cache/ssl-toolkit/datasets"
 
 
-def write_cifar(folder, names, per_file, key, classes):
-    folder.mkdir(parents=True)
-    pixels = {}
-    for name in names:
-        data = RNG.integers(0, 256, (per_file, 3072)).astype(np.uint8)
-        labels = [number % classes for number in range(per_file)]
-        (folder / name).write_bytes(pickle.dumps({"data": data, key: labels}, protocol=2))
-        pixels[name] = data
-    return pixels
-
-
 def test_cifar10(tmp_path, monkeypatch):
-    import torchvision.datasets as theirs
-
-    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-    pixels = write_cifar(tmp_path / "cifar-10-batches-py", names, 20, "labels", 10)
-    classes = [f"kind {number}" for number in range(10)]
-    meta = pickle.dumps({"label_names": classes}, protocol=2)
-    (tmp_path / "cifar-10-batches-py" / "batches.meta").write_bytes(meta)
+    pixels = write_cifar10(tmp_path)
     with pytest.raises(DataError, match=r"cifar10 in .* incomplete or corrupt.*--download"):
         CIFAR10().load(tmp_path)
-    # The real files' checksums.
-    monkeypatch.setattr(theirs.CIFAR10, "_check_integrity", lambda self: True)
-    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *a: True)
+    accept_tiny_files(monkeypatch)
     table = CIFAR10().load(tmp_path)
-    assert table.classes == tuple(classes)
+    assert table.classes == tuple(f"kind {number}" for number in range(10))
     assert (table.parts == ["pool"] * 100 + ["test"] * 20).all()
     assert table.keys[0] == "cifar10/train/000"
     assert table.keys[100] == "cifar10/test/00"
@@ -174,16 +155,10 @@ def test_cifar10(tmp_path, monkeypatch):
 
 
 def test_cifar100(tmp_path, monkeypatch):
-    import torchvision.datasets as theirs
-
-    folder = tmp_path / "cifar-100-python"
-    pixels = write_cifar(folder, ["train", "test"], 100, "fine_labels", 100)
-    classes = [f"kind {number}" for number in range(100)]
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": classes}, protocol=2))
-    monkeypatch.setattr(theirs.CIFAR100, "_check_integrity", lambda self: True)
-    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *a: True)
+    pixels = write_cifar100(tmp_path)
+    accept_tiny_files(monkeypatch)
     table = CIFAR100().load(tmp_path)
-    assert table.classes == tuple(classes)
+    assert table.classes == tuple(f"kind {number}" for number in range(100))
     expected = pixels["test"][42].reshape(3, 32, 32).transpose(1, 2, 0)
     assert (table.read(np.array([142]), 32)[0] == expected).all()
     assert table.labels[142] == 42
