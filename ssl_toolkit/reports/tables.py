@@ -150,7 +150,7 @@ def markdown_page(comparison: Comparison) -> str:
     """Return the table as Markdown, with its footnotes, notes, seeds and versions."""
     summary = summary_table(comparison)
     rows = [
-        [_escaped(name), *(cells[title] for title in summary.columns)]
+        [escaped_text(name), *(cells[title] for title in summary.columns)]
         for name, cells in zip(summary.names, summary.rows, strict=True)
     ]
     versions = ", ".join(f"{k} {' and '.join(v)}" for k, v in comparison.versions.items())
@@ -160,11 +160,11 @@ def markdown_page(comparison: Comparison) -> str:
         "Versions": versions,
     }
     parts = [
-        f"# {_escaped(display_text(comparison.name))}",
-        markdown.table(["row", *map(_escaped, summary.columns)], rows),
-        "  \n".join(map(_escaped, summary.footnotes)),
-        markdown.bullets(map(_escaped, table_notes(comparison))),
-        "  \n".join(_escaped(f"{name}: {text}") for name, text in origin.items() if text),
+        f"# {escaped_text(display_text(comparison.name))}",
+        markdown.table(["row", *map(escaped_text, summary.columns)], rows),
+        "  \n".join(map(escaped_text, summary.footnotes)),
+        markdown.bullets(map(escaped_text, table_notes(comparison))),
+        "  \n".join(escaped_text(f"{name}: {text}") for name, text in origin.items() if text),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -297,6 +297,6 @@ def _csv_row(row: Variant, run: ComparedRun) -> Row:
     ]
 
 
-def _escaped(text: str) -> str:
+def escaped_text(text: str) -> str:
     """Escape a text, but leave the points and brackets of numbers readable in the source."""
     return re.sub(r"(?<=.)\\([()=+%]|\.(?=\d)|:(?= ))", r"\1", markdown.escaped(text))

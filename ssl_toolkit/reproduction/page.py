@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ssl_toolkit import markdown
 from ssl_toolkit.console import Console
 from ssl_toolkit.files import write_text
-from ssl_toolkit.reports.tables import NOTHING, setting_text
+from ssl_toolkit.reports.tables import NOTHING, escaped_text, setting_text
 from ssl_toolkit.reproduction.listing import marked
 from ssl_toolkit.reproduction.results import Reproduction, RowResult
 
@@ -26,7 +26,7 @@ class _Line(NamedTuple):
 
     name: str
     measured: str
-    count: str
+    seeds: str
     interval: str
     published: str
     measured_by: str
@@ -46,13 +46,13 @@ def write_results(results: Reproduction, folder: Path) -> Path:
 def markdown_page(results: Reproduction) -> str:
     """Return the table of all rows as Markdown."""
     lines, notes = _lines(results.rows)
-    rows = [[markdown.escaped(line.name), *line[1:]] for line in lines]
+    rows = [[escaped_text(line.name), *line[1:]] for line in lines]
     folders = dict.fromkeys(row.comparison for row in results.rows if row.comparison)
     parts = [
-        f"# {markdown.escaped(_title(results))}",
+        f"# {escaped_text(_title(results))}",
         EXPLANATION,
         markdown.table(_HEADS, rows),
-        "  \n".join(map(markdown.escaped, notes)),
+        "  \n".join(map(escaped_text, notes)),
         markdown.bullets(f"[{name}]({name}/comparison.md)" for name in folders),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -63,7 +63,7 @@ def show_results(results: Reproduction, console: Console) -> None:
     lines, notes = _lines([row for row in results.rows if row.runs])
     console.say(_title(results), important=True)
     for line in lines:
-        here = f"{line.name}: measured here {line.measured}, n {line.count}"
+        here = f"{line.name}: measured here {line.measured}, n {line.seeds}"
         here += f", 95 % interval {line.interval}" if line.interval != NOTHING else ""
         beside = "no published number"
         if line.published != NOTHING:
@@ -101,7 +101,7 @@ def _line(row: RowResult, marks: str) -> _Line:
     return _Line(
         name=f"{row.id} {row.method}".rstrip() + marked(row.scale),
         measured=text if row.runs else "not run",
-        count=f"{count} of {row.runs}" if count < row.runs else str(count),
+        seeds=f"{count} of {row.runs}" if count < row.runs else str(count),
         interval=interval,
         published=f"{published.top1:.2f} %" if published else NOTHING,
         measured_by=published.by if published else NOTHING,
