@@ -210,8 +210,8 @@ def test_numbers_and_intervals_of_ours_are_beside_those_of_others(toy: Any, tmp_
         "56.78 %",
         "somebody else",
     ]
-    assert "published\\: with a trick" in page
-    assert "the recipe differs from the publication\\: the images are small" in page
+    assert "published: with a trick" in page
+    assert "the recipe differs from the publication: the images are small" in page
 
 
 def test_rows_that_need_weights_start_from_one_run_that_makes_them(
