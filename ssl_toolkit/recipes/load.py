@@ -6,9 +6,10 @@ import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.faults import Faults
 from ssl_toolkit.config.merging import Tree, deep
@@ -87,7 +88,7 @@ def find_recipe(row: str) -> Recipe:
 
 
 def read_recipes(path: Path) -> Iterator[Recipe]:
-    """Iterate over the recipes of a file.
+    """Iterate over the recipes of a file, without the options of algorithms that rows don't run.
 
     Args:
         path: a YAML file; the JSON file that it names is beside it.
@@ -101,8 +102,12 @@ def read_recipes(path: Path) -> Iterator[Recipe]:
         parts |= _read_file(path.parent / other).parts
     parts |= file.parts
     cells = _published(path.parent / file.published) if file.published else {}
+    algorithms = {entry.name for entry in registry.entries("algorithms")}
     for name, row in [*file.rows.items(), *itertools.chain(*map(_rows_of_grid, file.grids))]:
-        yield _recipe(path, file, parts, name, row, cells)
+        recipe = _recipe(path, file, parts, name, row, cells)
+        others = algorithms - {recipe.settings["algo"]}
+        settings = {key: value for key, value in recipe.settings.items() if key not in others}
+        yield replace(recipe, settings=settings)
 
 
 def _read_file(path: Path) -> RecipeFile:

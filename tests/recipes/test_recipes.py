@@ -77,6 +77,13 @@ def test_errors_name_file_and_key(tmp_path: Path, change: tuple[str, str], messa
     assert all("\n" not in text for text in caught.value.messages)
 
 
+def test_a_part_may_have_options_of_several_algorithms(tmp_path: Path) -> None:
+    text = FILE.replace("simple: {strong_views: 7}", "simple: {strong_views: 7}, uda: {x: 1}")
+    assert "uda" not in next(iter(read_recipes(write(tmp_path, text)))).settings
+    text = text.replace("uda", "udda")  # of no algorithm, and refused by a run
+    assert "udda" in next(iter(read_recipes(write(tmp_path, text)))).settings
+
+
 def test_numbers_come_from_the_json_beside_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, FILE.replace("title: A paper", "published: x.json"))
     cells = '{"cells": [{"id": "t/1", "top1": 3, "by": "A", "labels": "all", "other": 1}]}'
