@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 
@@ -124,3 +126,28 @@ def default_text(field: FieldInfo) -> str:
 def sentence(text: str, default: str = "") -> str:
     """Return a help text as a sentence that ends with the default."""
     return f"{text[:1].upper()}{text[1:]}{f' (default: {default})' if default else ''}."
+
+
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+def plain(value: Any) -> Any:
+    """Return a value with numbers, booleans and null in place of texts that read as such.
+
+    Scalars of YAML stay text until their type is known, which a signature often does not state.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if not isinstance(value, str) or value.lower() in _WORDS:
+        return _WORDS[value.lower()] if isinstance(value, str) else value
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            if math.isfinite(converted := number(value)):
+                return converted
+    return value
+
+
+Arguments = Annotated[dict[str, Any], BeforeValidator(plain)]
+"""A map of arguments whose types are not declared."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from ssl_toolkit.config.options import Options, option, setting
+from ssl_toolkit.config.options import Arguments, Options, option, setting
 
 Auto = Literal["auto"]
 Off = Annotated[Literal[False], BeforeValidator(lambda _: False)]
@@ -109,6 +109,12 @@ class AugmentSettings(Options):
 class ModelSettings(Options):
     """Details of the network."""
 
+    args: Arguments = setting(
+        {},
+        help="arguments of a timm model, such as drop_path_rate, img_size, patch_size, global_pool",
+        source="timm.create_model",
+        affects=("weights",),
+    )
     batchnorm_momentum: Momentum | Auto | None = setting(
         "auto",
         follows_steps=True,

@@ -65,8 +65,8 @@ class Settings(Options):
         metavar="F",
     )
     backbone: str | None = setting(
-        None, help="registered backbone or any timm model", min_length=1, metavar="NAME",
-        default_text="by data set", affects=("weights",),
+        None, help="registered backbone, timm model, hf-hub:ORG/NAME or local-dir:PATH",
+        min_length=1, metavar="NAME", default_text="by data set", affects=("weights",),
     )
     pretrained: bool = setting(
         False, help="start from published weights", flag=True, affects=("weights",),

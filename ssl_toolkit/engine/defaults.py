@@ -105,7 +105,9 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         value is not None
         for value in (settings.labels_per_class, settings.num_labels, settings.labels)
     )
-    image_size = settings.image_size or _image_size(settings, backbone, defaults, side)
+    image_size = settings.image_size or settings.model.args.get("img_size")
+    if not isinstance(image_size, int):  # a rectangle is refused where the model is built
+        image_size = _image_size(settings, backbone, defaults, side)
     update: dict[str, Any] = {
         "dataset": None if settings.data else settings.dataset or DATASET,
         "backbone": backbone,

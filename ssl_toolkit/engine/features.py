@@ -164,6 +164,8 @@ def _code(module: nn.Module) -> str:
     counterparts, and plugins change their computation without renaming anything.
     """
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
+    if arguments := getattr(module, "arguments", None):
+        text += repr(arguments)  # such as global_pool, which no layer may show
     with contextlib.suppress(OSError, TypeError):  # defined at a prompt
         text += inspect.getsource(sys.modules[type(module).__module__])
     return f"{type(module).__module__}.{type(module).__qualname__} {text}"

@@ -46,6 +46,7 @@ def build_network(
         channels_last=settings.model.channels_last is True,
         classes=classes,
         stages=settings.model.stages if isinstance(settings.model.stages, int) else 0,
+        arguments=settings.model.args,
     )
 
 

@@ -33,7 +33,7 @@ from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import check_description, load_exported
-from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.factory import rebuild
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.models.predictor import Predictor, restore_predictor
 from ssl_toolkit.runs.folder import RunFolder
@@ -272,14 +272,7 @@ def _from_checkpoint(path: Path) -> tuple[Classifier | Predictor, dict[str, Any]
         )
     check_description(path, state)
     try:
-        classifier, _ = build_classifier(
-            state["backbone"],
-            len(state["classes"]),
-            image_size=state["image_size"],
-            dataset_mean=(0.0, 0.0, 0.0),
-            dataset_std=(1.0, 1.0, 1.0),
-            seed=0,
-        )
+        classifier, _ = rebuild(state)
         # The statistics of the normalization are among the weights.
         classifier.load_state_dict(reported_weights(state))
         if state.get("predict"):

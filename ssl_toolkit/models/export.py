@@ -16,7 +16,7 @@ from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import write_atomically, write_json
 from ssl_toolkit.interfaces import ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
-from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.factory import describe, rebuild
 from ssl_toolkit.models.feature_input import input_text
 from ssl_toolkit.models.predictor import Predictor, restore_predictor
 from ssl_toolkit.models.timm_backbone import TimmBackbone
@@ -64,7 +64,7 @@ def export_model(
     classifier = model.classifier if isinstance(model, Predictor) else model
     mean, std = (t.flatten().tolist() for t in (classifier.mean, classifier.std))
     config: dict[str, Any] = {
-        "backbone": backbone_name,
+        **describe(classifier, backbone_name),
         "classes": list(classes),
         "image_size": image_size,
         "fit": fit,
@@ -72,7 +72,6 @@ def export_model(
         "std": std,
         "num_classes": classifier.num_classes,
         "num_features": classifier.backbone.feature_dim,
-        "stages": classifier.backbone.used_stages,
         "input": input_text(
             backbone_name,
             f"(N, 3, {image_size}, {image_size}) float, RGB, (image - mean) / std of images "
@@ -100,7 +99,7 @@ def export_model(
         published: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
         keys = ("first_conv", "classifier", "pool_size", "fixed_input_size")
         timm_config = {
-            "architecture": backbone.timm_name.partition(".")[0],
+            "architecture": backbone.architecture,
             "model_args": backbone.build_arguments,
             "pretrained_cfg": {key: published[key] for key in keys if key in published},
         }
@@ -134,24 +133,14 @@ def load_exported(folder: Path) -> tuple[Classifier | Predictor, dict[str, Any]]
     """
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        classes, (mean, std) = config["classes"], _statistics(config)
-        name, size = config["backbone"], config["image_size"]
+        mean, std = _statistics(config)
+        _ = config["backbone"], config["classes"], config["image_size"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(
             f"{folder} contains no exported model: {error!r} in config.json"
         ) from error
     check_description(folder / "config.json", config)
-    classifier, notes = build_classifier(
-        name,
-        len(classes),
-        image_size=size,
-        dataset_mean=mean,
-        dataset_std=std,
-        seed=0,
-        weights=folder / "model.safetensors",
-        classes=classes,
-        stages=config.get("stages", 0),
-    )
+    classifier, notes = rebuild(config, mean, std, folder / "model.safetensors")
     if any("skipped its head" in note for note in notes):
         raise ModelError(f"{folder}: the head in model.safetensors does not match config.json")
     classifier.set_statistics(mean, std)
@@ -186,6 +175,7 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
         "image_size": ("an integer from 1 to 4096", type(size) is int and 1 <= size <= 4096),
         "fit": (f"one of {', '.join(get_args(Fit))}", content.get("fit") in get_args(Fit)),
         "stages": ("an integer from 0 to 8", content.get("stages", 0) in range(9)),
+        "arguments": ("a map", isinstance(content.get("arguments", {}), dict)),
     }
     for key, (expected, is_valid) in checks.items():
         if not is_valid:
@@ -224,7 +214,7 @@ def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
         # A new model draws random weights, which the trained ones then replace.
         with torch.random.fork_rng(devices=[]):
             model: Any = timm.create_model(
-                backbone.timm_name.partition(".")[0],
+                backbone.architecture,
                 num_classes=classifier.num_classes,
                 **backbone.build_arguments,
             )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ssl_toolkit import registry
-from ssl_toolkit.errors import ModelError, PluginError, ToolkitError
+from ssl_toolkit.errors import ConfigError, ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
 from ssl_toolkit.models.feature_input import FeatureInput, feature_length
@@ -21,14 +23,17 @@ def find_backbone(name: str) -> tuple[type[Backbone], str]:
 
     Registered names take precedence over timm's; ``timm:NAME`` selects timm explicitly, and
     ``distribution:NAME`` one of several distributions; ``features_N`` is for data that are
-    features of length N already. Does not import timm.
+    features of length N already. ``hf-hub:ORGANIZATION/NAME`` and ``local-dir:PATH`` are models of
+    timm, as in timm. Does not import timm.
 
     Raises:
         PluginError: a broken plugin, or an unknown name with a distribution.
     """
     if feature_length(name) is not None:
         return FeatureInput, name
-    if name.startswith("timm:") or not (":" in name or registry.has("backbones", name)):
+    if name.startswith(("timm:", "hf-hub:", "local-dir:")) or not (
+        ":" in name or registry.has("backbones", name)
+    ):
         from ssl_toolkit.models.timm_backbone import TimmBackbone
 
         return TimmBackbone, name.removeprefix("timm:")
@@ -87,6 +92,7 @@ def build_classifier(
     channels_last: bool = False,
     classes: Sequence[str] | None = None,
     stages: int = 0,
+    arguments: Mapping[str, Any] | None = None,
 ) -> tuple[Classifier, list[str]]:
     """Build a classifier on the CPU, in train mode; its initial weights depend only on the seed.
 
@@ -107,6 +113,8 @@ def build_classifier(
         channels_last: True for 4-d weights in channels-last memory order, faster on recent GPUs.
         classes: Names of the classes in order; the head of a file with other names is skipped.
         stages: Number of last stages whose means are appended to the features.
+        arguments: Arguments of the model (``model.args``), for timm and other backbones whose
+            `build` has a parameter of this name.
 
     Returns:
         The classifier and messages for the user.
@@ -114,8 +122,14 @@ def build_classifier(
     Raises:
         PluginError: The backbone is unknown or its code fails.
         ModelError: The size or the weights don't fit.
+        ConfigError: The model doesn't take the arguments.
     """
     plugin, name = find_backbone(backbone_name)
+    options: dict[str, Any] = {"arguments": arguments} if arguments else {}
+    if options and "arguments" not in inspect.signature(plugin.build).parameters:
+        raise ConfigError(
+            f"model.args: backbone {backbone_name!r} takes no arguments; leave it out"
+        )
     if image_size is not None and image_size < 1:
         raise ModelError(f"backbone {name!r} can't take image size {image_size}: at least 1")
     notes: list[str] = []
@@ -124,7 +138,7 @@ def build_classifier(
         # Not torch.manual_seed: that would also seed the generators of the GPUs.
         torch.default_generator.manual_seed(seed)
         try:
-            backbone = plugin.build(name, image_size=image_size, pretrained=fetch)
+            backbone = plugin.build(name, image_size=image_size, pretrained=fetch, **options)
             blocks = backbone.use_stages(stages)
             statistics = (dataset_mean, dataset_std)
             if (fetch or weights is not None) and backbone.mean and backbone.std:
@@ -147,3 +161,49 @@ def build_classifier(
     if channels_last:
         classifier.to(memory_format=torch.channels_last)
     return classifier, notes
+
+
+def describe(classifier: Classifier, name: str) -> dict[str, Any]:
+    """Return the keys ``backbone``, ``arguments`` and ``stages`` for `rebuild`.
+
+    They need neither the repository nor the folder that a name of a backbone may contain.
+
+    Args:
+        classifier: Classifier that was built.
+        name: Name for `find_backbone`.
+    """
+    backbone = classifier.backbone
+    saved = getattr(backbone, "saved", {})
+    return {"backbone": name, "arguments": {}, "stages": backbone.used_stages} | saved
+
+
+def rebuild(
+    description: Mapping[str, Any],
+    mean: ChannelStatistics = (0.0, 0.0, 0.0),
+    std: ChannelStatistics = (1.0, 1.0, 1.0),
+    weights: Path | None = None,
+) -> tuple[Classifier, list[str]]:
+    """Build the network of a description that is stored with its weights.
+
+    Args:
+        description: Result of `describe`, and the keys ``classes`` and ``image_size``.
+        mean: Channel means.
+        std: Channel standard deviations.
+        weights: Path to a file for `load_weights`; None for weights that the caller loads.
+
+    Returns:
+        The classifier on the CPU, and messages for the user.
+    """
+    classes = description["classes"]
+    return build_classifier(
+        description["backbone"],
+        len(classes),
+        image_size=description["image_size"],
+        dataset_mean=mean,
+        dataset_std=std,
+        seed=0,
+        weights=weights,
+        classes=classes,
+        stages=description.get("stages", 0),
+        arguments=description.get("arguments"),
+    )

@@ -14,7 +14,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.errors import ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Algorithm, ForwardOutput, TaskInfo
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
-from ssl_toolkit.models.factory import build_classifier
+from ssl_toolkit.models.factory import rebuild
 
 
 class Predictor(nn.Module):
@@ -157,7 +157,7 @@ def restore_predictor(
             key: tuple(value) if isinstance(value, list) else value
             for key, value in description["task"].items()
         }
-        task = TaskInfo(**values, model_factory=lambda pretrained: _network(config))
+        task = TaskInfo(**values, model_factory=lambda pretrained: rebuild(config)[0])
         with torch.random.fork_rng(devices=[]):
             algorithm = plugin(plugin.Config(**description["options"]), task)
         _load(algorithm, state)
@@ -170,20 +170,6 @@ def restore_predictor(
             f"{type(error).__name__}: {reason}"
         ) from error
     return Predictor(classifier, algorithm, name).eval()
-
-
-def _network(config: Mapping[str, Any]) -> Classifier:
-    """Return a network like that of the run; the state replaces its weights."""
-    network, _ = build_classifier(
-        config["backbone"],
-        len(config["classes"]),
-        image_size=config["image_size"],
-        dataset_mean=(0.0, 0.0, 0.0),
-        dataset_std=(1.0, 1.0, 1.0),
-        seed=0,
-        stages=config.get("stages", 0),
-    )
-    return network
 
 
 def _load(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:

@@ -50,6 +50,8 @@ def published_weights(name: str, configuration: Any) -> tuple[Path, dict[str, Te
     Raises:
         ModelError: No weights are published, or they can't be downloaded.
     """
+    if configuration is not None and configuration.source == "local-dir":
+        return _weights_in(Path(configuration.file), name)
     if configuration is None or not configuration.has_weights:
         raise ModelError(
             f"backbone {name!r} has no published weights; leave --pretrained out, "
@@ -58,9 +60,48 @@ def published_weights(name: str, configuration: Any) -> tuple[Path, dict[str, Te
     path = _cached_file(configuration)
     if path is None and (packaged := _packaged_weights(configuration.architecture)):
         return packaged
-    path = path or _download(name, configuration)
+    remedy = "give a file with --weights FILE, or leave --pretrained out"
+    missing = f"the published weights of backbone {name!r} are not on this machine and"
+    url = None if configuration.hf_hub_id else configuration.url
+    path = path or _download(missing, _hub_files(configuration), url, remedy)
     own_format = path.suffix == ".npz" or configuration.custom_load == "hf"
     return path, None if own_format else read_weights(path).tensors
+
+
+def _weights_in(folder: Path, name: str) -> tuple[Path, dict[str, Tensor]]:
+    path = next((folder / file for file in _HUB_FILES if (folder / file).is_file()), None)
+    if path is None:
+        raise ModelError(
+            f"backbone {name!r}: {folder} contains no weights ({' or '.join(_HUB_FILES[:2])}); "
+            "give a file with --weights FILE, or leave --pretrained out"
+        )
+    return path, read_weights(path).tensors
+
+
+def hub_file(name: str, place: str, filename: str) -> Path:
+    """Return a file of a repository of the hub from the cache, or download it.
+
+    Args:
+        name: Name of the backbone, for messages.
+        place: ``ORGANIZATION/NAME``, followed by ``@REVISION`` for another than the newest.
+        filename: Name of the file.
+
+    Raises:
+        ModelError: It is not in the cache and can't be downloaded.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    repository, _, revision = place.partition("@")
+    files = [(repository, revision or None, filename)]
+    try:
+        found = try_to_load_from_cache(repository, filename, revision=revision or None)
+    except HFValidationError as error:
+        raise ModelError(f"backbone {name!r}: write hf-hub:ORGANIZATION/NAME") from error
+    if isinstance(found, str):
+        return Path(found)
+    missing = f"the files of backbone {name!r} are not on this machine and"
+    return _download(missing, files, None, "give a local folder as local-dir:PATH")
 
 
 def _packaged_weights(architecture: str) -> tuple[Path, dict[str, Tensor]] | None:
@@ -90,7 +131,7 @@ def _cached_file(configuration: Any) -> Path | None:
         found = try_to_load_from_cache(repository, filename, revision=revision)
         if isinstance(found, str):
             return Path(found)
-    path = _torch_hub_path(configuration)
+    path = _torch_hub_path(configuration.url) if configuration.url else None
     return path if path is not None and path.is_file() else None
 
 
@@ -102,35 +143,39 @@ def _hub_files(configuration: Any) -> list[tuple[str, str | None, str]]:
     return [(repository, revision or None, name) for name in ((named,) if named else _HUB_FILES)]
 
 
-def _torch_hub_path(configuration: Any) -> Path | None:
-    if not configuration.url:
-        return None
-    return Path(hub.get_dir(), "checkpoints", Path(urlsplit(configuration.url).path).name)
+def _torch_hub_path(url: str) -> Path:
+    return Path(hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 
 
-def _download(name: str, configuration: Any) -> Path:
-    """Download the weights into the cache that they belong to."""
+def _download(
+    missing: str, files: list[tuple[str, str | None, str]], address: str | None, remedy: str
+) -> Path:
+    """Download the first of these files of the hub, else that of an address, into its cache.
+
+    Args:
+        missing: Start of the message of an error.
+        files: Repository, revision and name of each file.
+        address: URL of another server; None for none.
+        remedy: End of the message of an error.
+    """
     from huggingface_hub import constants, hf_hub_download, hf_hub_url
 
-    remedy = "give a file with --weights FILE, or leave --pretrained out"
-    missing = f"the published weights of backbone {name!r} are not on this machine and"
     # The library reads the variable once, at its import; a notebook may set it later.
     now = os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
     if now or constants.HF_HUB_OFFLINE:
         raise ModelError(f"{missing} downloads are disabled (HF_HUB_OFFLINE); {remedy}")
     url = constants.ENDPOINT
     try:
-        for repository, revision, filename in _hub_files(configuration):
+        for repository, revision, filename in files:
             url = hf_hub_url(repository, filename, revision=revision)
             if _exists(url):  # else it may have another name
                 return Path(hf_hub_download(repository, filename, revision=revision))
-        path = None if configuration.hf_hub_id else _torch_hub_path(configuration)
-        if path is not None:
-            url = configuration.url
-            if _exists(url):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                hub.download_url_to_file(url, str(path), progress=sys.stderr.isatty())
-                return path
+        url = address or url
+        if address is not None and _exists(url):
+            path = _torch_hub_path(url)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            hub.download_url_to_file(url, str(path), progress=sys.stderr.isatty())
+            return path
         raise FileNotFoundError("file not found")
     except (OSError, HTTPException, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from ssl_toolkit import registry
-from ssl_toolkit.errors import ModelError, PluginError, UserError
+from ssl_toolkit.config.arguments import check_arguments
+from ssl_toolkit.errors import ConfigError, ModelError, PluginError, UserError, one_line
 from ssl_toolkit.interfaces import Backbone
+from ssl_toolkit.models.timm_sources import TimmSource, find_model, has_source
+
+_RESERVED = (
+    *("num_classes", "in_chans", "features_only", "pretrained", "pretrained_cfg", "device"),
+    *("pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "dtype"),
+)
+"""Arguments of timm.create_model that `model.args` can't contain."""
 
 
 class TimmBackbone(Backbone):
@@ -21,39 +29,65 @@ class TimmBackbone(Backbone):
     regardless of timm's own head.
 
     Args:
-        name: Name in timm, with or without a tag (``resnet50``, ``resnet50.a1_in1k``).
+        name: Name for `find_model`: ``resnet50``, ``resnet50.a1_in1k``, ``hf-hub:…``.
         image_size: Side of the square images in pixels, None for the model's own. A model with a
             fixed size (a position table) is built for this size; published position tables are
             resized.
         pretrained: True to load the published weights (see `published_weights`).
+        arguments: Arguments of the model (``model.args``), such as ``drop_path_rate``.
 
     Raises:
         PluginError: timm has no such model; the message has near names.
         ModelError: The model doesn't support the size, or its weights are not available.
+        ConfigError: The model has no such argument, or can't be built with its value.
     """
 
     def __init__(
-        self, name: str, *, image_size: int | None = None, pretrained: bool = False
+        self,
+        name: str,
+        *,
+        image_size: int | None = None,
+        pretrained: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         import timm.data
 
-        configuration = _configuration(name)
-        own_size = int(configuration.input_size[-1]) if configuration else 224
+        source, arguments = find_model(name), dict(arguments or {})
+        configuration = source.configuration
+        self.arguments = source.arguments | arguments
+        own_size = _own_size(source, self.arguments)
         size = own_size if image_size is None else image_size
         if size < 1:
             raise _size_error(name, size, own_size, "it must be at least 1")
+        if self.arguments:
+            _check_names(source, self.arguments)
+        is_dynamic = self.arguments.get("dynamic_img_size", False)
+        if "img_size" in arguments and own_size != size and not is_dynamic:
+            raise ConfigError(
+                f"model.args.img_size: {own_size} is not the image size of the run, {size}; "
+                "leave one of them out"
+            )
         published = None
         if pretrained:  # first: a large model takes a minute to build
             from ssl_toolkit.models.published import published_weights
 
             published = published_weights(name, configuration)
-        has_fixed_size = configuration and configuration.fixed_input_size
+        has_fixed_size = configuration and configuration.fixed_input_size and not is_dynamic
         try:
-            self.model, self.build_arguments = _create(name, size if has_fixed_size else None)
+            self.model, self.build_arguments = _create(
+                source, self.arguments, size if has_fixed_size else None
+            )
         except Exception as error:
-            raise _size_error(name, size, own_size, _allowed(name, error)) from error
-        self.feature_dim = self._own_dim = self._probe(name, size, own_size)
+            if not arguments:
+                reason = _allowed(source, self, error)
+                raise _size_error(name, size, own_size, reason) from error
+            reason = one_line(f"{type(error).__name__}: {error}")[:200]
+            raise ConfigError(
+                f"model.args: backbone {name!r} can't be built with {arguments} at image size "
+                f"{size} ({reason})"
+            ) from error
+        self.feature_dim = self._own_dim = self._probe(source, size, own_size)
         self._size = size
         self._seen: list[Tensor] = []
         self._hooks: list[Any] = []
@@ -63,15 +97,30 @@ class TimmBackbone(Backbone):
         self.std = tuple(data["std"])
         self.default_image_size = own_size
         self.timm_name = name
+        self.architecture = source.name.partition(".")[0]
+        self.saved: dict[str, Any] = {"arguments": self.arguments}
+        """Keys that replace those of `factory.describe`."""
+        if has_fixed_size:
+            kept = {key: value for key, value in self.arguments.items() if key != "img_size"}
+            self.saved["arguments"] = kept  # it is the image size
+        if has_source(name):
+            self.saved["backbone"] = f"timm:{source.name}"
         self.weights_source: str | None = None
         if published is not None:
             self._load_published(*published)
             self.weights_source = str(published[0])
 
     @classmethod
-    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+    def build(
+        cls,
+        name: str,
+        *,
+        image_size: int | None = None,
+        pretrained: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Build the backbone; arguments and errors are those of the class."""
-        return cls(name, image_size=image_size, pretrained=pretrained)
+        return cls(name, image_size=image_size, pretrained=pretrained, arguments=arguments)
 
     @classmethod
     def own_image_size(cls, name: str) -> int | None:
@@ -80,13 +129,13 @@ class TimmBackbone(Backbone):
         Raises:
             PluginError: timm has no such model.
         """
-        configuration = _configuration(name)
-        return int(configuration.input_size[-1]) if configuration else None
+        source = find_model(name)
+        return _own_size(source, source.arguments) if source.configuration else None
 
     @classmethod
     def takes_other_sizes(cls, name: str) -> bool:
         """Return True if the model has no position table or the like (``fixed_input_size``)."""
-        configuration = _configuration(name)
+        configuration = find_model(name).configuration
         return bool(configuration) and not configuration.fixed_input_size
 
     def forward(self, images: Tensor) -> Tensor:
@@ -155,36 +204,71 @@ class TimmBackbone(Backbone):
         if reason:
             raise ModelError(
                 f"the published weights of backbone {self.timm_name!r} in {path} don't fit it "
-                f"({reason}); remove that file, or give one with --weights FILE"
+                f"({reason}); remove that file, give one with --weights FILE, or check model.args"
             )
 
-    def _probe(self, name: str, size: int, own_size: int) -> int:
+    def _probe(self, source: TimmSource, size: int, own_size: int) -> int:
         """Return the length of the features, from one zero image in eval mode."""
         self.model.eval()
         try:
             with torch.no_grad():
                 features = self.model(torch.zeros(1, 3, size, size))
         except Exception as error:
-            raise _size_error(name, size, own_size, _allowed(name, error)) from error
+            reason = _allowed(source, self, error)
+            raise _size_error(source.name, size, own_size, reason) from error
         finally:
             self.model.train()
         if not isinstance(features, Tensor) or features.ndim != 2:
-            raise PluginError(f"timm model {name!r} returns no feature vector; choose another one")
+            raise PluginError(
+                f"timm model {source.name!r} returns no feature vector; choose another one, or "
+                "another global_pool in model.args"
+            )
         return features.shape[1]
 
 
-def _create(name: str, size: int | None) -> tuple[nn.Module, dict[str, Any]]:
+def _own_size(source: TimmSource, arguments: Mapping[str, Any]) -> int:
+    """Return the image size of the arguments, else that of the configuration."""
+    size = arguments.get("img_size")
+    if size is None:
+        size = source.configuration.input_size[-1] if source.configuration else 224
+    sides = set(size) if isinstance(size, list | tuple) else {size}
+    if len(sides) > 1 or not isinstance(side := sides.pop(), int):
+        raise ConfigError(f"model.args.img_size: must be one number of pixels (given {size})")
+    return side
+
+
+def _check_names(source: TimmSource, arguments: Mapping[str, Any]) -> None:
+    import timm
+
+    try:
+        with torch.device("meta"):
+            function: Any = type(timm.create_model(source.name)).__init__
+    except Exception:  # a model that needs a real device: the names are checked when it is built
+        function = lambda **arguments: None  # noqa: E731
+    check_arguments("model.args", arguments, function, f"timm model {source.name}", _RESERVED)
+
+
+def _passed(source: TimmSource) -> Any:
+    """Return the configuration to pass to timm, None where the name already means it."""
+    configuration = source.configuration
+    return configuration if configuration and configuration.source else None
+
+
+def _create(
+    source: TimmSource, arguments: Mapping[str, Any], size: int | None
+) -> tuple[nn.Module, dict[str, Any]]:
     """Return a timm model with random weights, and its arguments except ``num_classes``."""
     import timm
 
-    arguments: dict[str, Any] = {} if size is None else {"img_size": size}
+    passed = dict(arguments) if size is None else {**arguments, "img_size": size}
+    fixed: dict[str, Any] = {"num_classes": 0, "pretrained_cfg": _passed(source)}
     try:
-        return timm.create_model(name, num_classes=0, **arguments), arguments
+        return timm.create_model(source.name, **fixed, **passed), passed
     except TypeError as error:
         if size is None or "img_size" not in str(error):
             raise
         # Some models have a size of their own but no argument for it.
-        return timm.create_model(name, num_classes=0), {}
+        return timm.create_model(source.name, **fixed, **arguments), dict(arguments)
 
 
 def _trunk(model: nn.Module) -> list[nn.Module]:
@@ -202,36 +286,15 @@ def _trunk(model: nn.Module) -> list[nn.Module]:
     return []
 
 
-def _configuration(name: str) -> Any:
-    """Return timm's ``PretrainedCfg`` of a model, None if it has none.
-
-    Raises:
-        PluginError: timm has no such model; the message has near names.
-    """
-    import timm
-
-    if "." in name:
-        known = timm.list_pretrained()
-        found = name in known
-    else:
-        known = timm.list_models()
-        found = timm.is_model(name)
-    if not found:
-        registered = [entry.name for entry in registry.entries("backbones")]
-        raise PluginError(
-            f"unknown backbone {name!r}{registry.did_you_mean(name, [*known, *registered])}; "
-            f"known: {', '.join(sorted(set(registered)))}, and the models of timm"
-        )
-    return timm.get_pretrained_cfg(name)
-
-
-def _allowed(name: str, error: Exception) -> str:
+def _allowed(source: TimmSource, backbone: TimmBackbone, error: Exception) -> str:
     """Describe the required image size, or return what timm says if the model does not."""
     import timm
 
+    passed = {key: value for key, value in backbone.arguments.items() if key != "img_size"}
     try:
         with torch.device("meta"):
-            patches = getattr(timm.create_model(name, num_classes=0), "patch_embed", None)
+            model = timm.create_model(source.name, num_classes=0, **passed)
+        patches = getattr(model, "patch_embed", None)
         patch = max(patches.patch_size) if patches is not None else 0
     except Exception:  # not every model can be built without its weights
         patch = 0

@@ -29,6 +29,7 @@ from ssl_toolkit.interfaces import RunInfo
 from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.loggers.dispatch import Log
 from ssl_toolkit.models.export import export_model
+from ssl_toolkit.models.factory import describe
 from ssl_toolkit.runs.estimate import Estimate
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
@@ -210,8 +211,8 @@ class _Run:
         self.interrupts.stop_waiting()
         trainer, settings = self.experiment.trainer, self.experiment.config.settings
         description = {
+            **describe(trainer.classifier, settings.backbone),
             "algorithm": settings.algo,
-            "backbone": settings.backbone,
             "classes": list(self.experiment.classes),
             "image_size": settings.image_size,
             "fit": settings.fit,

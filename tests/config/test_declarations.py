@@ -45,7 +45,7 @@ def test_declared_effects_of_a_setting() -> None:
     assert {*keys_behind("classes")} == DATA
     assert {*keys_behind("split")} == SPLIT
     assert {*keys_behind("initial weights")} == DATA | {
-        "backbone", "pretrained", "weights", "image_size", "fit",
+        "backbone", "pretrained", "weights", "image_size", "fit", "model.args",
     }  # fmt: skip
     assert {*keys_behind("draws")} == SPLIT | {"sampler", "image_size", "batch_size", "augment"}
 

@@ -39,9 +39,9 @@ def test_a_part_is_below_its_limit(part: str) -> None:
     assert code <= LIMITS[part], "make it shorter, or raise the limit and say why in the table"
 
 
-def test_the_training_code_is_below_6900_lines() -> None:
+def test_the_training_code_is_below_7100_lines() -> None:
     result = sizes()
-    assert sum(result[part]["code"] for part in TRAINING) < 6900
+    assert sum(result[part]["code"] for part in TRAINING) < 7100
 
 
 def test_files_are_short() -> None:
