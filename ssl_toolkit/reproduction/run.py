@@ -63,7 +63,9 @@ def reproduce(
         UserError: A setting, the data or a folder is invalid; before any training.
     """
     console = console or Console(quiet=True)
-    check_groups(groups, Console(silent=True), overwrite=overwrite)
+    alone = len(groups) == 1
+    if not alone:  # `compare` checks the first comparison that it runs
+        check_groups(groups, Console(silent=True), overwrite=overwrite)
     status = 0
     for group in groups:
         if _has_its_weights(group):
@@ -77,6 +79,8 @@ def reproduce(
         try:
             result = compare(ready.comparison, overwrite=overwrite, console=console).status
         except ToolkitError as error:
+            if alone:
+                raise
             console.warn(f"{group.folder.name}: {'; '.join(error.messages)}")
             result = 1
         status = status or result

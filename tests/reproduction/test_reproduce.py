@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,14 @@ from ssl_toolkit.reproduction.results import Reproduction
 
 TABLES = dict.fromkeys(recipe.table for recipe in load_recipes().values())
 PAPER = [*dict.fromkeys(one.table for one in load_recipes().values() if "SimPLE" in one.paper)]
+WRITTEN = ("cifar10", "cifar100", "mini_imagenet", "domainnet_real")
+"""Data sets of the fixture `root`."""
 SCALE = 2e-6
 """Two steps of the 1,048,576 of the paper."""
 SMALL = (
     *("--scale", SCALE, "--seeds", "0,1", "--device", "cpu", "--batch-size", 4),
     *("--labels-per-class", 2, "--image-size", 16, "--backbone", "wrn_10_1"),
+    "--no-pretrained",
 )
 
 
@@ -104,7 +108,7 @@ def test_tables_are_listed() -> None:
     assert any("CIFAR-100, 10,000 labels (SimPLE" in line for line in lines)
 
 
-@pytest.mark.parametrize("table", PAPER)
+@pytest.mark.parametrize("table", TABLES)
 def test_the_rows_of_every_table_are_listed(
     table: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -124,9 +128,11 @@ def test_the_rows_of_every_table_are_listed(
             assert block.splitlines()[0].count(", ") >= 2
             if recipe.published:
                 assert f"published: {recipe.published.top1:.2f} % ({recipe.published.by})" in block
-    assert "data: found" in result.stdout or "svhn" in result.stdout
+            (data,) = re.findall(r"^  data: (.*)$", block.split("\n  cost")[0], re.MULTILINE)
+            here = recipe.settings["dataset"] in WRITTEN
+            assert data == "found" if here else "--root DIR" in data
     assert measured
-    assert all(settings.steps >= 1000 for settings in measured)
+    assert all(settings.steps > 100 for settings in measured)
     assert [*tmp_path.iterdir()] == []
 
 
