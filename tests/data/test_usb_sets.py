@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmark_files import write_eurosat, write_semi_aves, write_tissue_mnist
 from ssl_toolkit_benchmarks import EuroSAT, SemiAves, TissueMNIST
 from ssl_toolkit_benchmarks.eurosat import CLASSES
-from tiny_images import put, rows_of
+from tiny_images import rows_of
 
 from ssl_toolkit.data.load import verify
 from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.data.splits.draw import draw_split
 from ssl_toolkit.errors import DataError
 
-RNG = np.random.default_rng(0)
-
-
-def land(folder, count=10):
-    for label, name in enumerate(CLASSES):
-        for number in range(1, count + 1):
-            put(folder / name / f"{name}_{number}.jpg", 20 * label + number)
-
 
 @pytest.mark.parametrize("form", ["eurosat/2750", "2750", "EuroSAT_RGB", "."])
 def test_eurosat_has_the_split_of_usb(tmp_path, form):
-    land(tmp_path / form)
+    write_eurosat(tmp_path / form)
     (tmp_path / form / "Forest" / "._Forest_1.jpg").write_bytes(b"left by a tool")
     table = EuroSAT().load(tmp_path)
     assert table.classes == CLASSES
@@ -46,7 +39,7 @@ def test_bad_files_of_eurosat(tmp_path):
     (tmp_path / "EuroSAT.zip").write_bytes(b"")
     with pytest.raises(DataError, match=r"--root DIR, unpack EuroSAT\.zip there"):
         EuroSAT().load(tmp_path)
-    land(tmp_path / "2750", 4)
+    write_eurosat(tmp_path / "2750", 4)
     (tmp_path / "2750" / "River" / "River_4.jpg").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"can't read image .*River_4\.jpg"):
         verify(open_files(EuroSAT().load(tmp_path)), 32)
@@ -70,47 +63,37 @@ def test_eurosat_is_only_downloaded_on_request(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"eurosat .* can't be downloaded \(no network\)"):
         EuroSAT().load(tmp_path, download=True)
     assert asked == [(tmp_path, True)]
-    land(tmp_path / "2750")
+    write_eurosat(tmp_path / "2750")
     EuroSAT().load(tmp_path, download=True)
     assert len(asked) == 1
 
 
-def cells(folder, **changed):
-    arrays = {}
-    for part, count in {"train": 16, "val": 8, "test": 9}.items():
-        arrays[f"{part}_images"] = RNG.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-        arrays[f"{part}_labels"] = (np.arange(count) % 8).astype(np.uint8).reshape(-1, 1)
-    arrays |= changed
-    np.savez_compressed(folder / "tissuemnist.npz", **arrays)
-    return arrays
-
-
 def test_tissuemnist(tmp_path):
-    arrays = cells(tmp_path)
+    arrays = write_tissue_mnist(tmp_path)
     table = TissueMNIST().load(tmp_path)
     assert len(table.classes) == 8
     assert table.classes[4] == "Leukocytes"
-    assert table.parts.tolist() == ["pool"] * 16 + ["validation"] * 8 + ["test"] * 9
-    assert table.labels.tolist() == [*range(8), *range(8), *range(8), *range(8), 0]
+    assert table.parts.tolist() == ["pool"] * 32 + ["validation"] * 8 + ["test"] * 9
+    assert table.labels.tolist() == [*range(8)] * 6 + [0]
     read = table.read(np.array([3]), 28)[0]
     assert (read == arrays["train_images"][3][..., None]).all()
-    assert table.read(np.array([32]), 32).shape == (1, 32, 32, 3)
+    assert table.read(np.array([48]), 32).shape == (1, 32, 32, 3)
     assert table.keys[-1] == "tissuemnist/test/8"
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"train_images": np.zeros((16, 28, 28))}, r"train has no images, but float64 \(16, 28"),
+        ({"train_images": np.zeros((32, 28, 28))}, r"train has no images, but float64 \(32, 28"),
         ({"val_images": np.zeros((8, 28), np.uint8)}, r"val has no images, but uint8 \(8, 28\)"),
         ({"test_images": np.zeros((4, 28, 28), np.uint8)}, r"4 images, but labels \(9,\)"),
-        ({"train_labels": np.full((16, 1), 8)}, r"train has labels 8 to 8, not in 0 to 7"),
-        ({"train_labels": np.full((16, 1), -1)}, r"train has labels -1 to -1"),
-        ({"train_labels": np.full((16, 1), 0.5)}, r"16 images, but labels"),
+        ({"train_labels": np.full((32, 1), 8)}, r"train has labels 8 to 8, not in 0 to 7"),
+        ({"train_labels": np.full((32, 1), -1)}, r"train has labels -1 to -1"),
+        ({"train_labels": np.full((32, 1), 0.5)}, r"32 images, but labels"),
     ],
 )
 def test_bad_arrays_of_tissuemnist(tmp_path, changed, words):
-    cells(tmp_path, **changed)
+    write_tissue_mnist(tmp_path, **changed)
     with pytest.raises(DataError, match=rf"tissuemnist in .*corrupt.*{words}.*--root DIR"):
         TissueMNIST().load(tmp_path)
 
@@ -122,7 +105,7 @@ def test_bad_files_of_tissuemnist(tmp_path):
     path.write_bytes(b"<html>not found</html>")
     with pytest.raises(DataError, match=r"corrupt.*File is not a zip file"):
         TissueMNIST().load(tmp_path)
-    cells(tmp_path)
+    write_tissue_mnist(tmp_path)
     content = bytearray(path.read_bytes())
     content[200:4000] = bytes(3800)
     path.write_bytes(content)
@@ -136,29 +119,18 @@ def test_bad_files_of_tissuemnist(tmp_path):
 def test_tissuemnist_is_only_downloaded_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "torchvision.datasets.utils.download_url",
-        lambda url, root, name, md5: cells(root) if name == "tissuemnist.npz" and md5 else None,
+        lambda url, root, name, md5: (
+            write_tissue_mnist(root) if name == "tissuemnist.npz" and md5 else None
+        ),
     )
     with pytest.raises(DataError, match="tissuemnist is not in"):
         TissueMNIST().load(tmp_path)
-    assert len(TissueMNIST().load(tmp_path, download=True).keys) == 33
-
-
-def birds(folder, **changed):
-    lists = {
-        "l_train": [f"trainval_images/{n}/{i}.jpg {n}" for n in range(200) for i in (0, 1)],
-        "val": [f"trainval_images/{n}/2.jpg {n}" for n in range(200)],
-        "u_train_in": [f"u_train_in/{i}.jpg -1" for i in range(30)],
-        "test": [f"test/{n}.jpg {n}" for n in range(200)],
-    } | changed
-    for name, lines in lists.items():
-        for line in lines:
-            put(folder / line.split(" ")[0], len(line))
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    return folder
+    assert len(TissueMNIST().load(tmp_path, download=True).keys) == 49
 
 
 def test_semi_aves(tmp_path):
-    table = SemiAves().load(birds(tmp_path))
+    write_semi_aves(tmp_path)
+    table = SemiAves().load(tmp_path)
     assert table.classes == tuple(str(number) for number in range(200))
     rows = rows_of(table)
     assert rows["trainval_images/7/1.jpg"] == ("labeled", "7")
@@ -186,8 +158,9 @@ def test_semi_aves(tmp_path):
     ],
 )
 def test_bad_lists_of_semi_aves(tmp_path, changed, words):
+    write_semi_aves(tmp_path / "birds", **changed)
     with pytest.raises(DataError, match=words):
-        SemiAves().load(birds(tmp_path / "birds", **changed))
+        SemiAves().load(tmp_path / "birds")
 
 
 def test_missing_files_of_semi_aves(tmp_path):
@@ -195,7 +168,7 @@ def test_missing_files_of_semi_aves(tmp_path):
                        r"give the folder that holds trainval_images/, .*val\.txt, test\.txt with "
                        r"--root DIR; it can't be fetched"):  # fmt: skip
         SemiAves().load(tmp_path, download=True)
-    birds(tmp_path)
+    write_semi_aves(tmp_path)
     (tmp_path / "test" / "5.jpg").unlink()
     with pytest.raises(DataError, match=r"test/5\.jpg: no such file"):
         verify(open_files(SemiAves().load(tmp_path)), 224)
