@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,12 @@ from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.devices import process_device
 from ssl_toolkit.errors import UserError
 from ssl_toolkit.interfaces import ImageTable
-from ssl_toolkit.runs.speeds import measure_speeds
+from ssl_toolkit.runs.speeds import step_seconds
 from ssl_toolkit.text import brief, roughly
 
 SMALLEST = 2
 """Labeled images of the first batch that is measured."""
-ENOUGH = 0.5
+ENOUGH = 0.3
 """Seconds of a step from which a larger batch takes proportionally longer."""
 _SAME_COST = {*NOT_COMPARED, *FOLLOW_STEPS, *keys_behind("split"), "pretrained", "weights"}
 """Settings that don't change the time of a step, beside numbers that are not counts."""
@@ -99,19 +100,19 @@ def _measure(config: ResolvedConfig, classes: int) -> tuple[float, int]:
         labels=np.empty(0, np.int64),
         parts=np.empty(0, np.str_),
     )
-    batch = min(SMALLEST, config.settings.batch_size)
-    seconds = 0.0
+    whole = config.settings.batch_size
+    batch, best = min(SMALLEST, whole), (math.inf, 1)
     while True:
         try:
-            small = config.with_settings(batch_size=batch)
-            costs = measure_speeds(small, table, split, ready=True).costs
+            seconds = step_seconds(config.with_settings(batch_size=batch), table, split)
         except (UserError, torch.OutOfMemoryError):
-            if not seconds:
+            if math.isinf(best[0]):
                 raise
-            return seconds, batch // 2
-        if costs is None:
+            return best
+        if seconds is None:
             return 0.0, 0
-        seconds = costs.step
-        if seconds >= ENOUGH or batch == config.settings.batch_size:
-            return seconds, batch
-        batch = min(2 * batch, config.settings.batch_size)
+        # A larger batch takes less time for each image, unless another process interferes.
+        best = min(best, (seconds, batch), key=lambda pair: pair[0] / pair[1])
+        if seconds >= ENOUGH or batch == whole:
+            return best
+        batch = min(2 * batch, whole)

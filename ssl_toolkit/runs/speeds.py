@@ -30,6 +30,8 @@ READ = 8
 """Number of images to read to measure the reading time."""
 SHORT = 2.0
 """Minimum seconds of a measurement; a shorter one is repeated with more steps."""
+REPEATED = 3
+"""Steps of which the shortest counts."""
 OF_THE_DATA = (
     *("data", "labels", "labels_per_class", "num_labels", "split", "classes", "stream_buffer"),
     *("weights", "minutes"),
@@ -113,6 +115,28 @@ def measure_speeds(
         costs=costs,
         on_features=cached,
     )
+
+
+def step_seconds(config: ResolvedConfig, table: ImageTable, split: Split) -> float | None:
+    """Return the seconds of a training step; None for a head that is fitted without steps.
+
+    The shortest of some steps: the first ones and those beside another process take longer.
+
+    Args:
+        config: resolved configuration of the run.
+        table: its classes are used, but no images.
+        split: numbers of images.
+
+    Raises:
+        UserError: as `prepare`.
+    """
+    trainer = _trainer(config, split, table)
+    if isinstance(trainer.algorithm, FeatureAlgorithm):
+        return None
+    if trainer.transfer is not None and trainer.transfer.cached:
+        _use_features(trainer)
+    trainer.measure(steps=1, warm=1)
+    return min(trainer.measure(steps=1, warm=0).step for _ in range(REPEATED))
 
 
 def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:

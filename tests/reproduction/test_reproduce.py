@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from benchmark_files import (
     accept_tiny_files,
     write_cifar10,
@@ -23,6 +24,7 @@ from ssl_toolkit.errors import ModelError
 from ssl_toolkit.recipes import load_recipes
 from ssl_toolkit.reproduction import cost, run
 from ssl_toolkit.reproduction.results import Reproduction
+from ssl_toolkit.reproduction.rows import find_rows, load_rows
 
 TABLES = dict.fromkeys(recipe.table for recipe in load_recipes().values())
 PAPER = [*dict.fromkeys(one.table for one in load_recipes().values() if "SimPLE" in one.paper)]
@@ -149,6 +151,35 @@ def test_the_cost_is_measured_and_extrapolated(tmp_path: Path) -> None:
     assert "(1,049 steps of " in scaled.stdout
     assert "cifar100/03 SimPLE (scale 0.001): " in scaled.stdout
     assert scaled.stdout.startswith("cifar100 at scale 0.001: ")
+
+
+def test_larger_batches_are_measured_until_a_step_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = load_rows(find_rows("cifar100", ["03"]), flags={"device": "cpu"})[1]
+
+    def measured(step: Callable[[int], float | None]) -> Any:
+        def seconds(config: Any, table: Any, split: Any) -> float | None:
+            batches.append(config.settings.batch_size)
+            return step(batches[-1])
+
+        batches: list[int] = []
+        monkeypatch.setattr(cost, "step_seconds", seconds)
+        return cost.StepTimes().cost(row.config, 100), batches
+
+    def no_memory(batch: int) -> float:
+        if batch > 8:
+            raise torch.OutOfMemoryError
+        return 0.01
+
+    slow, batches = measured(lambda batch: 0.02 * batch)
+    assert batches == [2, 4, 8, 16]
+    assert slow.step == pytest.approx(0.02 * 64)
+    assert "extrapolated from a batch of 2 to 64), " in slow.describe(3)
+    fast, batches = measured(lambda batch: 0.001 + 0.0001 * batch)
+    assert batches == [2, 4, 8, 16, 32, 64]
+    assert (fast.step, fast.measured) == (pytest.approx(0.0074), 64)
+    assert "extrapolated" not in fast.describe(1)
+    assert measured(no_memory)[0].measured == 8
+    assert measured(lambda batch: None)[0] is None
 
 
 @pytest.mark.parametrize("table", PAPER)
