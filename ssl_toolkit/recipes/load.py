@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -97,14 +97,15 @@ def read_recipes(path: Path) -> Iterator[Recipe]:
         ConfigError: names the file and the key.
     """
     file = _read_file(path)
-    parts: dict[str, Tree] = {}
-    for other in file.parts_from:
-        parts |= _read_file(path.parent / other).parts
-    parts |= file.parts
+
+    @functools.cache
+    def parts_of(other: str) -> dict[str, Tree]:
+        return _read_file(path.with_name(f"{other}.yaml")).parts if other else file.parts
+
     cells = _published(path.parent / file.published) if file.published else {}
     algorithms = {entry.name for entry in registry.entries("algorithms")}
     for name, row in [*file.rows.items(), *itertools.chain(*map(_rows_of_grid, file.grids))]:
-        recipe = _recipe(path, file, parts, name, row, cells)
+        recipe = _recipe(path, file, parts_of, name, row, cells)
         others = algorithms - {recipe.settings["algo"]}
         settings = {key: value for key, value in recipe.settings.items() if key not in others}
         yield replace(recipe, settings=settings)
@@ -122,7 +123,7 @@ def _read_file(path: Path) -> RecipeFile:
 def _recipe(
     path: Path,
     file: RecipeFile,
-    parts: Mapping[str, Tree],
+    parts_of: Callable[[str], dict[str, Tree]],
     name: str,
     row: Row,
     cells: Mapping[str, Published],
@@ -136,9 +137,10 @@ def _recipe(
     settings: Tree = {}
     deviations = [*file.deviations]
     for part in row.parts:
-        if part not in parts:
+        other, _, bare = part.rpartition(".")
+        if bare not in (parts := parts_of(other)):
             raise ConfigError(f"{path}: rows.{name}: parts: {_unknown(part, parts)}")
-        piece = dict(parts[part])
+        piece = dict(parts[bare])
         deviations += piece.pop("deviations", [])
         settings = deep(settings, piece)
     settings = deep(settings, row.settings)

@@ -22,7 +22,9 @@ class Published(Options):
 class Row(Options):
     """One row of a table."""
 
-    parts: Texts = option([], help="names of parts; later ones win")
+    parts: Texts = option(
+        [], help="names of parts, those of another file as FILE.NAME; later ones win"
+    )
     settings: dict[str, Any] = option({}, help="settings of this row; they win over its parts")
     deviations: Texts = option([], help="where the row differs from what was published")
     published: Published | None = option(None, help="number, where the file names no JSON file")
@@ -48,7 +50,6 @@ class RecipeFile(Options):
     title: str = option("-", min_length=1, help="paper or benchmark")
     source: str = option("", help="origin of the settings that it doesn't state")
     published: str | None = option(None, help="name of a JSON file with its numbers")
-    parts_from: Texts = option([], help="other files whose parts rows may use")
     tables: dict[str, str] = option({}, help="titles of the tables, by name")
     deviations: Texts = option([], help="where every row differs from what was published")
     parts: dict[str, dict[str, Any]] = option(

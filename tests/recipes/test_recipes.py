@@ -98,7 +98,7 @@ def test_numbers_come_from_the_json_beside_the_file(tmp_path: Path) -> None:
 
 def test_parts_of_another_file(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("parts: {base: {algo: fixmatch}}\n", "utf-8")
-    text = "parts_from: [other.yaml]\ntables: {t: T}\nrows: {t/1: {parts: [base]}}\n"
+    text = "tables: {t: T}\nrows: {t/1: {parts: [other.base]}}\n"
     (recipe,) = read_recipes(write(tmp_path, text))
     assert recipe.settings == {"algo": "fixmatch"}
 
