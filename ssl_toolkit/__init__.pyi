@@ -9,6 +9,9 @@ from ssl_toolkit.comparisons.schema import ScoreStats as ScoreStats
 from ssl_toolkit.comparisons.schema import Variant as Variant
 from ssl_toolkit.config.options import Options as Options
 from ssl_toolkit.config.options import option as option
+from ssl_toolkit.config.released_code import GOOGLE_SETTINGS as GOOGLE_SETTINGS
+from ssl_toolkit.config.released_code import SIMPLE_SETTINGS as SIMPLE_SETTINGS
+from ssl_toolkit.config.released_code import USB_SETTINGS as USB_SETTINGS
 from ssl_toolkit.data.load import load_dataset as load_dataset
 from ssl_toolkit.data.readers.arrays import ImageArray as ImageArray
 from ssl_toolkit.data.readers.arrays import array_table as array_table

@@ -216,7 +216,7 @@ def _unusable(group: str, plugin: object) -> str:
     if not isinstance(plugin, type) or getattr(plugin, "plugin_kind", None) != group:
         return f"{plugin!r} is not a subclass of ssl_toolkit.{group.removesuffix('s').capitalize()}"
     config = getattr(plugin, "Config", None)
-    if config is not None and not hasattr(config, "reference"):
+    if config is not None and not hasattr(config, "for_pretrained"):
         return f"{plugin!r}: its Config is not a subclass of ssl_toolkit.Options"
     if inspect.isabstract(plugin):
         missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))

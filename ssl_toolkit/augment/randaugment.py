@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -109,8 +109,6 @@ class RandAugment(Augmenter):
 
     class Config(Options):
         """Options of `RandAugment`."""
-
-        reference: ClassVar[dict[str, Any]] = {"variant": "authors", "choice": "batch"}
 
         num_ops: int = option(
             2,

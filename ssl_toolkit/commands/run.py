@@ -57,7 +57,7 @@ def command(
         resolved = resolve_config(config)[0]
         echo_data(yaml.dump(resolved.tree()))
         for key, value in resolved.run_defaults().items():
-            echo(f"# {key}: {value} is a run default of {config.settings.algo}")
+            echo(f"# {key}: {value} is a run default of {resolved.declaring}")
         if config.settings.minutes is not None:
             echo("note: --minutes chooses image size, views and steps at the start", err=True)
         return 0

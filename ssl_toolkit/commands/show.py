@@ -45,10 +45,15 @@ def command(name: str, as_json: bool) -> None:
             echo_wrapped(f"{key}: {value}", 4, first=2)
         for key, value in description.get("run_defaults", {}).items():
             echo_wrapped(f"run default: {key} = {value}", 4, first=2)
+        for name, values in description.get("profiles", {}).items():
+            stated = {k: v for k, v in values.items() if not k.startswith("options.")}
+            for key, value in stated.items():
+                echo_wrapped(f"profile {name}: {key} = {value}", 4, first=2)
         for option in description.get("options", []):
             facts = [option["type"], option["range"]]
-            if "reference" in option:
-                facts.append(f"profile reference: {option['reference']}")
+            for key, values in description.get("profiles", {}).items():
+                if (value := values.get(f"options.{option['name']}", option)) is not option:
+                    facts.append(f"profile {key}: {value}")
             if "for_pretrained" in option:
                 facts.append(f"pre-trained: {option['for_pretrained']}")
             message = ", ".join(filter(None, facts))
@@ -60,6 +65,8 @@ def command(name: str, as_json: bool) -> None:
 def _details(plugin: type) -> dict[str, Any]:
     """Return the summary, options and defaults of a plugin class."""
     from ssl_toolkit.commands.list import summary_of
+    from ssl_toolkit.config.run_defaults import stated_profiles
+    from ssl_toolkit.config.settings import flatten
 
     details: dict[str, Any] = {"summary": summary_of(plugin)}
     config = getattr(plugin, "Config", None)
@@ -68,9 +75,9 @@ def _details(plugin: type) -> dict[str, Any]:
     if dataclasses.is_dataclass(getattr(plugin, "defaults", None)):
         details["defaults"] = dataclasses.asdict(plugin.defaults)  # type: ignore[attr-defined]
     if stated := getattr(plugin, "run_defaults", None):
-        from ssl_toolkit.config.settings import flatten
-
         details["run_defaults"] = dict(flatten(stated))
+    if profiles := stated_profiles(plugin):
+        details["profiles"] = {name: dict(flatten(stated)) for name, stated in profiles.items()}
     return details
 
 
@@ -85,9 +92,8 @@ def _option(config: Any, name: str) -> dict[str, Any]:
         "meaning": field.description or "",
         "source": (field.json_schema_extra or {}).get("source", ""),
     }
-    for defaults in ("reference", "for_pretrained"):
-        if name in (values := getattr(config, defaults)):
-            option[defaults] = values[name]
+    if name in config.for_pretrained:
+        option["for_pretrained"] = config.for_pretrained[name]
     return option
 
 

@@ -1,4 +1,4 @@
-"""The plugins that are used by default, and other defaults: of a profile, of pre-trained weights.
+"""The plugins that are used by default, and other defaults of pre-trained weights.
 
 This is the only file of the core that names plugins; everything else that it needs to know about
 one is an attribute of its interface.
@@ -13,14 +13,6 @@ DATASET = "digits"
 BACKBONE = "wrn_28_2"
 PROBE = "linear_probe"
 """The algorithm that `compare` adds to a comparison of pre-trained runs."""
-
-SHARED_REFERENCE: dict[str, Any] = {
-    "optimizer": {"clip_norm": 5.0, "weight_decay_on": "all"},
-    "schedule": {"cycles": 1023 / 2048},
-    "ema": {"average_buffers": False},
-    "model": {"freeze": "none", "head_init": "random"},
-}
-"""Settings of ``--profile reference``, beside the options of algorithm and augmenters."""
 
 HEAD_TRAINING: dict[str, Any] = {
     "steps": 300,

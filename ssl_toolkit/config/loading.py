@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, Self
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
@@ -18,14 +18,16 @@ from ssl_toolkit.config.defaults import (
     FINE_TUNING,
     FINE_TUNING_RATE,
     HEAD_TRAINING,
-    SHARED_REFERENCE,
 )
 from ssl_toolkit.config.faults import FLAGS, Faults, M, Path_
 from ssl_toolkit.config.merging import Tree, deep, paths
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.released_code import WHOLE_NETWORK
 from ssl_toolkit.config.run_defaults import (
     applied_run_defaults,
-    run_defaults,
+    declared_settings,
+    profile_options,
+    stated_profiles,
     without_unused_options,
 )
 from ssl_toolkit.config.settings import NOT_COMPARED, ResolvedSettings, Settings
@@ -33,9 +35,6 @@ from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.recipes import find_recipe
 from ssl_toolkit.recipes.apply import automatic_recipe, scaled, settings_under
-
-Defaults = Literal["reference", "for_pretrained"] | None
-"""The attribute of a plugin's options that replaces their defaults."""
 
 AUTO = "auto"
 """The algorithm that stands for a choice among the installed ones."""
@@ -87,8 +86,17 @@ class RunConfig(Generic[Chosen]):
         tree[self.section] = self.algorithm.model_dump(mode="json")
         return tree
 
+    @property
+    def declaring(self) -> str:
+        """The algorithm that declares `run_defaults`, and its profile, for messages."""
+        profile = self.settings.profile
+        return self.settings.algo + ("" if profile == "paper" else f" --profile {profile}")
+
     def run_defaults(self) -> dict[str, Any]:
-        """Return the run defaults of the algorithm that this configuration has, by dotted key."""
+        """Return the settings in effect that the algorithm declares, by dotted key.
+
+        They are those of its `run_defaults`, and of its profile.
+        """
         algo = self.settings.algo
         return {} if algo == AUTO else applied_run_defaults(algo, self.tree())
 
@@ -204,7 +212,6 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     algo = str(_last(layers, "algo") or Settings.model_fields["algo"].default)
     section = _bare(algo)
     tree, origins = merge([_without_alias(layer, section) for layer in layers])
-    reference = tree.get("profile") == "reference"
     faults = Faults(origins, section)
 
     if section in Settings.model_fields:
@@ -222,27 +229,30 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
             path = (name, key) if key else (name,)
             faults.add(path, f"is an option of {name!r}, but this run uses {algo!r}; leave it out")
 
-    profile = SHARED_REFERENCE if reference else {}
-    settings = faults.validate(Settings, deep(profile, tree))
+    settings = faults.validate(Settings, tree)
     if settings is None and not section_tree:
         raise ConfigError(faults.messages)  # early: reporting these needs no plugin, so no torch
     under = {} if settings is None else _pretrained_defaults(settings)
-    defaults: Defaults = "reference" if reference else "for_pretrained" if under else None
+    pretrained, profile = bool(under), "paper" if settings is None else settings.profile
     algorithm = (
         faults.validate(Options, section_tree, (section,))
         if algo == AUTO
-        else _plugin_options("algorithms", algo, section_tree, (section,), defaults, faults)
+        else _plugin_options(
+            "algorithms", algo, section_tree, (section,), faults, profile, pretrained=pretrained
+        )
     )
     if settings is None:
         raise ConfigError(faults.messages)
-    stated = {} if algo == AUTO or algorithm is None else run_defaults(algo)
+    stated = {} if algo == AUTO or algorithm is None else declared_settings(algo, settings.profile)
+    if settings.profile != "paper":
+        under = WHOLE_NETWORK
     if stated or under:
         stated = without_unused_options(stated, tree)
-        settings = _with_defaults(deep(deep(profile, stated), under), settings, tree)
+        settings = _with_defaults(deep(stated, under), settings, tree)
     settings = _with_transfer_recipe(settings, trained=under is FINE_TUNING)
     augment = settings.augment
     weak, strong = (
-        _plugin_options("augmenters", name, values, ("augment", key), defaults, faults)
+        _plugin_options("augmenters", name, values, ("augment", key), faults, pretrained=pretrained)
         for name, values, key in (
             (augment.weak, augment.weak_options, "weak_options"),
             (augment.strong, augment.strong_options, "strong_options"),
@@ -269,11 +279,11 @@ def _last(layers: Sequence[Layer], key: str) -> Any:
 def _pretrained_defaults(settings: Settings) -> Tree:
     """Return the defaults for training from pre-trained weights.
 
-    The same for every algorithm, so that the rows of a comparison share it. Nothing under
-    ``--profile reference`` or a ``backbone_lr`` of the user's, which keep the papers' recipe, and
+    The same for every algorithm, so that the rows of a comparison share it. Nothing under another
+    profile than ``paper`` or a ``backbone_lr`` of the user's, which keep the papers' recipe, and
     for ``auto``, whose candidates each take their own.
     """
-    if settings.profile == "reference" or settings.algo == AUTO:
+    if settings.profile != "paper" or settings.algo == AUTO:
         return {}
     if settings.model.freeze in ("auto", "backbone"):
         return HEAD_TRAINING if settings.pretrained or holds_features(settings.data) else {}
@@ -318,17 +328,30 @@ def _replace_auto(section: M, **values: Any) -> M:
 
 
 def _plugin_options(
-    group: str, name: str, values: Any, prefix: Path_, defaults: Defaults, faults: Faults
+    group: str,
+    name: str,
+    values: Any,
+    prefix: Path_,
+    faults: Faults,
+    profile: str = "paper",
+    *,
+    pretrained: bool,
 ) -> Options | None:
+    """Return the options of a plugin: what the user set, over those of the profile."""
     try:
-        config: type[Options] = registry.load(group, name).Config
+        plugin = registry.load(group, name)
     except PluginError as error:
         faults.plugin_messages += error.messages
         return None
     if not isinstance(values, dict):
         faults.add(prefix, f"must be a map of options (given {values!r})")
         return None
-    return faults.validate(config, (getattr(config, defaults) if defaults else {}) | values, prefix)
+    config: type[Options] = plugin.Config
+    if profile not in (profiles := ["paper", *stated_profiles(plugin)]):
+        known = " or ".join(profiles)
+        faults.add(("profile",), f"must be {known} for algorithm {name!r} (given {profile!r})")
+    stated = config.for_pretrained if pretrained else profile_options(plugin, profile)
+    return faults.validate(config, stated | values, prefix)
 
 
 def _section(tree: Tree, key: str, faults: Faults) -> Tree:

@@ -24,8 +24,6 @@ class Options(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
 
-    reference: ClassVar[dict[str, Any]] = {}
-    """The values under ``--profile reference`` of the options that differ from their defaults."""
     for_pretrained: ClassVar[dict[str, Any]] = {}
     """Defaults where training starts from pre-trained weights, of the options that need others."""
 

@@ -1,32 +1,68 @@
-"""Default settings that an algorithm declares for its runs."""
+"""Settings that an algorithm declares: defaults of its runs, and those of its profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.merging import Tree
-from ssl_toolkit.config.settings import Settings, flatten
+from ssl_toolkit.config.merging import Tree, deep
+from ssl_toolkit.config.settings import Profile, Settings, flatten
 from ssl_toolkit.errors import PluginError
 
 ALLOWED = ("augment", "ema", "lr", "optimizer", "sampler", "schedule")
 """Settings that an algorithm may declare: how to train, but not the data, length or device."""
 
 
-def run_defaults(algo: str) -> Tree:
-    """Return the `Algorithm.run_defaults` of an algorithm as plain types.
+def declared_settings(algo: str, profile: str) -> Tree:
+    """Return the profile and the run defaults of an algorithm as plain types, without its options.
 
     Args:
         algo: name of the algorithm.
+        profile: ``paper``, or one that the algorithm states.
 
     Raises:
         PluginError: it declares another setting or an invalid value.
     """
-    declared = getattr(registry.load("algorithms", algo), "run_defaults", {})
-    return check_run_defaults(declared, f"run_defaults of algorithm {algo!r}")
+    plugin = registry.load("algorithms", algo)
+    where = f"of algorithm {algo!r}"
+    stated = check_run_defaults(getattr(plugin, "run_defaults", {}), f"run_defaults {where}")
+    return deep(check_profiles(plugin, f"profiles {where}").get(profile, {}), stated)
+
+
+def stated_profiles(plugin: type) -> Mapping[str, Mapping[str, Any]]:
+    """Return `Algorithm.profiles`; empty for plugins of other kinds."""
+    return getattr(plugin, "profiles", {})
+
+
+def profile_options(plugin: type, profile: str) -> Tree:
+    """Return the options of a plugin in a profile; empty if it states none."""
+    return dict(stated_profiles(plugin).get(profile, {}).get("options", {}))
+
+
+def check_profiles(plugin: type, where: str) -> dict[str, Tree]:
+    """Return the settings of each profile of an algorithm as plain types, without its options.
+
+    Args:
+        plugin: class of the algorithm.
+        where: source to name in the error.
+
+    Raises:
+        PluginError: a profile has an unknown name, another setting or an invalid value.
+    """
+    names = get_args(Profile)[1:]
+    if others := sorted(stated_profiles(plugin).keys() - {*names}):
+        raise PluginError(f"{where}: {others[0]}: must be {' or '.join(names)}")
+    return {
+        name: _plain(
+            {key: value for key, value in stated.items() if key != "options"},
+            (*ALLOWED, "labeled_in_pool"),
+            f"{where}: {name}",
+        )
+        for name, stated in stated_profiles(plugin).items()
+    }
 
 
 def check_run_defaults(declared: object, where: str) -> Tree:
@@ -39,26 +75,32 @@ def check_run_defaults(declared: object, where: str) -> Tree:
     Raises:
         PluginError: they contain another setting or an invalid value.
     """
+    tree = _plain(declared, ALLOWED, where)
+    if "flip" in tree.get("augment", {}):
+        raise PluginError(f"{where}: augment.flip: belongs to the data set; leave it out")
+    return tree
+
+
+def _plain(declared: object, allowed: Collection[str], where: str) -> Tree:
+    """Validate declared settings, and return them as plain types."""
     if not isinstance(declared, Mapping):
         raise PluginError(f"{where}: must be a map of settings (given {declared!r})")
-    if others := sorted(declared.keys() - {*ALLOWED}):
-        raise PluginError(f"{where}: {others[0]}: must be one of {', '.join(ALLOWED)}")
+    if others := sorted(declared.keys() - {*allowed}):
+        raise PluginError(f"{where}: {others[0]}: must be one of {', '.join(allowed)}")
     try:
         settings = Settings.model_validate(dict(declared))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise PluginError(f"{where}: {key}: {first['msg']}") from error
-    if settings.augment.flip != "auto":
-        raise PluginError(f"{where}: augment.flip: belongs to the data set; leave it out")
     return settings.model_dump(mode="json", exclude_unset=True)
 
 
 def without_unused_options(declared: Tree, tree: Tree) -> Tree:
-    """Return run defaults without the options of augmenters that the user replaces.
+    """Return declared settings without the options of augmenters that the user replaces.
 
     Args:
-        declared: result of `run_defaults`.
+        declared: result of `declared_settings`.
         tree: settings of the user.
     """
     augment, replaced = dict(declared.get("augment", {})), tree.get("augment") or {}
@@ -69,7 +111,7 @@ def without_unused_options(declared: Tree, tree: Tree) -> Tree:
 
 
 def applied_run_defaults(algo: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run defaults in effect in a configuration, by dotted key.
+    """Return the declared settings in effect in a configuration, by dotted key.
 
     Args:
         algo: name of the algorithm.
@@ -78,6 +120,6 @@ def applied_run_defaults(algo: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(flatten(tree))
     return {
         key: value
-        for key, value in flatten(run_defaults(algo))
+        for key, value in flatten(declared_settings(algo, tree["profile"]))
         if key in values and values[key] == value
     }

@@ -119,7 +119,8 @@ class ModelSettings(Options):
         "auto",
         follows_steps=True,
         help="weight of a batch in BatchNorm's running statistics; auto: by backbone, "
-        "clamp(100/steps, 0.001, 0.1) for the built-in wide ResNets",
+        "clamp(100/steps, 0.001, 0.1) for the built-in wide ResNets; 0.001 with any "
+        "profile but paper",
         source=f"0.001 in {PAPER}",
     )
     channels_last: bool | Auto = option(

@@ -40,6 +40,9 @@ RecipeOrNone = Annotated[
 Fit = Literal["crop", "pad"]
 """How images are made square."""
 
+Profile = Literal["paper", "reference", "original"]
+"""Whose formulas and settings are used: ``paper``, or a key of `Algorithm.profiles`."""
+
 
 class Settings(Options):
     """Everything of a run but the algorithm's own section.
@@ -54,8 +57,9 @@ class Settings(Options):
         defaults.ALGORITHM, help="algorithm; auto chooses one by cross-validation",
         min_length=1, metavar="NAME", compared=False,
     )
-    profile: Literal["paper", "reference"] = setting(
-        "paper", help="formulas of the papers, or of the authors' code (reference)", flag=True,
+    profile: Profile = setting(
+        "paper", help="formulas and settings of the papers, of the released code (reference), or "
+        "of an earlier released code (original), where the algorithm states them", flag=True,
     )
     recipe: RecipeOrNone = setting(
         None, help="row of a published table whose settings to use", metavar="ROW",

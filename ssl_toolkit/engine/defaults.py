@@ -10,6 +10,7 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config.defaults import BACKBONE, DATASET
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
+from ssl_toolkit.config.released_code import PUBLISHED_STEPS
 from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.data.readers.image_files import files_of
@@ -135,7 +136,8 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
     if settings.model.batchnorm_momentum == "auto":
         registered = registry.has("backbones", backbone)
         plugin = registry.load("backbones", backbone) if registered else Backbone
-        model["batchnorm_momentum"] = plugin.batchnorm_momentum(steps)
+        length = steps if settings.profile == "paper" else PUBLISHED_STEPS
+        model["batchnorm_momentum"] = plugin.batchnorm_momentum(length)
     if settings.model.channels_last == "auto":
         model["channels_last"] = True
     update["model"] = settings.model.model_copy(update=model)

@@ -168,7 +168,7 @@ def _prepare(
         torch.manual_seed(derive_seed(settings.seed, "algorithm"))
         algorithm = construct("algorithm", settings.algo, algorithm_class, config.algorithm, task)
     notes += [
-        f"{key} = {value}, a run default of --algo {settings.algo}"
+        f"{key} = {value}, a run default of --algo {config.declaring}"
         for key, value in config.run_defaults().items()
     ]
     views, own_augmenters = algorithm.views(), algorithm.augmenters()

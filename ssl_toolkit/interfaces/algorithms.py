@@ -109,10 +109,12 @@ class Algorithm(nn.Module, ABC):
     auto_options: ClassVar[Mapping[str, Any]] = {}
     """Options that ``--algo auto`` sets if it trains a pre-trained backbone."""
     run_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the sections ``augment``, ``ema``, ``optimizer`` and ``schedule``, and of ``lr``
-    and ``sampler``, that the method needs, such as ``{"augment": {"strong": "fixed"}}``. They
-    replace the built-in defaults; users and the defaults of pre-trained runs replace them. Tables
-    of comparisons mark them."""
+    """Defaults of ``augment``, ``ema``, ``lr``, ``optimizer``, ``sampler``, ``schedule`` that the
+    method needs, such as ``{"augment": {"strong": "fixed"}}``. Users and the defaults of
+    pre-trained runs replace them; tables of comparisons mark them."""
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """By profile (``reference``, ``original``), the settings of a released code of the method:
+    those that `run_defaults` may contain, ``labeled_in_pool``, and its own under ``options``."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Titles, definitions and reductions of `StepOutput.metrics`; an undeclared metric is averaged
     over processes. ``loss.<term>`` and ``pair_<criterion>_false`` declare the titles of losses and
@@ -199,8 +201,10 @@ class FeatureAlgorithm(Algorithm, ABC):
     """Base class of algorithms that fit a head to frozen features, without training steps.
 
     The engine computes the features once, calls `fit`, and evaluates, saves and exports the
-    backbone with the returned head. The number of steps and the optimizer have no effect.
+    backbone with the returned head. Number of steps, optimizer and profile have no effect.
     """
+
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {"reference": {}, "original": {}}
 
     @property
     def augmented_views(self) -> int:
@@ -231,10 +235,6 @@ class FeatureAlgorithm(Algorithm, ABC):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Raise an error: the engine never calls it.
-
-        Args:
-            batch: Ignored.
-            ctx: Ignored.
 
         Raises:
             TypeError: always.

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.run_defaults import check_profiles, profile_options, stated_profiles
+from ssl_toolkit.errors import PluginError
 from ssl_toolkit.testing.assertions import listed
 from ssl_toolkit.testing.rules import RuleViolationError, require
 from ssl_toolkit.testing.subject import Subject
-
-PROFILES = ("reference", "for_pretrained")
 
 
 def has_default_config(subject: Subject) -> None:
@@ -85,17 +85,23 @@ def documents_options(subject: Subject) -> None:
 
 
 def has_valid_profiles(subject: Subject) -> None:
-    """`Config.reference` and `Config.for_pretrained` contain options with valid values.
+    """`profiles` and `Config.for_pretrained` contain settings and options with valid values.
 
-    Why: they only apply with `--profile reference` and `--pretrained`, which fail otherwise.
-    Cause: an option was renamed in Config, but not in the profile.
+    Why: they only apply with `--profile` and `--pretrained`, which fail otherwise.
+    Cause: an option was renamed in Config, but not in the profile; or a profile contains a setting
+    for the length or folder of a run.
     """
-    config = subject.plugin.Config
-    for profile in PROFILES:
-        values = getattr(config, profile)
-        unknown = sorted(values.keys() - config.model_fields.keys())
-        require(not unknown, f"Config.{profile} contains unknown options {listed(unknown)}")
+    plugin = subject.plugin
+    options = {f"profile {name}": profile_options(plugin, name) for name in stated_profiles(plugin)}
+    options["Config.for_pretrained"] = plugin.Config.for_pretrained
+    for profile, values in options.items():
+        unknown = sorted(values.keys() - plugin.Config.model_fields.keys())
+        require(not unknown, f"{profile} contains unknown options {listed(unknown)}")
         subject.options(**values)
+    try:
+        check_profiles(plugin, "profiles")
+    except PluginError as error:
+        raise RuleViolationError(str(error)) from error
 
 
 _OUT_OF_RANGE: dict[str, Callable[[float], float]] = {

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
+from ssl_toolkit import SIMPLE_SETTINGS
 from ssl_toolkit.augment.fixed import Fixed
 from ssl_toolkit.augment.randaugment import RandAugment
 from ssl_toolkit.augment.weak import NoAugmentation, Weak, draw_shift, shift, whole
@@ -17,7 +18,7 @@ from ssl_toolkit.augment.weak import NoAugmentation, Weak, draw_shift, shift, wh
 RANDAUGMENTS = {
     "randaugment": {},
     "authors": {"variant": "authors"},
-    "reference": RandAugment.Config.reference,
+    "reference": SIMPLE_SETTINGS["augment"]["strong_options"],
     "max": {"magnitude": "max", "probability": 1},
     "operations only": {"include_weak": False, "cutout": 0, "probability": 1, "num_ops": 4},
     "nothing": {"include_weak": False, "cutout": 0, "num_ops": 0},

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ssl_toolkit import SIMPLE_SETTINGS
 from ssl_toolkit.augment.randaugment import AUTHORS, FIXMATCH, RandAugment
 
 NAMES = [entry.name for entry in FIXMATCH]
@@ -104,7 +105,7 @@ def test_one_choice_for_a_batch(variant):
 
 
 def test_the_reference_profile_is_the_authors_choice_for_each_batch():
-    reference = RandAugment.Config(**RandAugment.Config.reference)
+    reference = RandAugment.Config(**SIMPLE_SETTINGS["augment"]["strong_options"])
     assert (reference.variant, reference.choice) == ("authors", "batch")
 
 

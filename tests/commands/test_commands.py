@@ -199,7 +199,7 @@ def test_show_of_one_option() -> None:
     assert (option["default"], option["range"]) == (0.95, ">= 0, <= 1")
     assert "paper" in option["source"]
     (option,) = [o for o in one["options"] if o["name"] == "interleaved"]
-    assert (option["default"], option["reference"]) == (False, True)
+    assert (option["default"], one["profiles"]["reference"]["options.interleaved"]) == (False, True)
     (option,) = [o for o in one["options"] if o["name"] == "unlabeled_ratio"]
     assert (option["default"], option["for_pretrained"]) == (7, 1)
     assert (

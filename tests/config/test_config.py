@@ -261,38 +261,84 @@ def test_the_output_of_a_dry_run_reads_back_the_same(
     assert again == load_config([file]).tree() | {"profile": None}
 
 
+# semantics of the authors' code: row → key, algorithm, values of paper, reference and original
 PROFILE = {
-    # semantics.md, section 0: row → key, algorithm, paper, reference
-    "1 confidence factor": ("simple.confidence_weighted", "simple", True, False),
-    "2 cosine": ("schedule.cycles", "simple", 7 / 16, 1023 / 2048),
-    "4 clipping": ("optimizer.clip_norm", "simple", None, 5.0),
-    "6 teacher": ("simple.pseudo_labels_from", "simple", "teacher", "teacher"),
-    "6 teacher, mixmatch": ("mixmatch.pseudo_labels_from", "mixmatch", "teacher", "teacher"),
-    "8 ramp, simple": ("simple.rampup_steps", "simple", None, 0),
-    "8 ramp, mixmatch": ("mixmatch.rampup_fraction", "mixmatch", 0.3, 1.0),
-    "8 ramp, enhanced": ("mixmatch_enhanced.rampup_fraction", "mixmatch_enhanced", 0.3, 1.0),
-    "11 mixup": ("mixmatch.mixup_per", "mixmatch", "sample", "batch"),
-    "11 mixup, enhanced": ("mixmatch_enhanced.mixup_per", "mixmatch_enhanced", "sample", "batch"),
-    "12 buffers": ("ema.average_buffers", "simple", False, False),
-    "13 decay": ("optimizer.weight_decay_on", "simple", "all", "all"),
-    "6.1 interleave, simple": ("simple.interleaved", "simple", False, True),
-    "6.1 interleave, mixmatch": ("mixmatch.interleaved", "mixmatch", False, True),
-    "6.1 interleave, enhanced": ("mixmatch_enhanced.interleaved", "mixmatch_enhanced", False, True),
-    "6.1 interleave, fixmatch": ("fixmatch.interleaved", "fixmatch", False, True),
-    "10 per batch": ("augment.strong_options.choice", "simple", "image", "batch"),
-    "10 variant": ("augment.strong_options.variant", "simple", "fixmatch", "authors"),
+    "confidence factor": ("simple.confidence_weighted", "simple", True, False),
+    "pair weight": ("simple.pair_weight", "simple", None, "same"),
+    "cosine": ("schedule.cycles", "simple", 7 / 16, 1023 / 2048),
+    "cosine, mixmatch": ("schedule.cycles", "mixmatch", 7 / 16, 1023 / 2048, 7 / 16),
+    "cosine, fixmatch": ("schedule.cycles", "fixmatch", 7 / 16, 7 / 16),
+    "clipping": ("optimizer.clip_norm", "simple", None, 5.0),
+    "clipping, supervised": ("optimizer.clip_norm", "supervised", None, 5.0),
+    "clipping, mixmatch": ("optimizer.clip_norm", "mixmatch", None, 5.0, None),
+    "clipping, fixmatch": ("optimizer.clip_norm", "fixmatch", None, None),
+    "teacher": ("simple.pseudo_labels_from", "simple", "teacher", "teacher"),
+    "teacher, mixmatch": (
+        "mixmatch.pseudo_labels_from",
+        "mixmatch",
+        "teacher",
+        "teacher",
+        "model",
+    ),
+    "ramp, simple": ("simple.rampup_steps", "simple", None, 0),
+    "ramp, mixmatch": ("mixmatch.rampup_fraction", "mixmatch", 0.3, 1.0, 0.3),
+    "ramp in steps": ("mixmatch.rampup_steps", "mixmatch", None, None, 16384),
+    "ramp, enhanced": ("mixmatch_enhanced.rampup_fraction", "mixmatch_enhanced", 0.3, 1.0, 0.3),
+    "mixup": ("mixmatch.mixup_per", "mixmatch", "sample", "batch", "sample"),
+    "mixup, enhanced": (
+        "mixmatch_enhanced.mixup_per",
+        "mixmatch_enhanced",
+        "sample",
+        "batch",
+        "sample",
+    ),
+    "average": ("ema.decay", "simple", 0.99, 0.999),
+    "average, fixmatch": ("ema.decay", "fixmatch", 0.99, 0.999),
+    "average, warm-up": ("ema.warmup", "simple", True, False),
+    "average, warm-up, usb": ("ema.warmup", "freematch", True, False),
+    "buffers": ("ema.average_buffers", "simple", False, False),
+    "batchnorm": ("model.batchnorm_momentum", "simple", 0.1, 0.001),
+    "batchnorm, mixmatch": ("model.batchnorm_momentum", "mixmatch", 0.1, 0.001, 0.001),
+    "decay": ("optimizer.weight_decay_on", "simple", "all", "all"),
+    "decay, mixmatch": ("optimizer.weight_decay_on", "mixmatch", "all", "all", "kernels"),
+    "decay, fixmatch": ("optimizer.weight_decay_on", "fixmatch", "all", "kernels"),
+    "decay, usb": ("optimizer.weight_decay_on", "uda", "all", "kernels"),
+    "pool": ("labeled_in_pool", "simple", None, None),
+    "pool, fixmatch": ("labeled_in_pool", "fixmatch", None, True),
+    "flip of digits": ("augment.flip", "simple", False, True),
+    "flip of digits, mixmatch": ("augment.flip", "mixmatch", False, True, False),
+    "interleave, simple": ("simple.interleaved", "simple", False, True),
+    "interleave, mixmatch": ("mixmatch.interleaved", "mixmatch", False, True, True),
+    "interleave, fixmatch": ("fixmatch.interleaved", "fixmatch", False, True),
+    "per batch": ("augment.strong_options.choice", "simple", "image", "batch"),
+    "per batch, fixmatch": ("augment.strong_options.choice", "fixmatch", "image", "image"),
+    "variant": ("augment.strong_options.variant", "simple", "fixmatch", "authors"),
+    "variant, fixmatch": ("augment.strong_options.variant", "fixmatch", "fixmatch", "fixmatch"),
+    "operations, usb": ("augment.strong_options.num_ops", "softmatch", 2, 3),
+    "augmenter, remixmatch": ("augment.strong", "remixmatch", "ctaugment", "ctaugment"),
 }
 
 
 @pytest.mark.parametrize("row", PROFILE)
 def test_the_values_of_each_profile(row: str) -> None:
-    key, algo, paper, reference = PROFILE[row]
-    for profile, expected in (("paper", paper), ("reference", reference)):
+    key, algo, *values = PROFILE[row]
+    for profile, expected in zip(("paper", "reference", "original"), values, strict=False):
         result = call("run", "--algo", algo, "--profile", profile, "--dry-run")
         value: Any = load_tree(result.stdout)
         for part in key.split("."):
             value = value[part]
-        assert value == (expected if expected is None else pytest.approx(expected)), profile
+        exact = isinstance(expected, str | None)
+        assert value == (expected if exact else pytest.approx(expected)), profile
+
+
+def test_the_pair_weight_follows_the_unsupervised_weight_in_the_reference_profile() -> None:
+    def weights(**options: float) -> tuple[float, Any]:
+        tree = {"profile": "reference", "simple": options}
+        section = validate([Layer("f", tree)]).tree()["simple"]
+        return section["unsupervised_weight"], section["pair_weight"]
+
+    assert weights(unsupervised_weight=300) == (300, "same")
+    assert weights(unsupervised_weight=300, pair_weight=5) == (300, 5)
 
 
 def load_tree(text: str) -> Any:

@@ -17,15 +17,18 @@ from ssl_toolkit import (
     Batch,
     Context,
     Loss,
+    Options,
     PluginError,
     StepOutput,
     Views,
     compare,
+    option,
     register_algorithm,
     registry,
 )
 from ssl_toolkit.config.comparison import load_comparison
 from ssl_toolkit.config.loading import RunConfig, load_config
+from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.testing import ContractError, check_plugin
 
 STATED: dict[str, Any] = {
@@ -33,12 +36,26 @@ STATED: dict[str, Any] = {
     "ema": False,
     "optimizer": {"weight_decay": 0.1},
 }
+PROFILES: dict[str, Any] = {
+    "reference": {
+        "optimizer": {"clip_norm": 3.0, "weight_decay": 0.2},
+        "ema": {"decay": 0.5},
+        "labeled_in_pool": True,
+        "options": {"rate": 2.0},
+    }
+}
 
 
 class Stating(Algorithm):
     """Trains on the labels, with defaults of its own."""
 
     run_defaults = STATED
+    profiles = PROFILES
+
+    class Config(Options):
+        rate: float = option(1.0, ge=0, help="no effect")
+
+    config: Config
 
     def views(self) -> Views:
         return Views(labeled_strong=1)
@@ -73,7 +90,33 @@ def test_run_defaults_replace_the_built_in_ones() -> None:
 def test_run_defaults_replace_those_of_a_profile(profile: str) -> None:
     settings = config(profile=profile).settings
     assert settings.ema is False
-    assert settings.optimizer.clip_norm == (5.0 if profile == "reference" else None)
+    assert settings.optimizer.weight_decay == 0.1
+    assert settings.optimizer.clip_norm == (3.0 if profile == "reference" else None)
+    assert not {"ema", "labeled_in_pool"} & settings.model_fields_set
+
+
+def test_a_profile_that_is_not_stated_is_refused_in_a_line() -> None:
+    done = call("run", "--algo", "stating", "--profile", "original", "--dry-run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: --profile: must be paper or reference for algorithm 'stating' (given 'original')\n"
+    )
+    fitted = load_config([], {"algo": "linear_probe", "profile": "original"})
+    assert fitted.run_defaults() == {}
+
+
+def test_the_user_replaces_a_profile() -> None:
+    changed = config("optimizer.clip_norm=1", "stating.rate=3", profile="reference")
+    assert (changed.settings.optimizer.clip_norm, changed.algorithm.rate) == (1, 3)
+    assert config(profile="reference").algorithm.rate == 2
+
+
+def test_a_profile_trains_the_whole_network_as_published_runs_do() -> None:
+    settings = resolve_config(config(profile="reference", pretrained=True, backbone="resnet18"))[0]
+    model = settings.settings.model
+    assert (model.freeze, model.head_init, model.batchnorm_momentum) == ("none", "random", None)
+    settings = resolve_config(config(profile="reference", backbone="wrn_28_2"))[0]
+    assert settings.settings.model.batchnorm_momentum == 0.001
 
 
 def test_the_user_replaces_run_defaults() -> None:
@@ -128,6 +171,34 @@ def test_wrong_run_defaults_are_refused_in_a_line(
         config()
     with pytest.raises(ContractError, match="states_valid_run_defaults"):
         check_plugin(Stating)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "fault"),
+    [
+        ({"reference": {"steps": 5}}, "reference: steps: must be one of augment, ema, lr, "),
+        ({"reference": {"lr": -1.0}}, "reference: lr: Input should be greater than 0"),
+        ({"paper": {}}, "paper: must be reference or original"),
+    ],
+)
+def test_wrong_profiles_are_refused_in_a_line(
+    profiles: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stating, "profiles", profiles)
+    with pytest.raises(PluginError, match=f"^profiles of algorithm 'stating': {fault}"):
+        config()
+    with pytest.raises(ContractError, match="has_valid_profiles"):
+        check_plugin(Stating)
+
+
+def test_show_and_dry_run_name_the_settings_of_a_profile() -> None:
+    shown = call("show", "stating").stdout
+    assert "profile reference: optimizer.clip_norm = 3.0" in shown
+    assert "rate = 1.0  (number, >= 0, profile reference: 2.0)" in shown
+    (described,) = json.loads(call("show", "stating", "--json").stdout)
+    assert described["profiles"]["reference"]["options.rate"] == 2
+    text = call("run", "--algo", "stating", "--profile", "reference", "--dry-run").stdout
+    assert "# optimizer.clip_norm: 3.0 is a run default of stating --profile reference" in text
 
 
 def test_show_and_dry_run_name_run_defaults() -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from toy_context import CLASSES, FakeContext, build, make_batch, objective, run
 
 from ssl_toolkit import Algorithm
+from ssl_toolkit.config.run_defaults import profile_options
 from ssl_toolkit.ops import sample_beta
 
 # --- SimPLE -------------------------------------------------------------------------------------
@@ -63,7 +64,9 @@ def test_simple_matches_a_plain_loop() -> None:
         ({"unsupervised_weight": 10}, 5 / CLASSES),
         ({"pair_weight": 0}, 0),
         ({"pair_weight": 75}, 75),
-        (SimPLE.Config.reference, 75),
+        ({"pair_weight": "same"}, 75),
+        ({"pair_weight": "same", "unsupervised_weight": 10}, 10),
+        (profile_options(SimPLE, "reference"), 75),
     ],
 )
 def test_the_weight_of_pairs_falls_with_the_number_of_classes(

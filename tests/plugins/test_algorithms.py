@@ -16,6 +16,7 @@ from torch import Tensor
 from toy_context import CLASSES, FakeContext, build, make_batch, objective, run
 
 from ssl_toolkit import Algorithm
+from ssl_toolkit.config.run_defaults import profile_options
 
 ALGORITHMS = [SimPLE, MixMatch, MixMatchEnhanced, FixMatch, Supervised, FullySupervised]
 SEMI_SUPERVISED = ALGORITHMS[:4]
@@ -30,7 +31,7 @@ def test_losses_are_finite_and_reach_the_model(
     kind: type[Algorithm], profile: str, step: int
 ) -> None:
     ctx = FakeContext(step)
-    output, _ = run(kind, ctx, **(kind.Config.reference if profile == "reference" else {}))
+    output, _ = run(kind, ctx, **profile_options(kind, profile))
     assert "supervised" in output.losses
     for loss in output.losses.values():
         assert loss.value.shape == ()
@@ -112,8 +113,7 @@ def test_a_weight_of_zero_disables_its_loss(kind: type[Algorithm]) -> None:
 
 @every_semi_supervised
 def test_options_are_validated(kind: type[Algorithm]) -> None:
-    kind.Config(**kind.Config.reference)
-    assert set(kind.Config.reference) <= set(kind.Config.model_fields)
+    kind.Config(**profile_options(kind, "reference"))
     for name, field in kind.Config.model_fields.items():
         assert field.description, name
         bounds = {type(bound).__name__: bound for bound in field.metadata}
@@ -190,8 +190,9 @@ def test_rampup(kind: type[Algorithm]) -> None:
     assert weight(0, rampup_fraction=0) == 75
     assert weight(0, rampup_steps=0) == 75
     assert weight(50, rampup_steps=200) == pytest.approx(75 / 4)
-    whole_run = kind.Config.reference.get("rampup_fraction") == 1
-    assert weight(50, **kind.Config.reference) == (37.5 if whole_run else 75)
+    reference = profile_options(kind, "reference")
+    whole_run = reference.get("rampup_fraction") == 1
+    assert weight(50, **reference) == (37.5 if whole_run else 75)
 
 
 def test_only_the_upper_bound_sees_hidden_labels() -> None:

@@ -412,9 +412,8 @@ def test_options_of_plugins_state_default_range_and_meaning() -> None:
         for entry in registry.entries(group):
             config = registry.load(group, entry.name).Config
             config()
-            for given in (config.reference, config.for_pretrained):
-                assert given.keys() <= config.model_fields.keys(), entry.name
-                config(**given)
+            assert config.for_pretrained.keys() <= config.model_fields.keys(), entry.name
+            config(**config.for_pretrained)
             for name, field in config.model_fields.items():
                 assert field.description, (entry.name, name)
                 if field.annotation in (int, float):

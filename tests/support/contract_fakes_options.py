@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -182,10 +183,7 @@ class Unbounded(Method):
 class Renamed(Method):
     """Its reference profile contains the old name of an option."""
 
-    class Config(Method.Config):
-        """Options."""
-
-        reference: ClassVar[dict[str, Any]] = {"threshold": 0.5}
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": {"options": {"threshold": 0.5}}}
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.plain(batch, ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    GOOGLE_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -37,8 +39,6 @@ class AdaMatch(Algorithm):
 
     class Config(Options):
         """Options of AdaMatch."""
-
-        reference: ClassVar[dict[str, Any]] = {"hard_labels": True}
 
         relative_threshold: float = option(
             0.9,
@@ -76,6 +76,9 @@ class AdaMatch(Algorithm):
             3, ge=1, help="unlabeled images for each labeled one", source="authors' code: 3"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {
+        "reference": {**GOOGLE_SETTINGS, "options": {"hard_labels": True}}
+    }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("threshold", "Threshold", "Fraction of the mean confidence of labeled images."),
     )

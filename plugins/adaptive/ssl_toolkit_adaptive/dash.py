@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    GOOGLE_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -36,8 +37,6 @@ class Dash(Algorithm):
 
     class Config(Options):
         """Options of Dash."""
-
-        reference: ClassVar[dict[str, Any]] = {"mean_over_selected": True}
 
         gamma: float = option(
             1.27, ge=1, help="factor by which the threshold falls each time", source="paper"
@@ -86,6 +85,18 @@ class Dash(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one", source="authors' code: 7"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {
+        "reference": {
+            **GOOGLE_SETTINGS,
+            "labeled_in_pool": True,
+            "options": {
+                "mean_over_selected": True,
+                "warmup_fraction": 0.01,
+                "decay_fraction": 9 / 1024,
+                "unsupervised_weight": 0.9,
+            },
+        }
+    }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("loss_threshold", "Loss threshold", "Largest loss of a pseudo label in use."),
     )

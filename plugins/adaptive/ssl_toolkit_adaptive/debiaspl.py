@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -58,6 +60,7 @@ class DebiasPL(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="FixMatch"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     config: Config
     mean_probs: Tensor
     """(C,), p: running mean of the predictions of weak views, before debiasing."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -63,6 +64,7 @@ class FlexMatch(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("mean_threshold", "Mean threshold", "Mean of the thresholds of all classes."),
     )

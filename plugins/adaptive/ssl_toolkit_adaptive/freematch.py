@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -56,6 +58,7 @@ class FreeMatch(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("global_threshold", "Global threshold", "Running mean of the confidence."),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -59,6 +61,7 @@ class SoftMatch(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="USB's code"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("mean_confidence", "Mean confidence", "Center of the Gaussian weight."),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -46,6 +48,7 @@ class MeanTeacher(Algorithm):
             1, ge=1, help="unlabeled images for each labeled one", source="USB's code: 1"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     config: Config
 
     def views(self) -> Views:

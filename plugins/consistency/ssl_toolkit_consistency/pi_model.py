@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
-from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Views, option
+from ssl_toolkit import (
+    USB_SETTINGS,
+    Algorithm,
+    Batch,
+    Context,
+    Loss,
+    Options,
+    StepOutput,
+    Views,
+    option,
+)
 from ssl_toolkit.ops import at_least_float32, rampup
 
 
@@ -36,6 +47,7 @@ class PiModel(Algorithm):
             1, ge=1, help="unlabeled images for each labeled one", source="USB's code: 1"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     config: Config
 
     def views(self) -> Views:

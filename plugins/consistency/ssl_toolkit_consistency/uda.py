@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -61,6 +62,7 @@ class UDA(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one", source="FixMatch, table 2: 7"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("annealed", "Labeled images in use", "Share that annealing keeps."),
     )

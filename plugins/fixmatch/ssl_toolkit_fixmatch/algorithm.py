@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    GOOGLE_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -41,7 +43,6 @@ class FixMatch(Algorithm):
     class Config(Options):
         """Options of FixMatch."""
 
-        reference: ClassVar[dict[str, Any]] = {"interleaved": True}
         # docs/results.md: a calibrated head seldom exceeds this confidence on an unseen image, and
         # seven unlabeled images per labeled one take longer without a gain.
         for_pretrained: ClassVar[dict[str, Any]] = {
@@ -77,6 +78,9 @@ class FixMatch(Algorithm):
             source="0: FixMatch's code; 1: ReMixMatch, sec. 3.1",
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {
+        "reference": {**GOOGLE_SETTINGS, "labeled_in_pool": True, "options": {"interleaved": True}}
+    }
     config: Config
     mean_probs: Tensor
     mean_weight: Tensor

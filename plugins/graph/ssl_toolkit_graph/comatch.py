@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    GOOGLE_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -85,6 +87,9 @@ class CoMatch(Algorithm):
             7, ge=1, help="unlabeled images for each labeled one (mu)", source="authors' code: 7"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {
+        "reference": {**GOOGLE_SETTINGS, "labeled_in_pool": True}
+    }
     config: Config
     memory: Tensor
     """(K, E), embeddings of the last images, the latest last; zeros before the first."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class DeepLabelPropagation(Algorithm):
             source="authors' code: 50 of 100 images, CIFAR-10",
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": {"ema": False}}
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("certainty", "Certainty", "Mean weight of the propagated labels."),
     )

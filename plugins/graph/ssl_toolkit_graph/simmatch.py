@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    USB_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -86,6 +88,7 @@ class SimMatch(Algorithm):
         )
 
     averaged_modules: ClassVar[tuple[str, ...]] = ("projection",)
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": USB_SETTINGS}
     config: Config
     memory: Tensor
     """(labeled images, E), embeddings of unit length; zeros before the first."""

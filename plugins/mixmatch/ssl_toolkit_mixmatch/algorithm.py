@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ssl_toolkit import Algorithm, Batch, Context, StepOutput, Views, option
-from ssl_toolkit_mixmatch.mixture import MixingOptions, mixmatch_step
+from ssl_toolkit_mixmatch.mixture import PROFILES, MixingOptions, mixmatch_step
 
 
 class MixMatch(Algorithm):
@@ -19,6 +19,7 @@ class MixMatch(Algorithm):
         """Options of MixMatch."""
 
     mixes_images: ClassVar[bool] = True
+    profiles = PROFILES
     config: Config
 
     def views(self) -> Views:
@@ -54,6 +55,7 @@ class MixMatchEnhanced(Algorithm):
         )
 
     mixes_images: ClassVar[bool] = True
+    profiles = PROFILES
     config: Config
 
     def views(self) -> Views:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit import Batch, Context, Loss, Options, PseudoLabels, StepOutput, option
+from ssl_toolkit import (
+    GOOGLE_SETTINGS,
+    SIMPLE_SETTINGS,
+    Batch,
+    Context,
+    Loss,
+    Options,
+    PseudoLabels,
+    StepOutput,
+    option,
+)
 from ssl_toolkit.ops import (
     average_and_sharpen,
     interleaved_forward,
@@ -22,12 +33,6 @@ from ssl_toolkit.ops import (
 
 class MixingOptions(Options):
     """Options of both MixMatch and MixMatch Enhanced."""
-
-    reference: ClassVar[dict[str, Any]] = {
-        "rampup_fraction": 1.0,
-        "mixup_per": "batch",
-        "interleaved": True,
-    }
 
     temperature: float = option(
         0.5, gt=0, help="sharpening of the pseudo labels; 1 for none", source="MixMatch, sec. 3.5"
@@ -77,6 +82,24 @@ class MixingOptions(Options):
     unlabeled_ratio: int = option(
         1, ge=1, help="unlabeled images for each labeled one", source="MixMatch"
     )
+
+
+PROFILES: Mapping[str, Mapping[str, Any]] = {
+    "reference": {
+        **SIMPLE_SETTINGS,
+        "options": {"rampup_fraction": 1.0, "mixup_per": "batch", "interleaved": True},
+    },
+    "original": {
+        **GOOGLE_SETTINGS,
+        "options": {
+            "rampup_steps": 16384,
+            "mixup_per": "sample",
+            "interleaved": True,
+            "pseudo_labels_from": "model",
+        },
+    },
+}
+"""The code of SimPLE's authors, and MixMatch's own (google-research/mixmatch)."""
 
 
 def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -> StepOutput:

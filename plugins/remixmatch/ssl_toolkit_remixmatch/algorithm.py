@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    GOOGLE_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -96,6 +97,9 @@ class ReMixMatch(Algorithm):
             1, ge=1, help="unlabeled images for each labeled one", source="paper"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {
+        "reference": {**GOOGLE_SETTINGS, "options": {"rampup_steps": 16384}}
+    }
     run_defaults: ClassVar[Mapping[str, Any]] = {"augment": {"strong": "ctaugment"}}
     mixes_images: ClassVar[bool] = True
     config: Config

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
+    SIMPLE_SETTINGS,
     Algorithm,
     Batch,
     Context,
@@ -52,14 +55,6 @@ class SimPLE(Algorithm):
     class Config(Options):
         """Options of SimPLE."""
 
-        reference: ClassVar[dict[str, Any]] = {
-            "strong_views": 7,
-            "pair_weight": 75.0,
-            "confidence_weighted": False,
-            "rampup_steps": 0,
-            "interleaved": True,
-        }
-
         temperature: float = option(
             0.5, gt=0, help="sharpening of the pseudo labels; 1 for none", source="paper"
         )
@@ -81,11 +76,11 @@ class SimPLE(Algorithm):
         unsupervised_weight: float = option(
             75.0, ge=0, help="weight of the unsupervised loss; 0 for none", source="paper, CIFAR-10"
         )
-        pair_weight: float | None = option(
+        pair_weight: Annotated[float, Field(ge=0)] | Literal["same"] | None = option(
             None,
-            ge=0,
-            help="weight of the Pair Loss; 0 for none; null: unsupervised_weight / (2 classes)",
-            source="this project, docs/stability-of-training; paper: unsupervised_weight",
+            help="weight of the Pair Loss; 0 for none; same: unsupervised_weight; null: "
+            "unsupervised_weight / (2 classes)",
+            source="this project, docs/stability-of-training; paper and authors: same",
         )
         rampup_fraction: float = option(
             0.3,
@@ -130,6 +125,18 @@ class SimPLE(Algorithm):
             1, ge=1, help="unlabeled images for each labeled one", source="paper"
         )
 
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "reference": {
+            **SIMPLE_SETTINGS,
+            "options": {
+                "strong_views": 7,
+                "pair_weight": "same",
+                "confidence_weighted": False,
+                "rampup_steps": 0,
+                "interleaved": True,
+            },
+        }
+    }
     config: Config
 
     def views(self) -> Views:
@@ -195,6 +202,7 @@ class SimPLE(Algorithm):
     def _pair_weight(self, classes: int) -> float:
         # The pseudo label of an image weighs lambda_U / C; its pairs 2 lambda_P times the share of
         # the images in its class. So both are equal if all images are in one class.
-        if self.config.pair_weight is None:
-            return self.config.unsupervised_weight / (2 * classes)
-        return self.config.pair_weight
+        weight = self.config.pair_weight
+        if isinstance(weight, float):
+            return weight
+        return self.config.unsupervised_weight / (2 * classes if weight is None else 1)

@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from ssl_toolkit import Algorithm, Batch, Context, Loss, Options, StepOutput, Views, option
+from ssl_toolkit import (
+    SIMPLE_SETTINGS,
+    Algorithm,
+    Batch,
+    Context,
+    Loss,
+    Options,
+    StepOutput,
+    Views,
+    option,
+)
 
 
 class Supervised(Algorithm):
@@ -27,6 +37,7 @@ class Supervised(Algorithm):
             False, help="learn from strong views in place of weak ones (docs/results.md)"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": SIMPLE_SETTINGS}
     config: Config
 
     def views(self) -> Views:
@@ -58,6 +69,7 @@ class FullySupervised(Algorithm):
             1, ge=1, help="images of the unlabeled pool for each labeled one"
         )
 
+    profiles: ClassVar[Mapping[str, Any]] = {"reference": SIMPLE_SETTINGS}
     config: Config
 
     def views(self) -> Views:
