@@ -46,14 +46,14 @@ def command(name: str, as_json: bool) -> None:
         for key, value in description.get("run_defaults", {}).items():
             echo_wrapped(f"run default: {key} = {value}", 4, first=2)
         for name, values in description.get("profiles", {}).items():
-            stated = {k: v for k, v in values.items() if not k.startswith("options.")}
-            for key, value in stated.items():
-                echo_wrapped(f"profile {name}: {key} = {value}", 4, first=2)
+            for key, value in values.items():
+                if not key.startswith("options."):
+                    echo_wrapped(f"profile {name}: {key} = {value}", 4, first=2)
         for option in description.get("options", []):
             facts = [option["type"], option["range"]]
             for key, values in description.get("profiles", {}).items():
-                if (value := values.get(f"options.{option['name']}", option)) is not option:
-                    facts.append(f"profile {key}: {value}")
+                if (own := f"options.{option['name']}") in values:
+                    facts.append(f"profile {key}: {values[own]}")
             if "for_pretrained" in option:
                 facts.append(f"pre-trained: {option['for_pretrained']}")
             message = ", ".join(filter(None, facts))
@@ -76,8 +76,7 @@ def _details(plugin: type) -> dict[str, Any]:
         details["defaults"] = dataclasses.asdict(plugin.defaults)  # type: ignore[attr-defined]
     if stated := getattr(plugin, "run_defaults", None):
         details["run_defaults"] = dict(flatten(stated))
-    if profiles := stated_profiles(plugin):
-        details["profiles"] = {name: dict(flatten(stated)) for name, stated in profiles.items()}
+    details["profiles"] = {k: dict(flatten(v)) for k, v in stated_profiles(plugin).items()}
     return details
 
 
@@ -92,9 +91,8 @@ def _option(config: Any, name: str) -> dict[str, Any]:
         "meaning": field.description or "",
         "source": (field.json_schema_extra or {}).get("source", ""),
     }
-    if name in config.for_pretrained:
-        option["for_pretrained"] = config.for_pretrained[name]
-    return option
+    values = config.for_pretrained
+    return option | ({"for_pretrained": values[name]} if name in values else {})
 
 
 def type_text(schema: dict[str, Any]) -> str:
