@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_toolkit.comparisons.schema import ComparedRun
-from ssl_toolkit.config.loading import AUTO
+from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.settings import Consequence, keys_behind
 from ssl_toolkit.data.splits.split_file import compare_files
 from ssl_toolkit.errors import ConfigError

@@ -22,7 +22,7 @@ from ssl_toolkit.comparisons.schema import (
     upper_bound,
 )
 from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
-from ssl_toolkit.config.loading import AUTO
+from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.runs.record import RunRecord

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.defaults import PROBE
+from ssl_toolkit.config.defaults import AUTO, PROBE
 from ssl_toolkit.config.faults import Faults
 from ssl_toolkit.config.loading import (
-    AUTO,
     Layer,
     RunConfig,
     merge,

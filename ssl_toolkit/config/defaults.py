@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 ALGORITHM = "simple"
+AUTO = "auto"
+"""The algorithm that stands for a choice among the installed ones."""
 DATASET = "digits"
 BACKBONE = "wrn_28_2"
 PROBE = "linear_probe"

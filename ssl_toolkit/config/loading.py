@@ -14,14 +14,11 @@ from typing_extensions import TypeVar
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.defaults import (
-    FINE_TUNING,
-    FINE_TUNING_RATE,
-    HEAD_TRAINING,
-)
-from ssl_toolkit.config.faults import FLAGS, Faults, M, Path_
+from ssl_toolkit.config.defaults import AUTO, FINE_TUNING
+from ssl_toolkit.config.faults import FLAGS, Faults, Path_
 from ssl_toolkit.config.merging import Tree, deep, paths
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.pretrained import pretrained_defaults, with_transfer_recipe
 from ssl_toolkit.config.released_code import WHOLE_NETWORK
 from ssl_toolkit.config.run_defaults import (
     applied_run_defaults,
@@ -32,12 +29,8 @@ from ssl_toolkit.config.run_defaults import (
 )
 from ssl_toolkit.config.settings import NOT_COMPARED, ResolvedSettings, Settings
 from ssl_toolkit.errors import ConfigError, PluginError
-from ssl_toolkit.files import holds_features
 from ssl_toolkit.recipes import find_recipe
 from ssl_toolkit.recipes.apply import automatic_recipe, scaled, settings_under
-
-AUTO = "auto"
-"""The algorithm that stands for a choice among the installed ones."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +225,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     settings = faults.validate(Settings, tree)
     if settings is None and not section_tree:
         raise ConfigError(faults.messages)  # early: reporting these needs no plugin, so no torch
-    under = {} if settings is None else _pretrained_defaults(settings)
+    under = {} if settings is None else pretrained_defaults(settings)
     pretrained, profile = bool(under), "paper" if settings is None else settings.profile
     algorithm = (
         faults.validate(Options, section_tree, (section,))
@@ -249,7 +242,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
     if stated or under:
         stated = without_unused_options(stated, tree)
         settings = _with_defaults(deep(stated, under), settings, tree)
-    settings = _with_transfer_recipe(settings, trained=under is FINE_TUNING)
+    settings = with_transfer_recipe(settings, trained=under is FINE_TUNING)
     augment = settings.augment
     weak, strong = (
         _plugin_options("augmenters", name, values, ("augment", key), faults, pretrained=pretrained)
@@ -276,55 +269,10 @@ def _last(layers: Sequence[Layer], key: str) -> Any:
     return next((layer.tree[key] for layer in reversed(layers) if layer.tree.get(key)), None)
 
 
-def _pretrained_defaults(settings: Settings) -> Tree:
-    """Return the defaults for training from pre-trained weights.
-
-    The same for every algorithm, so that the rows of a comparison share it. Nothing under another
-    profile than ``paper`` or a ``backbone_lr`` of the user's, which keep the papers' recipe, and
-    for ``auto``, whose candidates each take their own.
-    """
-    if settings.profile != "paper" or settings.algo == AUTO:
-        return {}
-    if settings.model.freeze in ("auto", "backbone"):
-        return HEAD_TRAINING if settings.pretrained or holds_features(settings.data) else {}
-    fine_tunes = settings.pretrained and settings.optimizer.backbone_lr == "auto"
-    return FINE_TUNING if fine_tunes else {}
-
-
 def _with_defaults(under: Tree, settings: Settings, tree: Tree) -> Settings:
     """Return settings with other defaults; only what the user set counts as set."""
     filled_in = Settings.model_validate(deep(under, tree))
     return filled_in.model_construct(_fields_set=settings.model_fields_set, **dict(filled_in))
-
-
-def _with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
-    """Fill what is ``auto`` by whether the backbone is pre-trained, or the data its features.
-
-    Args:
-        settings: validated.
-        trained: whether the backbone is, by the defaults of fine-tuning.
-    """
-    augment, optimizer = settings.augment, settings.optimizer
-    frozen = settings.pretrained or holds_features(settings.data)
-    strong = "fixed" if settings.pretrained and settings.data else "randaugment"
-    settings = settings.model_copy(update={"augment": _replace_auto(augment, strong=strong)})
-    if settings.algo == AUTO:  # each candidate fills the rest in its own way
-        return settings
-    backbone_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
-    model = _replace_auto(settings.model, freeze="backbone" if frozen else "none", probe=frozen)
-    head = "probe" if frozen and model.freeze != "none" else "random"
-    stages = 2 if model.freeze == "backbone" else 0
-    update = {
-        "optimizer": _replace_auto(optimizer, backbone_lr=backbone_lr),
-        "model": _replace_auto(model, stages=stages, head_init=head),
-    }
-    return settings.model_copy(update=update)
-
-
-def _replace_auto(section: M, **values: Any) -> M:
-    """Return a section with values for those of these options that are ``auto``."""
-    automatic = {name: v for name, v in values.items() if getattr(section, name) == "auto"}
-    return section.model_copy(update=automatic)
 
 
 def _plugin_options(

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.loading import AUTO, Layer, RunConfig, validate
+from ssl_toolkit.config.defaults import AUTO
+from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.engine.experiment import Experiment, prepare

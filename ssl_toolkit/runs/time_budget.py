@@ -7,7 +7,8 @@ import time
 
 import numpy as np
 
-from ssl_toolkit.config.loading import AUTO, RunConfig
+from ssl_toolkit.config.defaults import AUTO
+from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.settings import FREE_ON_RESUME, OPEN_VALUES, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
