@@ -236,6 +236,10 @@ class FeatureAlgorithm(Algorithm, ABC):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Raise an error: the engine never calls it.
 
+        Args:
+            batch: Ignored.
+            ctx: Ignored.
+
         Raises:
             TypeError: always.
         """
