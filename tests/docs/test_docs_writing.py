@@ -109,7 +109,7 @@ def test_an_algorithm_from_an_empty_folder_to_a_wheel(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")  # put back when the test ends
     page = DOCS / "writing-an-algorithm.md"
-    assert follow(page, outside) == {"bash": 4, "text": 5, "python": 12}
+    assert follow(page, outside) == {"bash": 4, "text": 5, "python": 13}
     printed = capfd.readouterr().out
     assert re.search(r"^  my_method +my-method 0\.1\.0$", printed, re.MULTILINE)
     assert re.search(r"^\d+ passed in ", printed, re.MULTILINE)
