@@ -22,7 +22,10 @@ SMALLEST = 2
 """Labeled images of the first batch that is measured."""
 ENOUGH = 0.3
 """Seconds of a step from which a larger batch takes proportionally longer."""
-_SAME_COST = {*NOT_COMPARED, *FOLLOW_STEPS, *keys_behind("split"), "pretrained", "weights"}
+_SAME_COST = {
+    *(*NOT_COMPARED, *FOLLOW_STEPS, *keys_behind("split")),
+    *("recipe", "scale", "pretrained", "weights"),
+}
 """Settings that don't change the time of a step, beside numbers that are not counts."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ssl_toolkit.data.load import named_dataset
@@ -30,21 +30,34 @@ def list_rows(rows: Sequence[TableRow]) -> Iterator[str]:
     """Yield the lines that describe rows of a table, whose steps are measured on this device."""
     first, scale = rows[-1].recipe, rows[-1].config.settings.scale
     yield f"{first.table}{marked(scale)}: {first.title} ({first.paper})"
-    common = [d for d in first.deviations if all(d in row.recipe.deviations for row in rows)]
-    for deviation in common:
-        yield f"  every row differs from the publication: {deviation}"
-    times, data = StepTimes(), _Data()
+    times, data, notes = StepTimes(), _Data(), Footnotes()
     for row in rows:
         yield f"{row.planned.name}: {_setting(row)}"
         yield f"  published: {published_text(row.recipe.published)}"
-        for deviation in row.recipe.deviations:
-            if deviation not in common:
-                yield f"  differs from the publication: {deviation}"
+        if deviations := row.recipe.deviations:
+            yield f"  deviations: {notes.marks(deviations)}"
         if row.recipe.weights_of:
-            source = row.config.settings.weights or f"the run of {row.recipe.weights_of}"
-            yield f"  initial weights: of {source}"
-        yield f"  data: {data.fault(row) or 'found'}"
+            yield f"  initial weights: {row.config.settings.weights or row.recipe.weights_of}"
+        fault = data.fault(row)
+        yield f"  data: {f'not usable {notes.marks([fault])}' if fault else 'found'}"
         yield f"  cost{marked(scale)}: {_cost(row, times, data)}"
+    yield from notes.lines()
+
+
+class Footnotes:
+    """Numbers notes; equal ones share a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def marks(self, notes: Iterable[str]) -> str:
+        """Return the marks of notes: ``[1] [3]``."""
+        numbers = (self._numbers.setdefault(note, len(self._numbers) + 1) for note in notes)
+        return " ".join(f"[{number}]" for number in numbers)
+
+    def lines(self) -> list[str]:
+        """Return a line for each note that was marked."""
+        return [f"[{number}] {note}" for note, number in self._numbers.items()]
 
 
 def marked(scale: float) -> str:

@@ -10,7 +10,7 @@ from ssl_toolkit import markdown
 from ssl_toolkit.console import Console
 from ssl_toolkit.files import write_text
 from ssl_toolkit.reports.tables import NOTHING, escaped_text, setting_text
-from ssl_toolkit.reproduction.listing import marked
+from ssl_toolkit.reproduction.listing import Footnotes, marked
 from ssl_toolkit.reproduction.results import Reproduction, RowResult
 
 JSON, MARKDOWN = "report.json", "report.md"
@@ -81,12 +81,9 @@ def _title(results: Reproduction) -> str:
 
 def _lines(rows: Iterable[RowResult]) -> tuple[list[_Line], list[str]]:
     """Return the cells of rows, and their notes, which rows with equal ones share."""
-    marks: dict[str, int] = {}
-    lines = []
-    for row in rows:
-        numbers = [marks.setdefault(note, len(marks) + 1) for note in _notes(row)]
-        lines.append(_line(row, " ".join(f"[{number}]" for number in numbers)))
-    return lines, [f"[{number}] {note}" for note, number in marks.items()]
+    notes = Footnotes()
+    lines = [_line(row, notes.marks(_notes(row))) for row in rows]
+    return lines, notes.lines()
 
 
 def _line(row: RowResult, marks: str) -> _Line:

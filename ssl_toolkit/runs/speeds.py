@@ -30,8 +30,8 @@ READ = 8
 """Number of images to read to measure the reading time."""
 SHORT = 2.0
 """Minimum seconds of a measurement; a shorter one is repeated with more steps."""
-REPEATED = 3
-"""Steps of which the shortest counts."""
+REPEATED = 2
+"""Number of times that a short step is repeated."""
 OF_THE_DATA = (
     *("data", "labels", "labels_per_class", "num_labels", "split", "classes", "stream_buffer"),
     *("weights", "minutes"),
@@ -120,7 +120,7 @@ def measure_speeds(
 def step_seconds(config: ResolvedConfig, table: ImageTable, split: Split) -> float | None:
     """Return the seconds of a training step; None for a head that is fitted without steps.
 
-    The shortest of some steps: the first ones and those beside another process take longer.
+    A short step is repeated and the shortest one counts, because other processes delay it.
 
     Args:
         config: resolved configuration of the run.
@@ -135,8 +135,9 @@ def step_seconds(config: ResolvedConfig, table: ImageTable, split: Split) -> flo
         return None
     if trainer.transfer is not None and trainer.transfer.cached:
         _use_features(trainer)
-    trainer.measure(steps=1, warm=1)
-    return min(trainer.measure(steps=1, warm=0).step for _ in range(REPEATED))
+    step = trainer.measure(steps=1, warm=1).step
+    repeated = REPEATED if step < SHORT else 0
+    return min([step, *(trainer.measure(steps=1, warm=0).step for _ in range(repeated))])
 
 
 def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:

@@ -100,6 +100,12 @@ def report(folder: Path) -> dict[str, Any]:
     return {row["id"]: row for row in rows}
 
 
+def note(output: str, mark: str) -> str:
+    """Return the note of the last mark in a text."""
+    (text,) = re.findall(rf"^\[{mark.split('[')[-1].rstrip(']')}\] (.*)$", output, re.MULTILINE)
+    return str(text)
+
+
 def stamps(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")}
 
@@ -132,7 +138,13 @@ def test_the_rows_of_every_table_are_listed(
                 assert f"published: {recipe.published.top1:.2f} % ({recipe.published.by})" in block
             (data,) = re.findall(r"^  data: (.*)$", block.split("\n  cost")[0], re.MULTILINE)
             here = recipe.settings["dataset"] in WRITTEN
-            assert data == "found" if here else "--root DIR" in data
+            assert data == "found" if here else note(result.stdout, data).count("--root DIR") == 1
+            if recipe.deviations:
+                (marks,) = re.findall(
+                    r"^  deviations: (.*)$", block.split("\n  cost")[0], re.MULTILINE
+                )
+                notes = [note(result.stdout, mark) for mark in marks.split()]
+                assert notes == list(recipe.deviations)
     assert measured
     assert all(settings.steps > 100 for settings in measured)
     assert [*tmp_path.iterdir()] == []
