@@ -20,7 +20,12 @@ from ssl_toolkit.commands.screen import echo, warn_of_clashes
     metavar="ID",
     help="ID of a row to run, or all for every row of the table. Repeatable.",
 )
-@comparison_options(without=("algo", "seed", "recipe", "algos", "sweep", "probe"))
+@click.option(
+    "--output",
+    metavar="DIR",
+    help="Path to the output folder (default: runs/reproduce-<table>, with -scale-F if scaled).",
+)
+@comparison_options(without=("algo", "seed", "recipe", "algos", "sweep", "probe", "output"))
 def command(
     table: str | None,
     ids: tuple[str, ...],
@@ -38,19 +43,20 @@ def command(
     beside the published ones in report.md. Run the same command again to resume. Other options
     apply to all rows; --root is the folder of a data set, or holds a folder for each by its name.
     """
-    from ssl_toolkit.recipes import load_recipes
-    from ssl_toolkit.reproduction.listing import list_rows, list_tables
+    from ssl_toolkit.config.yaml import find_config
+    from ssl_toolkit.reproduction.tables import find_rows, list_tables
 
     if table is None:
-        for line in list_tables(load_recipes()):
+        for line in list_tables():
             echo(line)
         return 0
-    from ssl_toolkit.config.yaml import find_config
+    recipes, paths = find_rows(table, ids), [find_config(name) for name in files]
+
     from ssl_toolkit.console import Console
-    from ssl_toolkit.reproduction.rows import default_folder, find_rows, group_rows, load_rows
+    from ssl_toolkit.reproduction.listing import list_rows
+    from ssl_toolkit.reproduction.rows import default_folder, group_rows, load_rows
     from ssl_toolkit.reproduction.run import check_groups, reproduce
 
-    recipes, paths = find_rows(table, ids), [find_config(name) for name in files]
     comparison, rows = load_rows(recipes, paths, comparison_flags(flags), sets)
     warn_of_clashes(*(row.config.settings for row in rows))
     folder = default_folder(table, comparison)

@@ -1,29 +1,18 @@
-"""Describe published tables and their rows: numbers, deviations, data and cost."""
+"""Describe rows of published tables: numbers, deviations, data and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.errors import UserError, one_line
-from ssl_toolkit.recipes import Published, Recipe
+from ssl_toolkit.recipes import Published
 from ssl_toolkit.reproduction.cost import StepTimes
 from ssl_toolkit.reproduction.rows import TableRow
 
 CLASSES = 10
 """Number of classes for measuring where the data is not found; it hardly changes the time."""
-
-
-def list_tables(recipes: Mapping[str, Recipe]) -> Iterator[str]:
-    """Yield a line for each table: name, number of rows, title and paper."""
-    tables: dict[str, list[Recipe]] = {}
-    for recipe in recipes.values():
-        tables.setdefault(recipe.table, []).append(recipe)
-    width = max(map(len, tables), default=0)
-    for name, rows in tables.items():
-        count = f"{len(rows)} row{'s' * (len(rows) > 1)}"
-        yield f"{name:{width}}  {count:>8}  {rows[0].title} ({rows[0].paper})"
 
 
 def list_rows(rows: Sequence[TableRow]) -> Iterator[str]:

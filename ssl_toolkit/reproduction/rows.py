@@ -21,10 +21,6 @@ from ssl_toolkit.config.settings import keys_behind, shared_keys
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.recipes import Recipe, find_recipe, load_recipes
-from ssl_toolkit.registry import did_you_mean
-
-ALL = "all"
-"""In ``--row``: every row of the table."""
 
 
 @dataclass(frozen=True)
@@ -92,36 +88,6 @@ class Group:
     def run_folder(self, row: TableRow, seed: int) -> Path:
         """Return the path to a run of a row."""
         return self.folder / "runs" / row.planned.slug / f"s{seed}"
-
-
-def find_rows(table: str, ids: Sequence[str]) -> list[Recipe]:
-    """Return rows of a table in its order.
-
-    Args:
-        table: Name of the table.
-        ids: IDs of rows, with or without the table, or `ALL`; empty for every row.
-
-    Raises:
-        ConfigError: The table or a row is not found.
-    """
-    recipes = [recipe for recipe in load_recipes().values() if recipe.table == table]
-    if not recipes:
-        tables = [*dict.fromkeys(recipe.table for recipe in load_recipes().values())]
-        raise ConfigError(
-            f"table {table}: not found{did_you_mean(table, tables)}; `ssl-toolkit reproduce` lists "
-            "the tables"
-        )
-    known = [recipe.id for recipe in recipes]
-    wanted = {one if one == ALL or "/" in one else f"{table}/{one}" for one in ids}
-    if unknown := sorted(wanted - {ALL, *known}):
-        raise ConfigError(
-            [
-                f"--row {one}: not found in table {table}{did_you_mean(one, known)}; "
-                f"`ssl-toolkit reproduce {table}` lists its rows"
-                for one in unknown
-            ]
-        )
-    return [recipe for recipe in recipes if not wanted or wanted & {ALL, recipe.id}]
 
 
 def load_rows(

@@ -24,7 +24,8 @@ from ssl_toolkit.errors import ModelError
 from ssl_toolkit.recipes import load_recipes
 from ssl_toolkit.reproduction import cost, run
 from ssl_toolkit.reproduction.results import Reproduction
-from ssl_toolkit.reproduction.rows import find_rows, load_rows
+from ssl_toolkit.reproduction.rows import load_rows
+from ssl_toolkit.reproduction.tables import find_rows
 
 TABLES = dict.fromkeys(recipe.table for recipe in load_recipes().values())
 PAPER = [*dict.fromkeys(one.table for one in load_recipes().values() if "SimPLE" in one.paper)]
