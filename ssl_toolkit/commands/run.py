@@ -53,9 +53,12 @@ def command(
     if dry_run:
         from ssl_toolkit.config import yaml
         from ssl_toolkit.engine.defaults import resolve_config
+        from ssl_toolkit.recipes import find_recipe
 
         resolved = resolve_config(config)[0]
         echo_data(yaml.dump(resolved.tree()))
+        if (settings := resolved.settings).recipe is not None:
+            echo(f"# {find_recipe(settings.recipe).describe(settings.scale)}")
         for key, value in resolved.run_defaults().items():
             echo(f"# {key}: {value} is a run default of {resolved.declaring}")
         if config.settings.minutes is not None:

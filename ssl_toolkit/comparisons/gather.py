@@ -24,6 +24,7 @@ from ssl_toolkit.comparisons.schema import (
 from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.errors import ConfigError, PluginError
+from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.text import display_path, display_text
@@ -197,6 +198,12 @@ def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> lis
     if 0 < len(fitted) < len(completed):
         note = "fitted to frozen features at once, whatever the number of steps"
         notes.append(f"{note}: {_describe(fitted, completed)}")
+    recipes: dict[str, list[ComparedRun]] = {}
+    for run in completed:
+        if run.summary and run.summary.recipe:
+            name = recipe_name(run.summary.recipe, run.summary.scale)
+            recipes.setdefault(name, []).append(run)
+    notes += [f"recipe {name}: {_describe(of, completed)}" for name, of in recipes.items()]
     chosen = _grouped(completed, lambda record: [record.auto.algorithm] if record.auto else [])
     notes += [f"auto chose {name}: {_describe(of, completed)}" for name, of in chosen.items()]
     notes += _environment(completed)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.config.options import Options, is_in_steps
 from ssl_toolkit.config.run_defaults import without_unused_options
-from ssl_toolkit.recipes.load import AUTOMATIC_KEYS, Recipe, load_recipes
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.recipes.load import AUTOMATIC_KEYS, Recipe, find_recipe, load_recipes
 
 Chosen = TypeVar("Chosen", bound=Options)
 
@@ -68,3 +69,21 @@ def scaled(
         elif is_in_steps(field) and value and path not in unscaled:
             update[name] = max(1, round(value * scale))
     return options.model_copy(update=update)
+
+
+def check_initial_weights(row: str | None, weights: str | None) -> None:
+    """Check that a run has the initial weights that its recipe takes from another row.
+
+    Args:
+        row: recipe of the run.
+        weights: path to its initial weights.
+
+    Raises:
+        ConfigError: they are missing.
+    """
+    made_by = find_recipe(row).weights_of if row is not None else None
+    if made_by is not None and weights is None:
+        raise ConfigError(
+            f"--recipe {row}: starts from the weights of {made_by}, which are missing; run "
+            f"`ssl-toolkit run --recipe {made_by}`, and set --weights FOLDER/model/model.safetensors"
+        )

@@ -47,9 +47,13 @@ class Recipe:
 
     def describe(self, scale: float = 1) -> str:
         """Return one line about the recipe and the scale at which it runs."""
-        scaled = f" at scale {scale:g}" if scale != 1 else ""
         hint = " (--recipe none turns it off)" if self.automatic else ""
-        return f"recipe {self.id}{scaled}: {self.title}, {self.paper}{hint}"
+        return f"recipe {recipe_name(self.id, scale)}: {self.title}, {self.paper}{hint}"
+
+
+def recipe_name(row: str, scale: float) -> str:
+    """Return the ID of a recipe, with the scale if it is shortened."""
+    return row if scale == 1 else f"{row} at scale {scale:g}"
 
 
 @functools.cache

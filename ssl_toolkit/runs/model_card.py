@@ -15,6 +15,7 @@ from ssl_toolkit.markdown import bullets, escaped, table
 from ssl_toolkit.models.export import preparation
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
+from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
 
@@ -160,8 +161,10 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
     options = ", ".join(f"{name} {value}" for name, value in overrides.items())
     step = summary.best_step
     kind = "averaged (EMA)" if settings.ema else "live"
+    recipe = summary.recipe and recipe_name(summary.recipe, summary.scale)
     rows = {
         "algorithm": f"{summary.algorithm}, profile {summary.profile}",
+        "recipe": recipe or "none",
         "options other than the defaults": options or "none",
         "backbone": f"{summary.backbone}, from {start}",
         "image size": f"{settings.image_size} px, fit {settings.fit}",

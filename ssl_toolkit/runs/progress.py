@@ -15,6 +15,7 @@ from rich.text import Text
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.errors import visible
+from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.health import alarms, collapse, is_evaluation
 from ssl_toolkit.text import duration
 
@@ -252,6 +253,8 @@ def show_results(console: Console, summary: dict[str, Any]) -> None:
 def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and values of the final table."""
     rows = [("algorithm", f"{summary['algorithm']} (profile {summary['profile']})")]
+    if summary["recipe"] is not None:
+        rows.append(("recipe", recipe_name(summary["recipe"], summary["scale"])))
     rows.append(("backbone", str(summary["backbone"])))
     rows.append(("images", ", ".join(f"{v} {k}" for k, v in summary["counts"].items())))
     steps = f"{summary['steps']}"

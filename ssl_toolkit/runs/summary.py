@@ -99,6 +99,10 @@ class RunSummary(Document):
     backbone: str | None
     seed: int
     profile: str
+    recipe: str | None = None
+    """Row of a published table whose settings the run has."""
+    scale: float = 1.0
+    """Factor by which the steps of the recipe are shortened."""
     steps: int
     """Steps done."""
     best_step: int | None
@@ -184,6 +188,8 @@ def summary_of(
         backbone=settings.backbone,
         seed=settings.seed,
         profile=settings.profile,
+        recipe=settings.recipe,
+        scale=settings.scale,
         steps=trainer.saved,
         best_step=None if trainer.best is None else trainer.best.step,
         convergence_step=convergence_step(trainer.evaluations),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
-from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate
+from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate, with_automatic_recipe
 from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.readers.in_memory import Images, LabeledImages, Labels, write_data
@@ -25,6 +25,8 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.files import write_text
 from ssl_toolkit.interrupts import handled
+from ssl_toolkit.recipes import find_recipe
+from ssl_toolkit.recipes.apply import check_initial_weights
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import Output, RunFolder
 from ssl_toolkit.runs.record import AutoChoice, MinutesChoice, make_record
@@ -81,7 +83,7 @@ def train(
     elif any(value is not None for value in (labels, unlabeled, validation, test)):
         raise ConfigError("labels, unlabeled, validation and test go with images=")
     elif not isinstance(config, RunConfig):
-        config = validate([_layer(config)])
+        config = validate(with_automatic_recipe([_layer(config)]))
     console = console or Console(quiet=True)
     settings = config.settings
     if settings.devices > 1 and not under_launcher():
@@ -151,6 +153,7 @@ def _train_as_main(
         return resume_as_main(Path(str(config.settings.output)), processes, console=console)
     for name in config.settings.loggers:
         registry.require_packages("loggers", name)
+    check_initial_weights(config.settings.recipe, config.settings.weights)
     with (
         handled() as interrupts,
         Output(config.settings, overwrite=overwrite, restart=resume) as output,
@@ -214,6 +217,8 @@ def _introduce(experiment: Experiment, console: Console) -> None:
         f"{settings.algo} (profile {settings.profile}), {settings.backbone}{size}, "
         f"{experiment.device}, seed {settings.seed}"
     )
+    if settings.recipe is not None:
+        console.say(find_recipe(settings.recipe).describe(settings.scale))
     console.say(f"{len(experiment.classes)} classes; {parts}")
     for note in experiment.notes:
         console.say(note)
