@@ -85,5 +85,6 @@ def check_initial_weights(row: str | None, weights: str | None) -> None:
     if made_by is not None and weights is None:
         raise ConfigError(
             f"--recipe {row}: starts from the weights of {made_by}, which are missing; run "
-            f"`ssl-toolkit run --recipe {made_by}`, and set --weights FOLDER/model/model.safetensors"
+            f"`ssl-toolkit run --recipe {made_by} --output FOLDER` first, and use "
+            "--weights FOLDER/model/model.safetensors"
         )

@@ -13,7 +13,6 @@ from ssl_toolkit import train
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.reports.report import report
 
 AUTOMATIC = {
     "algo": "simple",
@@ -55,11 +54,13 @@ def test_a_dry_run_prints_the_settings_and_the_recipe() -> None:
     result = call("run", *flags, "--dataset", "domainnet_real", "--dry-run")
     assert "recipe: transfer_domainnet_real/04\n" in result.stdout
     assert "unsupervised_weight: 300.0" in result.stdout
-    (line,) = [line for line in result.output.splitlines() if line.startswith("# recipe")]
+    (line,) = [
+        line for line in (result.stdout + result.stderr).splitlines() if line.startswith("# recipe")
+    ]
     assert line.endswith("(--recipe none turns it off)")
     quoted = call("run", "--recipe", "cifar100/06", "--scale", "0.5", "--dry-run")
     assert "steps: 524288\n" in quoted.stdout
-    assert "# recipe cifar100/06 at scale 0.5: CIFAR-100" in quoted.output
+    assert "# recipe cifar100/06 at scale 0.5: CIFAR-100" in (quoted.stdout + quoted.stderr)
 
 
 def test_a_run_records_recipe_and_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +73,13 @@ def test_a_run_records_recipe_and_scale(tmp_path: Path, monkeypatch: pytest.Monk
         "--output", folder, "--device", "cpu",
     )  # fmt: skip
     name = "cifar100/02 at scale 2e-06"
-    assert f"recipe {name}: CIFAR-100" in result.output
+    assert f"recipe {name}: CIFAR-100" in (result.stdout + result.stderr)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["recipe"], summary["scale"], summary["steps"]) == ("cifar100/02", 2e-6, 2)
-    assert f"recipe | {name}" in (folder / "README.md").read_text()
+    assert f"recipe | {name}" in (folder / "model" / "README.md").read_text()
     again = load_config([folder / "config.yaml"]).settings
     assert (again.recipe, again.scale, again.steps) == ("cifar100/02", 2e-6, 2)
-    assert any(f"recipe {name}" in note for note in report([folder]).notes)
+    assert f"recipe {name}: all runs" in call("report", folder).stdout
 
 
 def test_a_row_that_needs_weights_says_which(tmp_path: Path) -> None:
