@@ -16,6 +16,7 @@ from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.interfaces import Algorithm, Batch, Context, ForwardOutput, StepOutput
 from ssl_toolkit.models.classifier import Classifier, hold_statistics, in_eval_mode, in_mode
 from ssl_toolkit.models.predictor import Predictor
+from ssl_toolkit.ops import at_least_float32
 
 
 class EngineContext(Context):
@@ -81,13 +82,13 @@ class EngineContext(Context):
             hold_statistics(self._teacher),
         ):
             features, logits = self._teacher(images)
-        return ForwardOutput(features.float(), logits.float())
+        return ForwardOutput(at_least_float32(features), at_least_float32(logits))
 
     @torch.no_grad()
     def teacher(self, images: Tensor, *, train_mode: bool = False) -> Tensor:
         """As `Context.teacher`."""
         output = self.teacher_forward(images, train_mode=train_mode)
-        return self._predictor.logits(output).float()
+        return at_least_float32(self._predictor.logits(output))
 
     def averaged(self, name: str) -> Callable[..., Any]:
         """As `Context.averaged`."""
@@ -100,8 +101,8 @@ class EngineContext(Context):
             with in_eval_mode(modules[name]):
                 output = modules[name](*args, **kwargs)
             if isinstance(output, ForwardOutput):
-                return ForwardOutput(*(part.float() for part in output))
-            return output.float()
+                return ForwardOutput(*map(at_least_float32, output))
+            return at_least_float32(output)
 
         return call
 
@@ -112,7 +113,7 @@ class EngineContext(Context):
         with torch.enable_grad(), torch.autocast(images.device.type, enabled=False):
             value = loss(self.forward(images, update_statistics=False))
         (gradient,) = torch.autograd.grad(value, images)
-        return gradient.float()
+        return at_least_float32(gradient)
 
     def all_reduce_sum(self, value: Tensor) -> Tensor:
         """As `Context.all_reduce_sum`."""

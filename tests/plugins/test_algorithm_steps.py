@@ -125,34 +125,6 @@ def test_mixmatch_trains_on_its_declared_views() -> None:
     assert output.pseudo_labels.mask.all()
 
 
-@pytest.mark.parametrize("mixup_per", ["sample", "batch"])
-def test_mixmatch_matches_a_plain_loop(mixup_per: str) -> None:
-    ctx = FakeContext(normalized=False)
-    output, batch = run(MixMatch, ctx, mixup_per=mixup_per)
-    assert output.pseudo_labels is not None
-    images = [*batch.labeled_weak[0], *batch.unlabeled_weak[0], *batch.unlabeled_weak[1]]
-    targets = [
-        *torch.eye(CLASSES)[batch.labels],
-        *output.pseudo_labels.probs,
-        *output.pseudo_labels.probs,
-    ]
-    generator = torch.Generator().manual_seed(3)
-    draws = sample_beta(0.75, 12 if mixup_per == "sample" else 1, generator).tolist()
-    partners = torch.randperm(12, generator=generator).tolist()
-    supervised = unsupervised = torch.tensor(0.0)
-    for i, (j, lam) in enumerate(zip(partners, draws * (12 // len(draws)), strict=True)):
-        share = max(lam, 1 - lam)
-        image = share * images[i] + (1 - share) * images[j]
-        target = share * targets[i] + (1 - share) * targets[j]
-        probs = ctx.live(image[None]).logits[0].softmax(dim=-1)
-        if i < 4:
-            supervised = supervised - (target * probs.log()).sum() / 4
-        else:
-            unsupervised = unsupervised + (probs - target).square().sum() / (8 * CLASSES)
-    torch.testing.assert_close(output.losses["supervised"].value, supervised)
-    torch.testing.assert_close(output.losses["unsupervised"].value, unsupervised)
-
-
 @pytest.mark.parametrize("alpha", [0.1, 0.75, 16.0])
 def test_shares_of_a_mixture_follow_their_beta_distribution(alpha: float) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -23,6 +23,7 @@ from ssl_toolkit import (
     option,
 )
 from ssl_toolkit.ops import (
+    at_least_float32,
     average_and_sharpen,
     interleaved_forward,
     l2_consistency,
@@ -171,7 +172,7 @@ class SimPLE(Algorithm):
         mask = self._local(confident, ctx)
         anchor = phi_c if c.confidence_weighted else confident.to(phi_c)
 
-        supervised = F.cross_entropy(labeled.float(), batch.labels)
+        supervised = F.cross_entropy(at_least_float32(labeled), batch.labels)
         unsupervised = self._unsupervised(unlabeled, targets, mask)
         pair = pair_loss(*pairs, anchor, phi_s, c.pair_distance)
         ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction, c.rampup_steps)

@@ -19,6 +19,7 @@ from ssl_toolkit import (
     Views,
     option,
 )
+from ssl_toolkit.ops import at_least_float32
 
 
 class Supervised(Algorithm):
@@ -48,7 +49,7 @@ class Supervised(Algorithm):
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Return the mean cross-entropy of the B labeled images."""
         views = batch.labeled_strong if self.config.strong else batch.labeled_weak
-        logits = ctx.model(views[0]).float()
+        logits = at_least_float32(ctx.model(views[0]))
         return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
 
 
@@ -87,7 +88,8 @@ class FullySupervised(Algorithm):
         """
         if batch.unlabeled_labels is None:
             raise ValueError("fully supervised training needs batch.unlabeled_labels")
-        logits = ctx.model(torch.cat([batch.labeled_weak[0], batch.unlabeled_weak[0]])).float()
+        images = torch.cat([batch.labeled_weak[0], batch.unlabeled_weak[0]])
+        logits = at_least_float32(ctx.model(images))
         labeled, unlabeled = torch.split(logits, [len(batch.labels), len(batch.unlabeled_labels)])
         sizes = sum(self.task.label_counts), self.task.unlabeled_count
         loss = sizes[0] * F.cross_entropy(labeled, batch.labels)
