@@ -39,9 +39,15 @@ This page is generated: `python tests/support/parity_page.py > docs/parity.md`. 
 """
 
 
+def built_in_algorithms() -> list[str]:
+    """Return the names of the algorithms of this distribution."""
+    entries = registry.entries("algorithms")
+    return sorted(entry.name for entry in entries if entry.distribution == "ssl-toolkit")
+
+
 def facts() -> Iterator[tuple[str, str]]:
     """Yield each algorithm, and the first cells of its row: what no machine changes."""
-    for name in sorted({entry.name for entry in registry.entries("algorithms")}):
+    for name in built_in_algorithms():
         plugin = registry.load("algorithms", name)
         path = Path(inspect.getfile(plugin)).resolve()
         place = path.relative_to(ROOT).as_posix()
