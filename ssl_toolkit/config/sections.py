@@ -20,18 +20,30 @@ SHORT = "short runs on a CPU"
 class OptimizerSettings(Options):
     """How the weights are updated."""
 
-    name: Literal["sgd", "adamw"] = option("adamw", help="update rule", source=SHORT)
-    momentum: float = option(0.9, ge=0, lt=1, help="momentum of SGD", source=PAPER)
+    name: str = option(
+        "adamw",
+        min_length=1,
+        help="update rule: adamw, sgd, or another optimizer of timm by name, such as lamb",
+        source=SHORT,
+    )
+    args: Arguments = option(
+        {}, help="further arguments of the optimizer, such as betas", source="timm.optim"
+    )
+    momentum: float = option(
+        0.9, ge=0, lt=1, help="momentum of SGD and of timm's optimizers that have one", source=PAPER
+    )
     nesterov: bool = option(True, help="Nesterov's form of momentum", source=PAPER)
     weight_decay: float = option(
         0.02,
         ge=0,
-        help="weight decay: decoupled with AdamW, added to the gradient with SGD",
+        help="weight decay: decoupled with AdamW, added to the gradient with SGD, as defined by "
+        "the others",
         source=f"{PAPER}, Mini-ImageNet and transfer",
     )
-    weight_decay_on: Literal["all", "kernels"] = option(
+    weight_decay_on: Literal["all", "kernels", "timm"] = option(
         "all",
-        help="parameters to decay: all, or only those with two or more dimensions",
+        help="parameters to decay: all; kernels, those with two or more dimensions; timm, kernels "
+        "without those that the model excludes, such as position embeddings",
         source="the authors' code; MixMatch's and FixMatch's: kernels",
     )
     backbone_lr: Rate | Auto | None = option(
@@ -40,6 +52,12 @@ class OptimizerSettings(Options):
         "fine-tuning a pre-trained backbone (with other defaults of fine-tuning), else none; the "
         "paper's transfer recipe uses 2e-5",
         source=f"{PAPER}, transfer: 2e-5 from ImageNet, 2e-4 from DomainNet-Real",
+    )
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = option(
+        None,
+        help="factor on the learning rate from each layer to the one below it, by timm's groups of "
+        "layers; none: 1",
+        source="BEiT: 0.65 to 0.75 for small to base transformers",
     )
     clip_norm: float | None = option(
         None,

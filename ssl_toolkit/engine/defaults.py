@@ -15,6 +15,7 @@ from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
+from ssl_toolkit.engine.optimization import check_optimizer
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Backbone, DatasetDefaults
@@ -93,6 +94,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
     Raises:
         UserError: the data set is unknown or broken, or settings contradict each other.
     """
+    check_optimizer(config.settings.optimizer)
     defaults = dataset_defaults(config.settings)
     side = _typical_side(config.settings)
     return filled(config, _open_values(config.settings, defaults, side)), defaults

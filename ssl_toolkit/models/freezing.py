@@ -48,7 +48,7 @@ def has_batchnorm(module: nn.Module) -> bool:
 
 def _until(backbone: nn.Module, name: str) -> list[nn.Module]:
     """Return the parts of a backbone up to and including the named one, in order of definition."""
-    module, frozen = _inner(backbone), []
+    module, frozen = inner_module(backbone), []
     for place, part in enumerate(name.split(".")):
         # A position table or a class token of a transformer comes before its first block.
         for parameter in module.parameters(recurse=False):
@@ -67,11 +67,11 @@ def _until(backbone: nn.Module, name: str) -> list[nn.Module]:
     return [*frozen, module]
 
 
-def _inner(backbone: nn.Module) -> nn.Module:
-    """Return the module that the part names refer to: timm's model, not its wrapper."""
+def inner_module(backbone: nn.Module) -> nn.Module:
+    """Return the module that names of parts refer to: timm's model, not its wrapper."""
     model = getattr(backbone, "model", backbone)
     return model if isinstance(model, nn.Module) else backbone
 
 
 def _names(module: nn.Module) -> str:
-    return ", ".join(name for name, _ in _inner(module).named_children()) or "none"
+    return ", ".join(name for name, _ in inner_module(module).named_children()) or "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -115,6 +115,15 @@ class WideResNet(Backbone):
             x = stage(x)
         features: Tensor = self.activation(self.norm(x)).mean(dim=(2, 3))
         return features
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return which parameters form a layer, as timm describes it, for layer-wise rates.
+
+        Args:
+            coarse: True for a layer per stage, not per block.
+        """
+        blocks = r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(\d+)"
+        return {"stem": r"^conv\.", "blocks": [(blocks, None), (r"^norm", (99999,))]}
 
     def classifier(self, num_classes: int) -> nn.Linear:
         """Return a linear head with Xavier normal weights and bias 0."""
