@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.options import PATH, toolkit_command
-from ssl_toolkit.config.settings import split_names
+from ssl_toolkit.config.options import split_names
 
 
 @toolkit_command

@@ -22,9 +22,9 @@ from ssl_toolkit.config.loading import (
     validate,
 )
 from ssl_toolkit.config.merging import Tree, without
-from ssl_toolkit.config.options import Options, option, setting
+from ssl_toolkit.config.options import Names, Options, option, setting
 from ssl_toolkit.config.seeds import Seeds
-from ssl_toolkit.config.settings import FOLLOW_STEPS, Names, Place, shared_keys
+from ssl_toolkit.config.settings import FOLLOW_STEPS, Place, shared_keys
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 

@@ -149,3 +149,13 @@ def plain(value: Any) -> Any:
 
 Arguments = Annotated[dict[str, Any], BeforeValidator(plain)]
 """A map of arguments whose types are not declared."""
+
+
+def split_names(value: Any) -> Any:
+    """Return the names in ``a,b``; anything else unchanged."""
+    if not isinstance(value, str):
+        return value
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+Names = Annotated[list[str], BeforeValidator(split_names)]

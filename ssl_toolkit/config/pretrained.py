@@ -20,7 +20,8 @@ def pretrained_defaults(settings: Settings) -> Tree:
     """
     if settings.profile != "paper" or settings.algo == AUTO:
         return {}
-    if settings.model.freeze in ("auto", "backbone"):
+    trains_adapters = settings.lora.rank and settings.model.freeze == "auto"
+    if settings.model.freeze in ("auto", "backbone") and not trains_adapters:
         return HEAD_TRAINING if settings.pretrained or holds_features(settings.data) else {}
     fine_tunes = settings.pretrained and settings.optimizer.backbone_lr == "auto"
     return FINE_TUNING if fine_tunes else {}
@@ -40,7 +41,8 @@ def with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
     if settings.algo == AUTO:  # each candidate fills the rest in its own way
         return settings
     backbone_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
-    model = _replace_auto(settings.model, freeze="backbone" if frozen else "none", probe=frozen)
+    freeze = "backbone" if frozen and not settings.lora.rank else "none"
+    model = _replace_auto(settings.model, freeze=freeze, probe=frozen)
     head = "probe" if frozen and model.freeze != "none" else "random"
     stages = 2 if model.freeze == "backbone" else 0
     update = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from ssl_toolkit.config.options import Arguments, Options, option, setting
+from ssl_toolkit.config.options import Arguments, Names, Options, option, setting
 
 Auto = Literal["auto"]
 Off = Annotated[Literal[False], BeforeValidator(lambda _: False)]
@@ -180,6 +180,27 @@ class ModelSettings(Options):
     sync_batchnorm: bool = option(
         False,
         help="normalize by the whole batch across GPUs, not by the part of each GPU",
+    )
+
+
+class LoraSettings(Options):
+    """Low-rank adapters (LoRA, by peft) that are trained in place of the backbone."""
+
+    rank: int = setting(
+        0, ge=0, le=1024, help="rank of the adapters; 0: no adapters", affects=("weights",)
+    )
+    alpha: float = option(
+        16.0,
+        gt=0,
+        help="scale of the adapters: their output is multiplied by alpha / rank",
+        source="Hu et al., LoRA, ICLR 2022",
+    )
+    dropout: float = option(0.0, ge=0, lt=1, help="dropout on the input of the adapters")
+    targets: Names = setting(
+        [],
+        help="names of the layers to adapt, such as qkv; by default those of attention that map to "
+        "queries, keys and values, or without attention all linear layers and convolutions",
+        affects=("weights",),
     )
 
 

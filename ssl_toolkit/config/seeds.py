@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from ssl_toolkit.config.settings import split_names
+from ssl_toolkit.config.options import split_names
 
 MOST_SEEDS = 10_000
 """In one range: more is a typing error, and would take all memory."""

@@ -9,25 +9,24 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ssl_toolkit.config import defaults
-from ssl_toolkit.config.options import Declaration, Options, declaration_of, fields_of, setting
+from ssl_toolkit.config.options import (
+    Declaration,
+    Names,
+    Options,
+    declaration_of,
+    fields_of,
+    setting,
+)
 from ssl_toolkit.config.sections import (
     AugmentSettings,
     EMAOrOff,
     EMASettings,
+    LoraSettings,
     ModelSettings,
     OptimizerSettings,
     ScheduleSettings,
 )
 
-
-def split_names(value: Any) -> Any:
-    """Return the names in ``a,b``; anything else unchanged."""
-    if not isinstance(value, str):
-        return value
-    return [name.strip() for name in value.split(",") if name.strip()]
-
-
-Names = Annotated[list[str], BeforeValidator(split_names)]
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
 """A path; ``~`` is expanded to the home folder, also in files."""
 
@@ -240,6 +239,9 @@ class Settings(Options):
         AugmentSettings(), help="augmenters of the views", affects=("draws",),
     )
     model: ModelSettings = setting(ModelSettings(), help="details of the network")
+    lora: LoraSettings = setting(
+        LoraSettings(), help="low-rank adapters that are trained in place of the backbone",
+    )
     # fmt: on
 
     @property

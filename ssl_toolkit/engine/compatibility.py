@@ -8,12 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit import registry
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.own_modules import own_modules_fault
 from ssl_toolkit.errors import ConfigError, DataError, PluginError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm, ImageTable, View, Views
+from ssl_toolkit.models.adapters import require_peft
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
@@ -65,7 +67,9 @@ def check_needs(
             f"--stream-buffer: --algo {settings.algo} looks at the features of all images at once; "
             "leave it out"
         )
-    updates_batchnorm = not fits_head and settings.model.freeze not in ("backbone", "bn")
+    updates_batchnorm = not fits_head and not (
+        settings.lora.rank or settings.model.freeze in ("backbone", "bn")
+    )
     if settings.batch_size == 1 and updates_batchnorm and has_batchnorm(classifier):
         raise ConfigError(
             f"--batch-size 1: BatchNorm of backbone {settings.backbone} needs at least 2 images "
@@ -79,6 +83,29 @@ def check_needs(
     if not (views.needs_unlabeled or fits_head) and len(split.unlabeled):
         return [f"--algo {settings.algo} does not use the {len(split.unlabeled)} unlabeled images"]
     return []
+
+
+def check_adapters(settings: Settings) -> None:
+    """Refuse adapters where they can't be trained.
+
+    Raises:
+        ConfigError: peft is missing, or another setting freezes the backbone or keeps its features.
+    """
+    if not settings.lora.rank:
+        return
+    if (freeze := settings.model.freeze) not in ("auto", "none", "bn"):
+        raise ConfigError(
+            f"lora.rank: adapters train a frozen backbone; leave model.freeze={freeze} out"
+        )
+    fits = settings.algo == "auto" or issubclass(
+        registry.load("algorithms", settings.algo), FeatureAlgorithm
+    )
+    if fits:
+        raise ConfigError(
+            f"lora.rank: --algo {settings.algo} fits heads to frozen features; use another "
+            "algorithm, such as supervised"
+        )
+    require_peft()
 
 
 def fits_random_features(algorithm: type[Algorithm], settings: Settings) -> bool:

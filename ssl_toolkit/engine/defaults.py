@@ -15,6 +15,7 @@ from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
+from ssl_toolkit.engine.compatibility import check_adapters
 from ssl_toolkit.engine.optimization import check_optimizer
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import holds_features
@@ -95,6 +96,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
         UserError: the data set is unknown or broken, or settings contradict each other.
     """
     check_optimizer(config.settings.optimizer)
+    check_adapters(config.settings)
     defaults = dataset_defaults(config.settings)
     side = _typical_side(config.settings)
     return filled(config, _open_values(config.settings, defaults, side)), defaults
@@ -150,7 +152,7 @@ def _image_size(
     settings: Settings, backbone: str, defaults: DatasetDefaults, side: int | None
 ) -> int:
     if settings.data is not None and settings.pretrained:
-        trained = settings.model.freeze not in ("auto", "backbone")
+        trained = settings.lora.rank > 0 or settings.model.freeze not in ("auto", "backbone")
         if side is None:
             return own_image_size(backbone) or defaults.image_size
         return size_for(backbone, side, trained=trained) or defaults.image_size

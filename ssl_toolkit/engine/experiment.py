@@ -56,6 +56,7 @@ from ssl_toolkit.interfaces import (
     ImageTable,
     TaskInfo,
 )
+from ssl_toolkit.models.adapters import add_adapters
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.heads import FeatureHead
@@ -209,6 +210,9 @@ def _prepare(
     if settings.model.sync_batchnorm:
         classifier = convert_sync_batchnorm(classifier, device)
     freeze(classifier, settings.model.freeze)
+    if settings.model.freeze == "bn" and not classifier.frozen:
+        notes.append(f"model.freeze=bn: backbone {settings.backbone} has no BatchNorm layer")
+    add_adapters(classifier, settings.lora, settings.image_size, derive_seed(settings.seed, "lora"))
     classifier.to(device)
     algorithm.to(device)
     seed_everything(derive_seed(settings.seed, "global"))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ssl_toolkit.config.settings import ResolvedSettings
+from ssl_toolkit.models.adapters import add_adapters
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.freezing import freeze
@@ -61,7 +62,7 @@ class ModelFactory:
         """Return a network whose weights depend on torch's global generator."""
         settings = self.settings
         seed = int(torch.randint(2**62, ()).item())
-        initial = pretrained or settings.model.freeze != "none"
+        initial = pretrained or settings.model.freeze != "none" or settings.lora.rank > 0
         from_file = initial and settings.weights is not None
         network, _ = build_network(settings, self.classes, seed, initial=initial and not from_file)
         if from_file:
@@ -69,6 +70,7 @@ class ModelFactory:
         if settings.model.sync_batchnorm:
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
         freeze(network, settings.model.freeze)
+        add_adapters(network, settings.lora, settings.image_size, seed)
         return network
 
 

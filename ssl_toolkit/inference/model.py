@@ -31,6 +31,7 @@ from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
+from ssl_toolkit.models.adapters import merge_adapters
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import check_description, load_exported
 from ssl_toolkit.models.factory import rebuild
@@ -277,7 +278,10 @@ def _from_checkpoint(path: Path) -> tuple[Classifier | Predictor, dict[str, Any]
         classifier.load_state_dict(reported_weights(state))
         if state.get("predict"):
             tensors = reported_algorithm(state)
-            return restore_predictor(classifier, state, tensors, display_path(path)), state
+            predictor = restore_predictor(classifier, state, tensors, display_path(path))
+            merge_adapters(predictor)
+            return predictor, state
+        merge_adapters(classifier)
     except ToolkitError:
         raise
     except Exception as error:  # weights of another network raise almost any exception

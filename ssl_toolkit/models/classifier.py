@@ -49,6 +49,8 @@ class Classifier(nn.Module):
         """Sizes of the blocks of a feature vector; see `Backbone.use_stages`."""
         self.frozen: list[nn.Module] = []
         """Modules that stay in eval mode and get no gradient; see `ssl_toolkit.models.freezing`."""
+        self.lora: dict[str, Any] = {}
+        """Settings of the adapters of the backbone; empty without adapters."""
         self.register_buffer("mean", torch.empty(1, 3, 1, 1))
         self.register_buffer("std", torch.empty(1, 3, 1, 1))
         self.set_statistics(mean, std)

@@ -176,6 +176,7 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
         "fit": (f"one of {', '.join(get_args(Fit))}", content.get("fit") in get_args(Fit)),
         "stages": ("an integer from 0 to 8", content.get("stages", 0) in range(9)),
         "arguments": ("a map", isinstance(content.get("arguments", {}), dict)),
+        "lora": ("a map", isinstance(content.get("lora", {}), dict)),
     }
     for key, (expected, is_valid) in checks.items():
         if not is_valid:

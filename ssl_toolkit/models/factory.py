@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.sections import LoraSettings
 from ssl_toolkit.errors import ConfigError, ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
@@ -164,7 +165,7 @@ def build_classifier(
 
 
 def describe(classifier: Classifier, name: str) -> dict[str, Any]:
-    """Return the keys ``backbone``, ``arguments`` and ``stages`` for `rebuild`.
+    """Return the keys ``backbone``, ``arguments``, ``stages`` and ``lora`` for `rebuild`.
 
     They need neither the repository nor the folder that a name of a backbone may contain.
 
@@ -173,7 +174,7 @@ def describe(classifier: Classifier, name: str) -> dict[str, Any]:
         name: Name for `find_backbone`.
     """
     backbone = classifier.backbone
-    saved = getattr(backbone, "saved", {})
+    saved = getattr(backbone, "saved", {}) | ({"lora": classifier.lora} if classifier.lora else {})
     return {"backbone": name, "arguments": {}, "stages": backbone.used_stages} | saved
 
 
@@ -195,7 +196,7 @@ def rebuild(
         The classifier on the CPU, and messages for the user.
     """
     classes = description["classes"]
-    return build_classifier(
+    classifier, notes = build_classifier(
         description["backbone"],
         len(classes),
         image_size=description["image_size"],
@@ -207,3 +208,8 @@ def rebuild(
         stages=description.get("stages", 0),
         arguments=description.get("arguments"),
     )
+    if lora := description.get("lora"):
+        from ssl_toolkit.models.adapters import add_adapters
+
+        add_adapters(classifier, LoraSettings(**lora), description["image_size"], seed=0)
+    return classifier, notes

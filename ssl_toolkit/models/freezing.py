@@ -15,8 +15,8 @@ def freeze(classifier: Classifier, what: str) -> None:
     Args:
         classifier: The classifier, changed in place.
         what: ``none``; ``backbone``, all of it; ``bn``, the weights and statistics of the BatchNorm
-            layers; or the name of a part of the backbone (``layer2``, ``blocks.3``): this part
-            and all parts before it.
+            layers, of which transformers have none; or the name of a part of the backbone
+            (``layer2``, ``blocks.3``): this part and all parts before it.
 
     Raises:
         ConfigError: The backbone has no such part.
@@ -28,11 +28,6 @@ def freeze(classifier: Classifier, what: str) -> None:
         frozen = [backbone]
     elif what == "bn":
         frozen = [layer for layer in backbone.modules() if isinstance(layer, BatchNorm)]
-        if not frozen:
-            raise ConfigError(
-                "model.freeze: 'bn': the backbone has no BatchNorm layer; use none, backbone or "
-                f"one of its parts: {_names(backbone)}"
-            )
     else:
         frozen = _until(backbone, what)
     for module in frozen:

@@ -28,6 +28,7 @@ from ssl_toolkit.files import sync, write_text
 from ssl_toolkit.interfaces import RunInfo
 from ssl_toolkit.interrupts import Interrupts
 from ssl_toolkit.loggers.dispatch import Log
+from ssl_toolkit.models.adapters import merge_adapters
 from ssl_toolkit.models.export import export_model
 from ssl_toolkit.models.factory import describe
 from ssl_toolkit.runs.estimate import Estimate
@@ -105,6 +106,7 @@ def predict_best(experiment: Experiment, *, alone: bool = False) -> Predictions:
     trainer = experiment.trainer
     if trainer.best is not None:
         trainer.predictor.load(trainer.best.weights, trainer.best.algorithm_state)
+    merge_adapters(trainer.predictor)  # what is tested is what is saved
     return predict_parts(experiment, alone=alone)
 
 

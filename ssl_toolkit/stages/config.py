@@ -19,8 +19,8 @@ from ssl_toolkit.config.loading import (
     validate,
 )
 from ssl_toolkit.config.merging import Tree
-from ssl_toolkit.config.options import Options, option
-from ssl_toolkit.config.settings import FREE_ON_RESUME, Names, Settings, keys_behind
+from ssl_toolkit.config.options import Names, Options, option
+from ssl_toolkit.config.settings import FREE_ON_RESUME, Settings, keys_behind
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 

@@ -53,7 +53,7 @@ def test_all_errors_are_reported_together_with_file_key_and_value(write: Write) 
     second = write("fixmatch: {treshold: 0.9, unlabeled_ratio: 0}\nmixmatch: {alpha: 0.5}\n")
     message = refusal(
         "run", "--config", first, "--config", second, "--batch-size", "0",
-        "--set", "optimizer.name=adam", "--data", "/not/there",
+        "--set", "optimizer.momentum=2", "--data", "/not/there",
     )  # fmt: skip
     lines = message.splitlines()
     for origin, key, rest in [
@@ -63,7 +63,7 @@ def test_all_errors_are_reported_together_with_file_key_and_value(write: Write) 
         (second, "fixmatch.treshold", "did you mean 'fixmatch.confidence_threshold'?"),
         (second, "fixmatch.unlabeled_ratio", "given '0'"),
         (second, "mixmatch.alpha", "this run uses 'fixmatch'"),
-        ("--set optimizer.name=adam", "optimizer.name", "given 'adam'"),
+        ("--set optimizer.momentum=2", "optimizer.momentum", "given '2'"),
     ]:
         result = [line for line in lines if line.startswith(f"error: {origin}: {key}: ")]
         assert result, (key, message)

@@ -46,6 +46,7 @@ def test_declared_effects_of_a_setting() -> None:
     assert {*keys_behind("split")} == SPLIT
     assert {*keys_behind("initial weights")} == DATA | {
         "backbone", "pretrained", "weights", "image_size", "fit", "model.args",
+            "lora.rank", "lora.targets",
     }  # fmt: skip
     assert {*keys_behind("draws")} == SPLIT | {"sampler", "image_size", "batch_size", "augment"}
 

@@ -101,8 +101,6 @@ def test_unknown_parts_are_refused_with_the_existing_ones() -> None:
         freeze(made("test_resnet"), "layer9")
     with pytest.raises(ConfigError, match=r"no part 'x' in layer1; .*: 0"):
         freeze(made("test_resnet"), "layer1.x")
-    with pytest.raises(ConfigError, match=r"no BatchNorm layer; use none, backbone or .*blocks"):
-        freeze(made("test_vit"), "bn")
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -121,6 +119,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("test_resnet", "bn", "layer1.0.conv1.weight", "layer1.0.bn1.running_var"),
         ("test_resnet", "layer3", "layer4.0.conv1.weight", "layer3.0.conv1.weight"),
         ("test_vit", "blocks.0", "blocks.1.mlp.fc1.weight", "pos_embed"),
+        ("test_vit", "none", "pos_embed", None),
+        ("test_vit", "bn", "pos_embed", None),
         ("test_efficientnet", "none", "conv_stem.weight", None),
     ],
 )
@@ -140,6 +140,22 @@ def test_a_run_trains_the_unfrozen_part(
         assert torch.equal(before[stays], after[stays])
     ids = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     assert ids == {id(p) for p in trainer.classifier.parameters() if p.requires_grad}
+
+
+def test_a_transformer_has_no_batchnorm_to_freeze(folder: Path) -> None:
+    run = experiment(folder, "test_vit", algo="supervised", model={"freeze": "bn"})
+    assert "model.freeze=bn: backbone test_vit has no BatchNorm layer" in run.notes
+    assert all(parameter.requires_grad for parameter in run.trainer.classifier.parameters())
+
+
+@pytest.mark.parametrize("backbone", ["test_vit", "test_resnet"])
+def test_a_frozen_backbone_keeps_all_values(folder: Path, backbone: str) -> None:
+    trainer = experiment(folder, backbone, algo="supervised").trainer
+    assert trainer.settings.model.freeze == "backbone"
+    before = {k: v.clone() for k, v in trainer.classifier.backbone.state_dict().items()}
+    assert trainer.fit() == ""
+    after = trainer.classifier.backbone.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_the_recipe_of_the_paper_is_unchanged(folder: Path) -> None:
