@@ -29,8 +29,9 @@ def check_groups(groups: Sequence[Group], console: Console, *, overwrite: bool) 
     for group in groups:
         try:
             if not _has_its_weights(group):
-                ready = _with_weights(group, groups) or group
-                check(ready.comparison, overwrite=overwrite, console=console)
+                rows = tuple(_starting(row, groups) or row for row in group.rows)
+                comparison = replace(group, rows=rows).comparison
+                check(comparison, overwrite=overwrite, console=console)
         except UserError as error:
             messages |= dict.fromkeys(error.messages)
     if messages:
@@ -70,14 +71,16 @@ def reproduce(
     for group in groups:
         if _has_its_weights(group):
             continue
-        ready = _with_weights(group, groups)
-        if ready is None:
-            names = ", ".join(sorted({row.needs for row in group.rows if row.needs}))
-            console.warn(f"{group.folder.name}: not run, because {names} made no weights")
+        starting = {row.planned.name: _starting(row, groups) for row in group.rows}
+        ready = tuple(row for row in starting.values() if row)
+        if left_out := [name for name, row in starting.items() if row is None]:
+            console.warn(f"{', '.join(left_out)}: not run, because their weights were not made")
             status = 1
+        if not ready:
             continue
         try:
-            result = compare(ready.comparison, overwrite=overwrite, console=console).status
+            comparison = replace(group, rows=ready).comparison
+            result = compare(comparison, overwrite=overwrite, console=console).status
         except ToolkitError as error:
             if alone:
                 raise
@@ -99,18 +102,13 @@ def _has_its_weights(group: Group) -> bool:
     return all(row.only_for_weights and _weights(group, row) for row in group.rows)
 
 
-def _with_weights(group: Group, groups: Sequence[Group]) -> Group | None:
-    """Return a group whose rows start from the weights they need; None if some don't exist."""
-    rows = []
-    for row in group.rows:
-        if row.needs:
-            makers = ((of, one) for of in groups for one in of.rows if one.recipe.id == row.needs)
-            weights = next(filter(None, (_weights(of, one) for of, one in makers)), None)
-            if weights is None:
-                return None
-            row = row.starting_from(weights)
-        rows.append(row)
-    return replace(group, rows=tuple(rows))
+def _starting(row: TableRow, groups: Sequence[Group]) -> TableRow | None:
+    """Return a row that starts from the weights it needs; None if they don't exist."""
+    if not row.needs:
+        return row
+    makers = ((of, one) for of in groups for one in of.rows if one.recipe.id == row.needs)
+    weights = next(filter(None, (_weights(of, one) for of, one in makers)), None)
+    return None if weights is None else row.starting_from(weights)
 
 
 def _weights(group: Group, row: TableRow) -> Path | None:

@@ -314,9 +314,11 @@ def test_a_comparison_that_fails_costs_only_itself(
     assert result.returncode == 1
     assert "checkpoint not found" in result.stdout
     assert report(tmp_path / "out")["toy/scratch"]["measured"]
-    result = toy("--row", "transfer", "--seeds", "0")
+    result = toy("--row", "transfer", "--row", "scratch", "--seeds", "0,1")
     assert result.returncode == 1
-    assert "toy/source made no weights" in result.stdout
+    assert "Transfer (scale 0.002): not run, because their weights were not made" in result.stdout
+    assert report(tmp_path / "out")["toy/scratch"]["runs"] == 2
+    assert report(tmp_path / "out")["toy/transfer"]["measured"] is None
 
 
 def test_a_run_that_fails_is_reported_with_its_reason(toy: Any, tmp_path: Path) -> None:
