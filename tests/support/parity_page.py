@@ -41,8 +41,7 @@ This page is generated: `python tests/support/parity_page.py > docs/parity.md`. 
 
 def built_in_algorithms() -> list[str]:
     """Return the names of the algorithms of this distribution."""
-    entries = registry.entries("algorithms")
-    return sorted(entry.name for entry in entries if entry.distribution == "ssl-toolkit")
+    return sorted(entry.name for entry in registry.entries("algorithms") if entry.built_in)
 
 
 def facts() -> Iterator[tuple[str, str]]:
