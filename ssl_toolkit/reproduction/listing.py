@@ -25,8 +25,10 @@ def list_rows(rows: Sequence[TableRow]) -> Iterator[str]:
         yield f"  published: {published_text(row.recipe.published)}"
         if deviations := row.recipe.deviations:
             yield f"  deviations: {notes.marks(deviations)}"
-        if row.recipe.weights_of:
-            yield f"  initial weights: {row.config.settings.weights or row.recipe.weights_of}"
+        if weights := row.config.settings.weights or row.recipe.weights_of:
+            missing = weights != row.recipe.weights_of and not Path(weights).exists()
+            way_out = " (not found; give the file with --weights FILE)" * missing
+            yield f"  initial weights: {weights}{way_out}"
         fault = data.fault(row)
         yield f"  data: {f'not usable {notes.marks([fault])}' if fault else 'found'}"
         yield f"  cost{marked(scale)}: {_cost(row, times, data)}"
