@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ssl_toolkit import registry
 from ssl_toolkit.config.loading import Layer, load_config, validate
+from ssl_toolkit.config.options import Options, fields_of, is_in_steps
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.recipes import find_recipe, load_recipes
@@ -162,3 +165,17 @@ def test_a_recipe_describes_itself() -> None:
     assert text.startswith("recipe cifar100/03 at scale 0.5: CIFAR-100")
     assert "SimPLE" in text
     assert len({recipe.id for recipe in load_recipes().values()}) == len(load_recipes())
+
+
+def test_settings_that_count_steps_are_shortened() -> None:
+    models: list[type[Options]] = [Settings]
+    models += [registry.load("algorithms", entry.name).Config
+               for entry in registry.entries("algorithms") if entry.built_in]  # fmt: skip
+    fields = [item for model in models for item in fields_of(model)]
+    counted = {name for name, field in fields if is_in_steps(field)}
+    assert counted >= {"steps", "eval_every", "schedule.warmup_steps", "rampup_steps"}
+    others = {"optimizer.accumulation_steps", "keep_checkpoints"}
+    for name, field in fields:
+        ends = ("steps", "_every", "interval")
+        if name.endswith(ends) or "number of steps" in (field.description or ""):
+            assert is_in_steps(field) or name in others, name

@@ -66,7 +66,7 @@ class SimPLE(Algorithm):
             2,
             ge=1,
             help="strong views of each unlabeled image (K_strong, the K of the paper's tables)",
-            source="this project, for time; paper: 7 (CIFAR-10, SVHN), 4 (CIFAR-100), 7 or 2",
+            source="this project, for time; paper: 7 (CIFAR-10, SVHN), 4 or 2 (CIFAR-100), 7 or 2",
         )
         confidence_threshold: float = option(
             0.95, ge=0, le=1, help="a pseudo label counts if strictly above it", source="paper"
