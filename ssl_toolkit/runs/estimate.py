@@ -72,7 +72,7 @@ class Estimate:
             options = "--minutes M (fits image size and steps to M minutes), fewer --steps"
             options += ", a smaller --image-size"
             pretrained = settings.pretrained or settings.weights is not None
-            if pretrained and settings.model.freeze != "backbone":
+            if pretrained and settings.model.freeze != "backbone" and not settings.lora.rank:
                 options += ", --set model.freeze=backbone"
             time_left = f"{roughly(left)} on {self._experiment.device}"
             self._console.warn(f"this run takes about {time_left}; for a shorter one: {options}")
