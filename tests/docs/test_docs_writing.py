@@ -28,15 +28,15 @@ BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTAL
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder to work in; what was imported, installed or registered from there goes again."""
     monkeypatch.chdir(tmp_path)
-    modules, path, registered = set(sys.modules), [*sys.path], {*registry._registered}
+    modules, path, registered = set(sys.modules), [*sys.path], {**registry._registered}
     yield tmp_path
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         place = getattr(sys.modules[name], "__file__", None)
         if place and Path(place).is_relative_to(tmp_path):
             del sys.modules[name]
-    for key in set(registry._registered) - registered:
-        del registry._registered[key]
+    registry._registered.clear()  # a name of the page may be that of another test
+    registry._registered.update(registered)
 
 
 def pip(*arguments: str) -> None:
