@@ -82,7 +82,11 @@ def check_optimizer(settings: OptimizerSettings) -> None:
     if arguments or name not in ("sgd", "adamw"):
         check_arguments("optimizer.args", arguments, rule, f"optimizer {name}", _RESERVED)
         try:
-            _make(settings, [{"params": [nn.Parameter(torch.zeros(2, 2))]}], 0.1)
+            parameter = nn.Parameter(torch.zeros(2, 2))
+            parameter.grad = torch.ones(2, 2)
+            optimizer = _make(settings, [{"params": [parameter]}], 0.1)
+            with torch.random.fork_rng(devices=[]):
+                optimizer.step()  # most of timm's optimizers read their arguments in a step only
         except Exception as error:  # of any class of timm
             reason = one_line(f"{type(error).__name__}: {error}")
             raise ConfigError(

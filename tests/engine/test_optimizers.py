@@ -98,6 +98,7 @@ def test_the_update_is_that_of_timm(name: str) -> None:
         ),
         ({"name": "adamw", "args": {"lr": 1}}, "optimizer.args.lr: the toolkit sets this"),
         ({"name": "lion", "args": {"betas": [2, 3]}}, "optimizer.args: lion can't be built"),
+        ({"name": "lamb", "args": {"betas": "x"}}, "optimizer.args: lamb can't be built"),
         ({"args": {"betas": [0.9, 2]}}, "optimizer.args: adamw can't be built"),
     ],
 )
