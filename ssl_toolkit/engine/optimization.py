@@ -144,7 +144,8 @@ def parameter_groups(
         ``params``, ``lr`` and ``weight_decay``.
 
     Raises:
-        ConfigError: the backbone does not assign its parameters to layers.
+        ConfigError: with `layer_decay`, the backbone is frozen, or does not assign its parameters
+            to layers.
     """
     scales = {} if layer_decay is None else _layer_scales(classifier, layer_decay)
     model = inner_module(classifier.backbone)
@@ -186,6 +187,11 @@ def _layer_scales(classifier: Classifier, layer_decay: float) -> dict[int, float
         raise ConfigError(
             f"optimizer.layer_decay: backbone {type(model).__name__} has no group_matcher that "
             "assigns its parameters to layers; leave it out"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "optimizer.layer_decay: the backbone is frozen; train it with model.freeze=none, or "
+            "leave layer_decay out"
         )
     groups = untyped.param_groups_layer_decay(
         _WithHead(model, classifier.head), layer_decay=layer_decay

@@ -213,3 +213,13 @@ def test_a_backbone_without_layers_is_refused() -> None:
     classifier = Classifier(FeatureInput.build("features_4"), 3)
     with pytest.raises(ConfigError, match=r"optimizer.layer_decay: backbone FeatureInput has no"):
         parameter_groups(classifier, None, 0.1, layer_decay=0.5)
+
+
+def test_a_frozen_backbone_has_no_rates_by_layer(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    line = refusal(
+        "run", "--set", "model.freeze=backbone", "--set", "optimizer.layer_decay=0.5",
+        "--output", output,
+    )  # fmt: skip
+    assert "optimizer.layer_decay: the backbone is frozen; train it with model.freeze=none" in line
+    assert not output.exists()
