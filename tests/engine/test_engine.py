@@ -531,7 +531,7 @@ def test_a_step_reuses_the_memory_of_the_one_before() -> None:
     )
     trainer.fit()
     new_pages = [after - before for before, after in pairwise(seen[:-1])]
-    assert statistics.median(new_pages) < 100  # 1,000 to 2,000 otherwise
+    assert statistics.median(new_pages) < 500  # 1,000 to 2,000 otherwise
 
 
 @pytest.mark.parametrize("algo", ["simple", "mixmatch", "mixmatch_enhanced", "fixmatch"])
