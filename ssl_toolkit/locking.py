@@ -1,10 +1,10 @@
-"""One process at a time writes to a folder.
+"""One process at a time writes to a folder, or to a file that several programs change.
 
-``.lock`` in the folder names that process. Where the file system supports locks (`filelock`), they
-decide: a lock ends with its process, so that a folder is free again after a kill. Elsewhere the
-file decides: it is ignored if its process on this host has ended, and must be deleted by hand if it
-is of another host. Hosts do not see each other's locks on disks mounted with local locks only (NFS
-with ``local_lock``, Lustre with ``localflock``).
+``.lock`` in the folder, or ``.NAME.lock`` beside the file, names that process. Where the file
+system supports locks (`filelock`), they decide: a lock ends with its process, so that a folder is
+free again after a kill. Elsewhere the file decides: it is ignored if its process on this host has
+ended, and must be deleted by hand if it is of another host. Hosts do not see each other's locks on
+disks mounted with local locks only (NFS with ``local_lock``, Lustre with ``localflock``).
 """
 
 from __future__ import annotations
@@ -41,19 +41,34 @@ def hold(folder: Path) -> ExitStack:
     """
     if not folder.is_dir():  # `filelock` would create it
         raise ModelError(f"{display_path(folder)}: folder not found")
-    path = folder / LOCK
+    return _hold(folder / LOCK, folder)
+
+
+def hold_file(path: Path) -> ExitStack:
+    """Lock a file, which need not exist, until the end of the returned context, or its `close`.
+
+    Raises:
+        ModelError: As `hold`.
+    """
+    if not path.parent.is_dir():
+        raise ModelError(f"{display_path(path.parent)}: folder not found")
+    return _hold(path.with_name(f".{path.name}{LOCK}"), path)
+
+
+def _hold(path: Path, what: Path) -> ExitStack:
+    """Lock by a file; `what` is the folder or file that is in use, for messages."""
     # Without `thread_local`, any thread of this process may release it.
     lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:
-        raise ModelError(_refusal(folder)) from None
+        raise ModelError(_refusal(path, what)) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            raise ModelError(f"{display_path(folder)}: not writable: {error.strerror}") from error
-        if _alive(_holder(folder)):
+            raise ModelError(f"{display_path(what)}: not writable: {error.strerror}") from error
+        if _alive(_holder(path)):
             way_out = f"; if it is no longer running, delete {display_path(path)}"
-            raise ModelError(_refusal(folder) + way_out) from None
+            raise ModelError(_refusal(path, what) + way_out) from None
     now = datetime.now(UTC).isoformat(timespec="seconds")
     content = f"process {os.getpid()} on host {socket.gethostname()} since {now}"
     with suppress(OSError):  # only a message for people; the disk may be full
@@ -79,18 +94,18 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _refusal(folder: Path) -> str:
-    holder = _holder(folder)
+def _refusal(path: Path, what: Path) -> str:
+    holder = _holder(path)
     return (
-        f"{display_path(folder)} is in use by {holder[0] if holder else 'another process'}; wait "
-        "until it ends, or choose another folder"
+        f"{display_path(what)} is in use by {holder[0] if holder else 'another process'}; wait "
+        f"until it ends, or choose another {'folder' if what.is_dir() else 'file'}"
     )
 
 
-def _holder(folder: Path) -> re.Match[str] | None:
+def _holder(path: Path) -> re.Match[str] | None:
     """Return the process that the lock file names; None if the file is damaged."""
     with suppress(OSError):
-        return _HOLDER.fullmatch((folder / LOCK).read_text(encoding="utf-8", errors="replace"))
+        return _HOLDER.fullmatch(path.read_text(encoding="utf-8", errors="replace"))
     return None
 
 

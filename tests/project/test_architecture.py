@@ -68,6 +68,7 @@ RANKS = {
     "multirun": 9,
     "stages": 9,
     "reproduction": 10,
+    "labeling": 10,
     "commands": 11,
 }
 """A part imports parts of a lower rank, itself, and the parts named in BESIDE."""
