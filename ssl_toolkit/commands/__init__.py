@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from typing import Any, NoReturn
 
 import click
@@ -28,6 +29,7 @@ COMMANDS = {
     "predict": "Classify images with a trained model.",
     "pseudo-label": "Label a pool of images with a trained model.",
     "embed": "Compute the features of images with a pre-trained backbone.",
+    "label": "Label images: by hand on a page.",
     "export": "Export a run's model: timm, torch.export, ONNX.",
     "inspect": "Inspect images before training.",
     "list": "List installed plugins.",
@@ -39,7 +41,7 @@ COMMANDS = {
 
 IN_FILES = (
     *("run", "compare", "reproduce", "resume", "report"),
-    *("predict", "pseudo-label", "export", "new"),
+    *("predict", "pseudo-label", "label", "export", "new"),
 )
 """Commands whose results are in files, so that lost output is no error."""
 
@@ -51,30 +53,48 @@ _PLAIN = {"integer": "an integer", "float": "a number"}
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of this package, imported when they run."""
+    """A group whose commands are modules of a package, imported when they run.
+
+    Args:
+        package: Import path of the package.
+        helps: Line of help by name of a command.
+        attributes: As for `click.Group`.
+    """
+
+    def __init__(self, *, package: str, helps: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.package, self.helps = package, helps
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the help."""
-        return [*COMMANDS]  # `list` is the module of that command here, once it was imported
+        return [*self.helps]  # `list` is the module of that command here, once it was imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, imported now."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.helps:
             return None
-        module = importlib.import_module(f"ssl_toolkit.commands.{cmd_name.replace('-', '_')}")
+        name = cmd_name.replace("-", "_") + "_" * iskeyword(cmd_name)
+        module = importlib.import_module(f"{self.package}.{name}")
         command: click.Command = module.command
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does, but show the help, not an error, when there are no arguments."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(UserError.exit_status)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command as click does, but suggest a near name for an unknown one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in self.helps and not args[0].startswith("-"):
             from ssl_toolkit.registry import did_you_mean
 
             raise click.UsageError(
-                f"no such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}; "
-                f"commands: {', '.join(COMMANDS)}"
+                f"no such command {args[0]!r}{did_you_mean(args[0], [*self.helps])}; "
+                f"commands: {', '.join(self.helps)}"
             )
         return super().resolve_command(ctx, args)
 
@@ -88,10 +108,15 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing their modules."""
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+            formatter.write_dl([*self.helps.items()])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    package="ssl_toolkit.commands",
+    helps=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(ssl_toolkit.__version__, prog_name="ssl-toolkit")
 def cli() -> None:
     """Semi-supervised image classification: many images, few labels."""

@@ -17,6 +17,7 @@ from in_process import call, refusal
 import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.commands import COMMANDS, doctor
+from ssl_toolkit.commands.label import VERBS
 
 
 def strict_json(text: str) -> Any:
@@ -34,6 +35,8 @@ LIGHT = [
     ["-h"],
     ["--version"],
     *[[name, "--help"] for name in COMMANDS],
+    *[["label", verb, "--help"] for verb in VERBS],
+    ["label", "serv"],
     ["list"],
     ["list", "algorithms", "--json"],
     ["lst"],
@@ -83,7 +86,19 @@ def test_help_names_every_command() -> None:
     for name, text in COMMANDS.items():
         assert f"  {name}" in output
         assert text in output
-        assert "--debug" in call(name, "--help").stdout
+        assert name == "label" or "--debug" in call(name, "--help").stdout
+    output = call("label", "--help").stdout
+    for verb, text in VERBS.items():
+        assert f"  {verb}" in output
+        assert text in output
+        assert "--debug" in call("label", verb, "--help").stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("label",)])
+def test_without_arguments_the_help_is_shown(arguments: tuple[str, ...]) -> None:
+    result = call(*arguments)
+    assert result.returncode == 2
+    assert result.stderr == call(*arguments, "--help").stdout
 
 
 def test_many_errors_leave_the_screen_readable(tmp_path: Path) -> None:

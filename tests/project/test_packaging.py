@@ -101,6 +101,8 @@ def test_the_wheel_contains_code_types_data_and_configurations(wheel: Path) -> N
     assert {path.relative_to(REPOSITORY).as_posix() for path in templates} <= names
     pages = (path.name for path in (REPOSITORY / "ssl_toolkit/reports/html/templates").iterdir())
     assert {f"ssl_toolkit/reports/html/templates/{name}" for name in pages} <= names
+    static = (path.name for path in (REPOSITORY / "ssl_toolkit/labeling/page").iterdir())
+    assert {f"ssl_toolkit/labeling/page/{name}" for name in static} <= names
     configurations = {path.relative_to(REPOSITORY) for path in REPOSITORY.glob("configs/**/*.yaml")}
     assert {f"ssl_toolkit/{path.as_posix()}" for path in configurations} <= names
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}

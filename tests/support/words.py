@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands import COMMANDS
+from ssl_toolkit.commands import COMMANDS, LazyGroup
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "project" / "words_to_clean.txt"
@@ -95,13 +95,26 @@ def texts() -> Iterator[tuple[str, str]]:
     files += (ROOT / "configs").rglob("*.yaml")
     files += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
     for folder in ("ssl_toolkit", "plugins", "examples"):
-        files += [p for ending in ("py", "j2", "js") for p in (ROOT / folder).rglob(f"*.{ending}")]
+        files += [
+            p for ending in ("py", "j2", "js", "html") for p in (ROOT / folder).rglob(f"*.{ending}")
+        ]
     files += (ROOT / "plugins").rglob("*.md")
     for path in sorted(files):
         yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-    for name in sorted(COMMANDS):
+    for name, command in sorted(_commands()):
+        yield f"ssl-toolkit {name} --help", "\n".join(_help_of(command))
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    for name in COMMANDS:
         module = importlib.import_module(f"ssl_toolkit.commands.{name.replace('-', '_')}")
-        yield f"ssl-toolkit {name} --help", "\n".join(_help_of(module.command))
+        yield name, module.command
+        if isinstance(group := module.command, LazyGroup):
+            context = click.Context(group)
+            for verb in group.helps:
+                command = group.get_command(context, verb)
+                assert command is not None
+                yield f"{name} {verb}", command
 
 
 def unclean() -> dict[str, list[str]]:
