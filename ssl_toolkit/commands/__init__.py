@@ -29,7 +29,7 @@ COMMANDS = {
     "predict": "Classify images with a trained model.",
     "pseudo-label": "Label a pool of images with a trained model.",
     "embed": "Compute the features of images with a pre-trained backbone.",
-    "label": "Label images: by hand on a page.",
+    "label": "Label images: choose the next ones, label them on a page.",
     "export": "Export a run's model: timm, torch.export, ONNX.",
     "inspect": "Inspect images before training.",
     "list": "List installed plugins.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -16,7 +17,7 @@ from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.arrays import FittedRead
-from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder
+from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder, read_pool
 from ssl_toolkit.data.readers.hugging_face import is_metadata, read_image_folder, read_parquet
 from ssl_toolkit.data.readers.image_files import (
     TableBuilder,
@@ -32,7 +33,7 @@ from ssl_toolkit.data.readers.rows import SUFFIXES
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.splits.draw import Rows
-from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows
+from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows, classes_of
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable, Part
 from ssl_toolkit.text import display_path, summarize
@@ -63,7 +64,12 @@ def load_table(
         table = read_data(
             Path(settings.data), root=root, size=size, fit=settings.fit,
             workers=settings.workers, skip_bad=skip, progress=progress,
+            unlabeled=settings.labels is not None,
         )  # fmt: skip
+        if settings.labels is not None and len(table.classes) < 2:
+            found = {*table.classes, *classes_of(Path(settings.labels))}
+            names = settings.classes or sorted(found)
+            table = _with_classes(table, names, settings.labels)
     else:
         table = _named(named_dataset(settings.dataset).load(root, download=settings.download))
         table = lay_out(table, settings.fit, settings.workers)
@@ -103,6 +109,7 @@ def read_data(
     fit: Fit = "crop",
     workers: int = 0,
     skip_bad: bool = False,
+    unlabeled: bool = False,
     progress: Progress | None = None,
 ) -> ImageTable:
     """Return the images of a folder or file of any layout; see `folders.LAYOUTS`.
@@ -120,26 +127,30 @@ def read_data(
         fit: See `fit_image`.
         workers: Threads that decode.
         skip_bad: Drop unreadable images, each with a note, instead of refusing them.
+        unlabeled: Accept data without classes, such as a folder of images.
         progress: Called while images are decoded.
 
     Raises:
         DataError: The path doesn't exist, its layout is unknown, or its content is wrong.
     """
-    rows = TableBuilder()
+    rows, least_classes = TableBuilder(), 0 if unlabeled else 2
     if path.suffix.lower() == ".npz" and path.is_file():
-        table = read_npz(path)
+        table = read_npz(path, least_classes)
     else:
-        table = rows.table(_add_images(path, root, rows))
+        table = rows.table(_add_images(path, root, rows, least_classes))
     table = lay_out(table, fit, workers)
     table = verify(table, size, skip_bad=skip_bad, progress=progress)
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
     kind = "images" if table.features is None else "features"
-    summary = f"{len(table.classes)} classes ({summarize(table.classes)}); {kind}: {listed}"
+    classes = f"{len(table.classes)} classes ({summarize(table.classes)})"
+    summary = f"{classes if table.classes else 'no classes yet'}; {kind}: {listed}"
     return replace(table, notes=(summary, *table.notes))
 
 
-def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, ...]:
+def _add_images(
+    top: Path, root: Path | None, rows: TableBuilder, least_classes: int
+) -> tuple[str, ...]:
     """Add the images of a path of any layout but arrays; return the classes."""
     suffix = top.suffix.lower()
     if top.is_dir():
@@ -157,13 +168,15 @@ def _add_images(top: Path, root: Path | None, rows: TableBuilder) -> tuple[str, 
             return read_parquet(tables, top, rows)
         if metadata:
             return read_image_folder(metadata, top, rows)
+        if least_classes == 0 and (classes := read_pool(top, rows)) is not None:
+            return classes
         return read_folder(top, rows)
     if not top.exists():
         raise DataError(
             f"--data {display_path(top)} doesn't exist; give a folder that holds {LAYOUTS}"
         )
     if suffix in SUFFIXES:
-        return read_manifest(top, root, rows)
+        return read_manifest(top, root, rows, least_classes)
     if is_compressed(top):
         raise compressed([top])
     if suffix == ".tar":
@@ -291,6 +304,19 @@ def named_dataset(name: str | None) -> Dataset:
     else:
         dataset = registry.load("datasets", name)()
     return dataset
+
+
+def _with_classes(table: ImageTable, names: Sequence[str], path: str) -> ImageTable:
+    """Return a table with too few classes with those of a labels file too."""
+    classes = tuple(dict.fromkeys(map(class_name, (*names, *table.classes))))
+    if len(classes) < 2:
+        only = f" ({classes[0]})" if classes else ""
+        raise DataError(
+            f"--labels {display_path(Path(path))}: has labels of {len(classes)} classes{only}; at "
+            "least two are needed to train"
+        )
+    index = np.array([classes.index(name) for name in table.classes] + [-1], dtype=np.int64)
+    return replace(table, classes=classes, labels=index[table.labels])
 
 
 def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:

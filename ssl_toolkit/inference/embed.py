@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Fit
 from ssl_toolkit.data.cache import Progress
-from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
-from ssl_toolkit.data.load import lay_out, read_data, verify
-from ssl_toolkit.data.readers.folders import entries, real_path, walk
-from ssl_toolkit.data.readers.image_files import TableBuilder
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.npz import EMBEDDINGS_FORMAT
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
 from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features, write_bytes
+from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier, own_image_size
 from ssl_toolkit.text import display_path, display_text
 
@@ -107,25 +106,56 @@ def embed(
     torch_device = choose_device(device)
     workers = min(os.cpu_count() or 1, 8) if workers is None else workers
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
-    if _is_flat(Path(data)):
-        rows = TableBuilder()
-        rows.add(walk(Path(data), "", root=real_path(Path(data))), -1, "unlabeled")
-        table = lay_out(rows.table(()), fit, workers)
-        table = verify(table, size, skip_bad=skip_bad, progress=progress)
-    else:
-        table = read_data(
-            Path(data),
-            root=None if root is None else Path(root),
-            skip_bad=skip_bad,
-            workers=workers,
-            size=size,
-            fit=fit,
-            progress=progress,
-        )
+    table = read_data(
+        Path(data),
+        root=None if root is None else Path(root),
+        skip_bad=skip_bad,
+        workers=workers,
+        size=size,
+        fit=fit,
+        unlabeled=True,
+        progress=progress,
+    )
+    features = embed_table(
+        table,
+        np.arange(len(table.keys)),
+        backbone=backbone,
+        weights=weights,
+        image_size=size,
+        device=torch_device,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    return Embeddings(features, tuple(table.keys), table.labels, table.classes, table.parts)
+
+
+def embed_table(
+    table: ImageTable,
+    rows: NDArray[np.int64],
+    *,
+    backbone: str,
+    weights: str | os.PathLike[str] | None,
+    image_size: int,
+    device: torch.device,
+    batch_size: int,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """Return the features (n, D) of images of a table, see `embed`; cached ones are read.
+
+    Args:
+        table: table of the images.
+        rows: (n,) rows of the table.
+        backbone: as for `embed`.
+        weights: as for `embed`.
+        image_size: side length in pixels.
+        device: device that computes.
+        batch_size: images in a forward pass.
+        progress: called while images are decoded.
+    """
     classifier, _ = build_classifier(
         backbone,
         max(2, len(table.classes)),
-        image_size=size,
+        image_size=image_size,
         dataset_mean=_IMAGENET[0],
         dataset_std=_IMAGENET[1],
         seed=0,
@@ -133,21 +163,35 @@ def embed(
         weights=None if weights is None else Path(weights),
         channels_last=True,
     )
-    images = load_images(table, np.arange(len(table.keys)), size, torch_device, progress)
-    extractor = FeatureExtractor(classifier.to(torch_device), batch_size)
-    features = extractor.plain(images, torch.arange(len(table.keys)))
-    return Embeddings(
-        features.cpu().numpy(), tuple(table.keys), table.labels, table.classes, table.parts
+    return network_features(
+        classifier.to(device), table, rows, image_size, device, batch_size, progress
     )
 
 
-def _is_flat(data: Path) -> bool:
-    """Return True if a folder contains images, but no class folders or tables."""
-    files = entries(data) if data.is_dir() else []
-    suffixes = {path.suffix.lower() for path in files}
-    tables = {".tar", ".parquet", ".csv", ".tsv", ".jsonl"}
-    plain = all(path.is_file() for path in files) and not suffixes & tables
-    return plain and not suffixes.isdisjoint(IMAGE_SUFFIXES)
+def network_features(
+    classifier: Classifier,
+    table: ImageTable,
+    rows: NDArray[np.int64],
+    image_size: int,
+    device: torch.device,
+    batch_size: int,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """Return the features (n, D) of images of a table by a network; cached ones are read.
+
+    Args:
+        classifier: network, on the device.
+        table: table of the images.
+        rows: (n,) rows of the table.
+        image_size: side length in pixels.
+        device: device that computes.
+        batch_size: images in a forward pass.
+        progress: called while images are decoded.
+    """
+    images = load_images(table, rows, image_size, device, progress)
+    features = FeatureExtractor(classifier, batch_size).plain(images, torch.arange(len(rows)))
+    array: NDArray[np.float32] = features.cpu().numpy()
+    return array
 
 
 def _write_parquet(embeddings: Embeddings, buffer: io.BytesIO) -> None:

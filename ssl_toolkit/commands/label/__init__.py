@@ -7,10 +7,11 @@ import click
 from ssl_toolkit.commands import LazyGroup
 
 VERBS = {
+    "next": "Choose the images to label next.",
     "serve": "Label images on a page in the browser.",
 }
 
 
 @click.command(cls=LazyGroup, package="ssl_toolkit.commands.label", helps=VERBS)
 def command() -> None:
-    """Label images by hand; the labels are a CSV file that --labels of a run reads."""
+    """Choose the images to label, and label them; the labels are a CSV file that --labels of a run reads."""

@@ -32,7 +32,6 @@ Source = Literal["labeled", "unlabeled", "train", "validation", "val", "test"]
 _SOURCES: dict[str, Source] = {name: name for name in get_args(Source)}
 _SOURCES |= {"labelled": "labeled", "unlabelled": "unlabeled"}
 
-
 # In lower case.
 _LEFT_BY_TOOLS = {
     "$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "ehthumbs.db", "icon\r",
@@ -76,6 +75,47 @@ def read_folder(top: Path, rows: TableBuilder) -> tuple[str, ...]:
     else:
         classes = _read_classes(top, "", folders, "pool", (), rows)
     _check_classes(main or top, f"{display_text(main.name)}/" if main else "", classes, rows)
+    return classes
+
+
+def read_pool(top: Path, rows: TableBuilder) -> tuple[str, ...] | None:
+    """Add the images of a folder that has none in ``labeled/``, ``train/`` or class folders.
+
+    That is a folder of images without subfolders; or ``unlabeled/`` with or without
+    ``test/<class>/`` and ``validation/<class>/``.
+
+    Args:
+        top: Path to the data folder.
+        rows: Receives the images.
+
+    Returns:
+        The classes of test and validation images; None, with no image added, for another layout.
+    """
+    items = entries(top)
+    folders = [item for item in items if item.is_dir()]
+    sources = _sources(top, folders)
+    pool, real = sources.get("unlabeled"), real_path(top)
+    if not folders and any(item.suffix.lower() in IMAGE_SUFFIXES for item in items):
+        tree = walk(top, "", root=real)
+        tree.images = {key.removeprefix("/"): path for key, path in tree.images.items()}
+        rows.add(tree, -1, "unlabeled")
+        return ()
+    if pool is None or "labeled" in sources or "train" in sources:
+        return None
+    validation = sources.get("validation") or sources.get("val")
+    named: dict[Part, Path | None] = {"validation": validation, "test": sources.get("test")}
+    splits = {part: folder for part, folder in named.items() if folder is not None}
+    used = [pool, *splits.values()]
+    _check_apart(used)
+    rows.ignored += [display_text(folder.name) for folder in folders if folder not in used]
+    kinds = {part: [item for item in entries(f) if item.is_dir()] for part, f in splits.items()}
+    classes = tuple(sorted({_class_of(item) for items in kinds.values() for item in items}))
+    others = [real_path(folder) for folder in used]
+    for part, folder in splits.items():
+        apart = [other for other in others if other != real_path(folder)]
+        prefix = f"{display_text(folder.name)}/"
+        _read_classes(top, prefix, kinds[part], part, apart, rows, classes)
+    rows.add(walk(pool, display_text(pool.name), root=real, others=others[1:]), -1, "unlabeled")
     return classes
 
 

@@ -37,7 +37,9 @@ PARTS: dict[str, Part] = {
 _LEADING_SPLIT = re.compile(rf"({'|'.join(sorted(filter(None, PARTS), reverse=True))})(?![a-z])")
 
 
-def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[str, ...]:
+def read_manifest(
+    path: Path, root: Path | None, rows: TableBuilder, least_classes: int = 2
+) -> tuple[str, ...]:
     """Add the images of a manifest to a table, without opening them.
 
     The header of a table has the columns ``path`` and optionally ``label`` and ``split``, in any
@@ -51,21 +53,26 @@ def read_manifest(path: Path, root: Path | None, rows: TableBuilder) -> tuple[st
         root: Folder that paths are relative to, and that neither they nor links may lead out of;
             None for the manifest's folder.
         rows: Table to add the images to.
+        least_classes: Number of classes with labels that are needed.
 
     Returns:
         The classes, sorted as text: those of labeled and pool images.
 
     Raises:
-        DataError: The file can't be read, some rows are invalid (reported by line), fewer than two
+        DataError: The file can't be read, some rows are invalid (reported by line), too few
             classes have labels, or none of the images exists.
     """
     bad = RowErrors(display_path(path))
     found = records(path, bad, "path", rows.notes)
-    return fill_from_files(found, path.parent if root is None else root, bad, rows)
+    return fill_from_files(found, path.parent if root is None else root, bad, rows, least_classes)
 
 
 def fill_from_files(
-    found: Iterable[Record], root: Path, bad: RowErrors, rows: TableBuilder
+    found: Iterable[Record],
+    root: Path,
+    bad: RowErrors,
+    rows: TableBuilder,
+    least_classes: int = 2,
 ) -> tuple[str, ...]:
     """Add records of image files to the table; see `read_manifest`.
 
@@ -74,12 +81,13 @@ def fill_from_files(
         root: Folder that paths are relative to.
         bad: Collects the errors.
         rows: Table to add the images to, with no images yet.
+        least_classes: As for `read_manifest`.
 
     Raises:
         DataError: As `read_manifest`.
     """
     base = os.path.abspath(root)
-    classes = fill(found, base, bad, rows, Links(base))
+    classes = fill(found, base, bad, rows, Links(base), least_classes)
     rows.paths = rows.keys
     if not rows.keys.is_ascii() and any(file_name(key) != key for key in rows.keys):
         rows.paths = PackedStrings(file_name(key) for key in rows.keys)
@@ -99,6 +107,7 @@ def fill(
     bad: RowErrors,
     rows: TableBuilder,
     links: Links | None = None,
+    least_classes: int = 2,
 ) -> tuple[str, ...]:
     """Add keys, labels and parts of records to the table, but not the location of images.
 
@@ -108,12 +117,13 @@ def fill(
         bad: Collects the errors.
         rows: Table to add to, in the order of the records, with no images yet.
         links: Finds paths that lead out of `base` by a link; None if paths are not files.
+        least_classes: Number of classes with labels that are needed.
 
     Returns:
         The classes.
 
     Raises:
-        DataError: Some records are invalid, or fewer than two classes have labels.
+        DataError: Some records are invalid, or too few classes have labels.
     """
     keys = rows.keys
     lines = array("q")
@@ -148,7 +158,7 @@ def fill(
         _report_duplicates(keys, lines, bad)
     classes = _classes(list(names), numbers, parts, lines, bad, rows.notes)
     bad.refuse()
-    if len(classes) < 2:
+    if len(classes) < least_classes:
         only = f" ({classes[0]})" if classes else ""
         raise DataError(
             f"{bad.where} has labeled images of {len(classes)} classes{only}; at least two are "

@@ -56,13 +56,17 @@ def feature_length(path: Path) -> int:
         return 0
 
 
-def read_npz(path: Path) -> ImageTable:
+def read_npz(path: Path, least_classes: int = 2) -> ImageTable:
     """Read a file of arrays, as ``np.savez`` writes it.
 
     The file has either ``images`` (or ``features``) and optionally ``labels``, ``splits`` (named as
     in a manifest), ``classes`` (which integer labels index) and ``keys``; or arrays for each split,
     ``train_images``, ``train_labels``, ``val_images`` and so on, as in MedMNIST. Uncompressed
     arrays are memory-mapped instead of read.
+
+    Args:
+        path: Path to the file.
+        least_classes: Number of classes that are needed.
 
     Raises:
         DataError: The file can't be read, or an array is missing or has another shape.
@@ -89,7 +93,7 @@ def read_npz(path: Path) -> ImageTable:
         used.add(labels_name)
         groups.append(_group(arrays, name, labels_name, match[1] or "", classes, where))
     classes = classes or sorted_classes(name for group in groups for name in group.names)
-    if len(classes) < 2:
+    if len(classes) < least_classes:
         raise DataError(f"{where} has labels of too few classes ({len(classes)} of at least 2)")
     make = _feature_table if kinds == {"features"} else _image_table
     table = make(classes, groups, where)

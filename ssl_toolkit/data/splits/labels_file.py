@@ -45,6 +45,16 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
     return choose_rows(replace(table, labels=labels), chosen), chosen
 
 
+def classes_of(path: Path) -> tuple[str, ...]:
+    """Return the classes that a labels file names, sorted as text; empty for a list of paths.
+
+    Raises:
+        DataError: The file can't be read.
+    """
+    bad = RowErrors(display_path(path))
+    return tuple(sorted({class_name(label) for _, _, label, _ in _lines(path, bad)} - {""}))
+
+
 def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
     """Return the table with the chosen and all labeled images in the pool."""
     parts = table.parts.copy()
@@ -56,12 +66,8 @@ def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
 def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
     """Return rows of the table, and the labels of the file for rows without one."""
     bad = RowErrors(display_path(path))
-    entries = list(_lines(path, bad))
+    entries, rows = listed_rows(table, path, base, bad)
     labeled = any(label for _, _, label, _ in entries)
-    rows = index_of(table.keys, [text for _, text, _, _ in entries])
-    for read in (str.strip, lambda text: _key(text.strip(), base)):
-        if (rows < 0).any():  # may have spaces around, or be written as paths
-            rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in entries]))
     numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
     new_labels: dict[int, int] = {}
@@ -90,6 +96,25 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
         lines[row] = line
     bad.refuse()
     return np.array(sorted(new_labels), dtype=np.int64), new_labels
+
+
+def listed_rows(
+    table: ImageTable, path: Path, base: Path | None, bad: RowErrors
+) -> tuple[list[Record], Rows]:
+    """Return the records of a labels file, and the row (n,) of each in the table, -1 for none.
+
+    Args:
+        table: The images.
+        path: The file.
+        base: As for `choose_labeled`.
+        bad: Collects the lines that can't be read.
+    """
+    entries = list(_lines(path, bad))
+    rows = index_of(table.keys, [text for _, text, _, _ in entries])
+    for read in (str.strip, lambda text: _key(text.strip(), base)):
+        if (rows < 0).any():  # may have spaces around, or be written as paths
+            rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in entries]))
+    return entries, rows
 
 
 def _lines(path: Path, bad: RowErrors) -> list[Record]:
