@@ -57,7 +57,7 @@ class Next:
 
 @dataclass(frozen=True)
 class Embedding:
-    """What the methods choose by."""
+    """Features and predictions that the methods use."""
 
     features: Floats
     """(n + m, D) features of the labeled images, then of the candidates."""
