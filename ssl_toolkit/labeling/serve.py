@@ -54,7 +54,7 @@ def labeling_server(
     answers = LabelsTable(labels)
     with answers.hold():
         answers.refresh()
-        table = read_data(data, root=root)
+        table = read_data(data, root=root, unlabeled=True)
         if table.features is not None:
             raise DataError(f"{display_path(data)}: holds features; images are needed to label")
         _check_labels(answers, table)

@@ -14,4 +14,7 @@ VERBS = {
 
 @click.command(cls=LazyGroup, package="ssl_toolkit.commands.label", helps=VERBS)
 def command() -> None:
-    """Choose the images to label, and label them; the labels are a CSV file that --labels of a run reads."""
+    """Choose the images to label, and label them.
+
+    The labels are a CSV file that --labels of a run reads.
+    """
