@@ -60,6 +60,7 @@ from ssl_toolkit.interfaces import Logger as Logger
 from ssl_toolkit.interfaces import Loss as Loss
 from ssl_toolkit.interfaces import Metric as Metric
 from ssl_toolkit.interfaces import Part as Part
+from ssl_toolkit.interfaces import PixelFormat as PixelFormat
 from ssl_toolkit.interfaces import PseudoLabels as PseudoLabels
 from ssl_toolkit.interfaces import RunInfo as RunInfo
 from ssl_toolkit.interfaces import StepOutput as StepOutput

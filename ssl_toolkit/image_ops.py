@@ -1,11 +1,11 @@
 """Operations on batches of images, as PIL defines them, for augmenters.
 
-An operation takes images (n, 3, H, W) in [0, 1] and values (n,), one per image, on the device and
-in the dtype of the images. It returns a tensor of the images' shape with values in [0, 1], does not
-change its input, draws no random numbers, and never waits for the device. Definitions are PIL's.
-Intermediate values are not rounded to 8 bits, which keeps colors within 2/255 of PIL's (1.41/255 at
-32, 84 and 224 pixels); where the definition uses 8-bit levels (equalize, posterize, solarize),
-levels are rounded as PIL would store them.
+An operation takes images (n, C, H, W) in [0, 1], RGB if C is 3, and values (n,), one per image, on
+the device and in the dtype of the images. It returns a tensor of the images' shape with values in
+[0, 1], does not change its input, draws no random numbers, and never waits for the device.
+Definitions are PIL's. Intermediate values are not rounded to 8 bits, which keeps colors within
+2/255 of PIL's (1.41/255 at 32, 84 and 224 pixels); where the definition uses 8-bit levels
+(equalize, posterize, solarize), levels are rounded as PIL would store them.
 
 A geometric operation, such as `rotation`, maps a value, the height and the width to the matrix that
 `warp` applies, in the convention of `Image.transform`; `warp_by` does both. The nearest pixel is
@@ -61,7 +61,7 @@ def autocontrast(images: Tensor, values: Tensor | None = None) -> Tensor:
     """Stretch each channel to [0, 1]; a channel whose levels are all equal stays unchanged.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: Ignored.
     """
     low = _levels(images.amin((2, 3), keepdim=True))
@@ -77,7 +77,7 @@ def equalize(images: Tensor, values: Tensor | None = None) -> Tensor:
     unchanged.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: Ignored.
     """
     levels = _levels(images).flatten(2).long()
@@ -97,7 +97,7 @@ def invert(images: Tensor, values: Tensor | None = None) -> Tensor:
     """Return the negative of each image.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: Ignored.
     """
     return 1 - images
@@ -107,14 +107,14 @@ def brightness(images: Tensor, values: Tensor) -> Tensor:
     """Blend with black: 0 gives black, 1 the image.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) factors of at least 0.
     """
     return (images * _each(values)).clamp_(0, 1)
 
 
 def color(images: Tensor, values: Tensor) -> Tensor:
-    """Blend with the gray image: 0 gives gray, 1 the image.
+    """Blend with the gray image: 0 gives gray, 1 the image. RGB only.
 
     Args:
         images: (n, 3, H, W) in [0, 1].
@@ -127,7 +127,7 @@ def contrast(images: Tensor, values: Tensor) -> Tensor:
     """Blend with the mean gray of the image: 0 gives a plain gray, 1 the image.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) shares of the image, at least 0.
     """
     mean = _gray(images).mean((2, 3), keepdim=True)
@@ -138,7 +138,7 @@ def sharpness(images: Tensor, values: Tensor) -> Tensor:
     """Blend with PIL's SMOOTH filter (3x3, center 5 of 13), which keeps the outermost pixels.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) shares of the image, at least 0.
     """
     smooth = images.clone()
@@ -153,7 +153,7 @@ def posterize(images: Tensor, values: Tensor) -> Tensor:
     """Keep the highest floor(value) bits of each level, value in [1, 8].
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) numbers of bits, 1 to 8.
     """
     step = torch.exp2(8 - _each(values).floor())
@@ -164,7 +164,7 @@ def solarize(images: Tensor, values: Tensor) -> Tensor:
     """Invert where the 8-bit level is at least 256 · value: 0 inverts all, 1 nothing.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) thresholds, 0 to 1.
     """
     return torch.where(_levels(images) >= 256 * _each(values), 1 - images, images)
@@ -177,7 +177,7 @@ def add_brightness(images: Tensor, values: Tensor) -> Tensor:
     """Add the value to each channel.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) summands.
     """
     return (images + _each(values)).clamp(0, 1)
@@ -187,14 +187,14 @@ def scale_contrast(images: Tensor, values: Tensor) -> Tensor:
     """Multiply each channel by the value, independent of the mean.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) factors of at least 0.
     """
     return (images * _each(values)).clamp(0, 1)
 
 
 def scale_saturation(images: Tensor, values: Tensor) -> Tensor:
-    """Multiply the saturation of HSV by the value, up to full saturation.
+    """Multiply the saturation of HSV by the value, up to full saturation. RGB only.
 
     Args:
         images: (n, 3, H, W) in [0, 1].
@@ -212,7 +212,7 @@ def solarize_below(images: Tensor, values: Tensor) -> Tensor:
     """Invert where the image is below the value.
 
     Args:
-        images: (n, 3, H, W) in [0, 1].
+        images: (n, C, H, W) in [0, 1].
         values: (n,) thresholds, 0 to 1.
     """
     return torch.where(images < _each(values), 1 - images, images)
@@ -351,6 +351,8 @@ def _levels(images: Tensor) -> Tensor:
 
 
 def _gray(images: Tensor) -> Tensor:
-    """Return the luma (n, 1, H, W) with the weights of ITU-R 601, as PIL's mode L."""
+    """Return the luma (n, 1, H, W) of RGB as PIL's mode L; of other channels, their mean."""
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
     red, green, blue = images[:, :, None].unbind(1)
     return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Fixed(Augmenter):
     difference of neighboring pixels is largest).
     """
 
+    channels: ClassVar[frozenset[int] | None] = None
+
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
     ) -> AugmentationParams:
@@ -59,7 +61,7 @@ class Fixed(Augmenter):
         return draws
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Change images (N, 3, H, W) by N rows of draws; nothing is read back from the device."""
+        """Change images (N, C, H, W) by N rows of draws; nothing is read back from the device."""
         work = images.to(torch.promote_types(images.dtype, torch.float32))
         return _transformed(work, draws).clamp(0, 1).to(images.dtype)
 

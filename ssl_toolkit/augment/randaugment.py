@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from ssl_toolkit import image_ops as ops
 from ssl_toolkit.augment.weak import SHIFT_COLUMNS, draw_shift, shift, whole
+from ssl_toolkit.config.images import PixelFormat
 from ssl_toolkit.config.options import Options, option
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 
@@ -24,6 +25,10 @@ class Entry(NamedTuple):
     geometry: ops.Geometry | None = None
     signed: bool = False
     """True if the value gets a random sign."""
+    needs_rgb: bool = False
+    """True if it is defined for RGB only."""
+    needs_8_bits: bool = False
+    """True if its result has at most 256 levels."""
 
 
 def _none(level: int) -> float:
@@ -42,12 +47,12 @@ def _share(level: int) -> float:
 FIXMATCH = (
     Entry("identity", _none),
     Entry("autocontrast", _none, ops.autocontrast),
-    Entry("equalize", _none, ops.equalize),
+    Entry("equalize", _none, ops.equalize, needs_8_bits=True),
     Entry("brightness", _enhance, ops.brightness),
-    Entry("color", _enhance, ops.color),
+    Entry("color", _enhance, ops.color, needs_rgb=True),
     Entry("contrast", _enhance, ops.contrast),
     Entry("sharpness", _enhance, ops.sharpness),
-    Entry("posterize", lambda level: 4.0 + 4 * level // 10, ops.posterize),
+    Entry("posterize", lambda level: 4.0 + 4 * level // 10, ops.posterize, needs_8_bits=True),
     Entry("solarize", lambda level: 1 - level / 10, ops.solarize),
     Entry("rotate", lambda level: 3.0 * level, geometry=ops.rotation, signed=True),
     Entry("shear_x", _share, geometry=ops.shear_x, signed=True),
@@ -65,12 +70,12 @@ def _between(low: float, high: float) -> Callable[[int], float]:
 AUTHORS = (
     Entry("identity", _none),
     Entry("autocontrast", _none, ops.autocontrast),
-    Entry("equalize", _none, ops.equalize),
+    Entry("equalize", _none, ops.equalize, needs_8_bits=True),
     Entry("brightness", _between(0.05, 0.95), ops.add_brightness),
-    Entry("color", _between(0.05, 0.95), ops.scale_saturation),
+    Entry("color", _between(0.05, 0.95), ops.scale_saturation, needs_rgb=True),
     Entry("contrast", _between(0.05, 0.95), ops.scale_contrast),
     Entry("sharpness", _between(0.05, 0.95), ops.sharpness),
-    Entry("posterize", _between(4, 8), ops.posterize),
+    Entry("posterize", _between(4, 8), ops.posterize, needs_8_bits=True),
     Entry("solarize", _between(0, 1), ops.solarize_below),
     Entry("rotate", _between(-30, 30), geometry=ops.rotation),
     Entry("shear_x", _between(-0.3, 0.3), geometry=ops.shear_x),
@@ -105,7 +110,13 @@ class RandAugment(Augmenter):
     scaled without a mean, saturation is scaled in HSV, solarize inverts values below its threshold,
     levels 1 to 11 overshoot the range by a tenth, signs come from the range, and the square is
     inside the image. Its geometry takes the nearest pixel instead of bilinear interpolation.
+
+    Images of other formats have a smaller pool: without color unless they are RGB, and with 16 bits
+    without equalize and posterize, whose results have 256 levels. The gray image of contrast is the
+    mean of the channels unless they are RGB.
     """
+
+    channels: ClassVar[frozenset[int] | None] = None
 
     class Config(Options):
         """Options of `RandAugment`."""
@@ -160,11 +171,21 @@ class RandAugment(Augmenter):
         levels = range(self._top_level + 2)
         self._values = torch.tensor([[entry.value(k) for k in levels] for entry in self.pool])
         self._signed = torch.tensor([entry.signed for entry in self.pool])
+        self._drawn = torch.arange(len(self.pool))
 
     @property
     def pool(self) -> tuple[Entry, ...]:
         """Operations to draw from, in the order of the drawn indices."""
         return AUTHORS if self.config.variant == "authors" else FIXMATCH
+
+    def omit_operations(self, pixels: PixelFormat) -> tuple[str, ...]:
+        """Leave out color unless the images are RGB, equalize and posterize for 16 bits."""
+        omitted = [
+            (entry.needs_rgb and pixels.channels != 3) or (entry.needs_8_bits and pixels.bits > 8)
+            for entry in self.pool
+        ]
+        self._drawn = torch.tensor([i for i, out in enumerate(omitted) if not out])
+        return tuple(entry.name for entry, out in zip(self.pool, omitted, strict=True) if out)
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -189,7 +210,7 @@ class RandAugment(Augmenter):
         if self.config.choice == "batch":
             slots = slots[:1].expand(count, -1)
         picked, level, sign, applied = slots.view(count, 4, self.config.num_ops).unbind(1)
-        operation = whole(picked, len(self.pool))
+        operation = self._drawn[whole(picked, len(self._drawn))]
         if self.config.magnitude == "max":
             value = self._values[operation, 10]
         else:
@@ -212,7 +233,7 @@ class RandAugment(Augmenter):
         return torch.stack([*corner, *(k + side for k in corner)], dim=1)
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Augment images (N, 3, H, W) by N rows of draws, in float32 or wider.
+        """Augment images (N, C, H, W) by N rows of draws, in float32 or wider.
 
         In each slot, images are sorted by operation on the basis of the draws, which are on the
         CPU, so that each operation runs once, on a slice, and nothing is read back from the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ PADDING_FRACTION = 0.125
 class NoAugmentation(Augmenter):
     """Leaves images unchanged; `transform` returns its argument."""
 
+    channels: ClassVar[frozenset[int] | None] = None
+
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
     ) -> AugmentationParams:
@@ -26,7 +28,7 @@ class NoAugmentation(Augmenter):
         return {}
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Return the images (N, 3, H, W) themselves, not a copy."""
+        """Return the images (N, C, H, W) themselves, not a copy."""
         return images
 
 
@@ -38,6 +40,8 @@ class Weak(Augmenter):
     section 2.3) and SimPLE (Hu et al., 2021, https://arxiv.org/abs/2103.16725), drawn for each
     image. Normalization, which they count as part of it, belongs to the classifier here.
     """
+
+    channels: ClassVar[frozenset[int] | None] = None
 
     class Config(Options):
         """Options of `Weak`."""
@@ -61,7 +65,7 @@ class Weak(Augmenter):
         return draw_shift(uniform, height, width, fraction=fraction, flip=self.flip)
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Crop and mirror images (N, 3, H, W) by N rows of draws; values are copied, not mixed."""
+        """Crop and mirror images (N, C, H, W) by N rows of draws; values are copied, not mixed."""
         return shift(images, draws)
 
 

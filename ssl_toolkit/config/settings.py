@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ssl_toolkit.config import defaults
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat
 from ssl_toolkit.config.options import (
     Declaration,
     Names,
     Options,
     declaration_of,
     fields_of,
+    plain,
     setting,
 )
 from ssl_toolkit.config.sections import (
@@ -36,8 +38,8 @@ RecipeOrNone = Annotated[
     BeforeValidator(lambda value: None if value == "none" else value),
 ]
 
-Fit = Literal["crop", "pad"]
-"""How images are made square."""
+Bits = Annotated[Literal[8, 16], BeforeValidator(plain)]
+"""Bits of a channel."""
 
 Profile = Literal["paper", "reference", "original"]
 """Whose formulas and settings are used: ``paper``, or a key of `Algorithm.profiles`."""
@@ -151,6 +153,15 @@ class Settings(Options):
         None, help="side length of the images in pixels", ge=1, le=4096, metavar="N",
         default_text="by data set and backbone", affects=("weights", "draws"),
     )
+    channels: int | None = setting(
+        None, help="number of channels of the images: 3 for RGB, 1 for gray, 2 and 4 with alpha",
+        ge=1, le=1024, metavar="N", default_text="3, or those of arrays or the data set",
+        affects=("data", "weights"),
+    )
+    bits: Bits | None = setting(
+        None, help="bits of a channel to keep, 8 or 16", metavar="N",
+        default_text="8, or those of arrays or the data set", affects=("data", "weights"),
+    )
     fit: Fit = setting(
         "crop", help="how to make images square: crop the center, or pad with white", flag=True,
         affects=("weights",),
@@ -243,6 +254,11 @@ class Settings(Options):
         LoraSettings(), help="low-rank adapters that are trained in place of the backbone",
     )
     # fmt: on
+
+    @property
+    def pixels(self) -> PixelFormat:
+        """Channels and bits of the images; RGB with 8 bits where the settings leave them open."""
+        return PixelFormat(self.channels or RGB8.channels, self.bits or RGB8.bits)
 
     @property
     def plugins(self) -> tuple[tuple[str, str], ...]:

@@ -1,10 +1,10 @@
-"""Image files decoded once: from then on uint8 pixels in memory-mapped files.
+"""Image files decoded once: from then on pixels in memory-mapped files.
 
 A cache is a folder ``images/<key>/`` below ``~/.cache/ssl-toolkit``, or below the folder that the
 environment variable SSL_TOOLKIT_CACHE names. The key hashes the format, Pillow's version, the
-size, how images are made square, and path, length and time of change of every image, or of the
-archive that contains it: a start looks at each file but opens none. The folder has one file per
-column (see `_columns`) and ``meta.json``, written last, with a checksum of every block of rows.
+size, how images get it, channels and bits, and path, length and time of change of every image, or
+of the archive that contains it: a start looks at each file but opens none. The folder has one file
+per column (see `_columns`) and ``meta.json``, written last, with a checksum of every block of rows.
 
 A cache is built in a folder beside its own, synced and renamed, so that an interrupted build leaves
 none; a lock lets a second run wait for the first and use its cache. Caches without a start for
@@ -36,9 +36,10 @@ import PIL
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, sides, size_text
 from ssl_toolkit.data.images.archives import container
 from ssl_toolkit.data.images.files import DecodedImage, decode_images
+from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.documents import Document
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import naming
@@ -79,12 +80,12 @@ class CacheIndex(Document):
 class DecodedImages:
     """N images of one size and facts about their files; rows of unreadable ones are zero."""
 
-    pixels: NDArray[np.uint8]
-    """(N, 3, size, size)."""
+    pixels: Levels
+    """(N, C, H, W)."""
     digests: NDArray[np.uint8]
     """(N, 32), SHA-256 of the files."""
     moments: NDArray[np.uint64]
-    """(N, 2, 3): of each channel the sum and the sum of squares of its gray levels."""
+    """(N, 2, C): of each channel the sum and the sum of squares of its gray levels."""
     shapes: NDArray[np.int32]
     """(N, 2), width and height of the upright images."""
     modes: NDArray[np.bytes_]
@@ -97,41 +98,43 @@ class DecodedImages:
 
 def open_cache(
     paths: Sequence[str],
-    size: int,
+    size: Size,
     *,
     workers: int = 0,
     progress: Progress | None = None,
     fit: Fit = "crop",
+    pixels: PixelFormat = RGB8,
 ) -> tuple[DecodedImages, str]:
     """Return the cache of these files at this size; build a missing, stale or damaged one.
 
     Args:
         paths: Paths to the images, in the order of the rows.
-        size: Side in pixels.
+        size: Size in pixels.
         workers: Threads that decode; 0 decodes in the calling one.
         progress: Called while a cache is built, for the first time before the first image.
         fit: See `fit_image`.
+        pixels: Channels and bits.
 
     Returns:
         The cache, and a warning: empty, or why the images are only in memory.
     """
-    columns = _columns(len(paths), size)
-    blocks = _blocks(paths, size, workers, progress, fit)
+    columns = _columns(len(paths), size, pixels)
+    blocks = _blocks(paths, size, workers, progress, fit, pixels)
     warning = ""
     if paths:
         try:
-            folder = cache_folder("images") / _key(paths, size, fit)
+            folder = cache_folder("images") / _key(paths, size, fit, pixels)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            if (cache := _read(folder, paths, size)) is not None:
+            if (cache := _read(folder, paths, size, pixels)) is not None:
                 return cache, ""
             if progress is not None:
                 progress(0, len(paths))
             with _locked(folder):
                 # Another run may have built it while this one waited.
-                cache = _read(folder, paths, size)
+                cache = _read(folder, paths, size, pixels)
                 if cache is None:
                     _build(folder, columns, blocks)
-                    cache = _read(folder, paths, size)
+                    cache = _read(folder, paths, size, pixels)
             if cache is None:
                 raise OSError(errno.EIO, "what was written can't be read back", str(folder))
             return cache, ""
@@ -145,18 +148,21 @@ def open_cache(
     arrays = {name: np.empty(shape, kind) for name, (kind, shape) in columns.items()}
     faults: dict[int, str] = {}
     # Not `blocks`, of which a failed build has taken some.
-    for start, block, new_faults in _blocks(paths, size, workers, progress, fit):
+    for start, block, new_faults in _blocks(paths, size, workers, progress, fit, pixels):
         for name, column in block.items():
             arrays[name][start : start + len(column)] = column
         faults |= new_faults
     return DecodedImages(**arrays, faults=faults, maps=()), warning
 
 
-def find_cache(paths: Sequence[str], size: int, fit: Fit = "crop") -> DecodedImages | None:
+def find_cache(
+    paths: Sequence[str], size: Size, fit: Fit = "crop", pixels: PixelFormat = RGB8
+) -> DecodedImages | None:
     """Return the cache of these files at this size if there is one; decode and write nothing."""
     with contextlib.suppress(OSError):
         if paths:
-            return _read(cache_folder("images") / _key(paths, size, fit), paths, size)
+            folder = cache_folder("images") / _key(paths, size, fit, pixels)
+            return _read(folder, paths, size, pixels)
     return None
 
 
@@ -179,8 +185,10 @@ def _named_root() -> str:
     return os.environ.get(VARIABLE) or "~/.cache/ssl-toolkit"
 
 
-def _key(paths: Sequence[str], size: int, fit: Fit) -> str:
-    content = hashlib.sha256(f"{CacheIndex.FORMAT}\0{fit}\0{PIL.__version__}\0{size}\0".encode())
+def _key(paths: Sequence[str], size: Size, fit: Fit, pixels: PixelFormat) -> str:
+    form = "" if pixels == RGB8 else f"{pixels}\0"
+    form = f"{CacheIndex.FORMAT}\0{fit}\0{PIL.__version__}\0{size_text(size)}\0{form}"
+    content = hashlib.sha256(form.encode())
     here = os.getcwd()
     stamp = lru_cache(maxsize=8)(_stamp)  # an archive contains many images
     for path in paths:
@@ -263,7 +271,9 @@ def _remove_unused() -> None:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None:
+def _read(
+    folder: Path, paths: Sequence[str], size: Size, pixels: PixelFormat
+) -> DecodedImages | None:
     """Return the cache in a folder; None if it is missing, damaged or stale.
 
     Lengths and checksums are compared, of a large column those of blocks spread evenly over it.
@@ -273,13 +283,13 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
     maps = []
     try:
         index = CacheIndex.read(folder / _META)
-        for name, (kind, shape) in _columns(len(paths), size).items():
+        for name, (kind, shape) in _columns(len(paths), size, pixels).items():
             width = np.dtype(kind).itemsize * math.prod(shape[1:])
             with (folder / name).open("rb") as file:
                 # Shared and read-only: a private map of a file beyond the memory would be refused.
                 maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
                 checksums = index.checksums[name]
-                step = block_length(size)
+                step = block_length(size, pixels)
                 blocks = range(0, shape[0], step)
                 if len(maps[-1]) != shape[0] * width or len(checksums) != len(blocks):
                     return None
@@ -292,7 +302,7 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
         bad = [Path(paths[row]) for row in index.faults]
     except (FileNotFoundError, ModelError, ValueError, LookupError):
         return None
-    if not all(isinstance(answer, str) for answer in decode_images(bad, size)):
+    if not all(isinstance(answer, str) for answer in decode_images(bad, size, pixels=pixels)):
         return None
     # The time of its last use, for `_remove_unused`; another user's cache may be read-only.
     with contextlib.suppress(OSError):
@@ -300,38 +310,46 @@ def _read(folder: Path, paths: Sequence[str], size: int) -> DecodedImages | None
     return DecodedImages(**arrays, faults=index.faults, maps=maps)
 
 
-def _columns(count: int, size: int) -> Columns:
+def _columns(count: int, size: Size, pixels: PixelFormat) -> Columns:
     """Return type and shape of each column of a cache of `count` images."""
+    kind = "|u1" if pixels.bits == 8 else "<u2"
     return {
-        "pixels": ("|u1", (count, 3, size, size)),
+        "pixels": (kind, (count, pixels.channels, *sides(size))),
         "digests": ("|u1", (count, 32)),
-        "moments": ("<u8", (count, 2, 3)),
+        "moments": ("<u8", (count, 2, pixels.channels)),
         "shapes": ("<i4", (count, 2)),
         "modes": ("|S8", (count,)),
     }
 
 
-def block_length(size: int) -> int:
+def block_length(size: Size, pixels: PixelFormat = RGB8) -> int:
     """Return the number of images of a block: at most 256, and 16 MiB unless one takes more."""
-    return max(1, min(256, _BLOCK_BYTES // (3 * size * size)))
+    image_bytes = pixels.channels * pixels.bits // 8 * math.prod(sides(size))
+    return max(1, min(256, _BLOCK_BYTES // image_bytes))
 
 
 def _blocks(
-    paths: Sequence[str], size: int, workers: int, progress: Progress | None, fit: Fit
+    paths: Sequence[str],
+    size: Size,
+    workers: int,
+    progress: Progress | None,
+    fit: Fit,
+    pixels: PixelFormat,
 ) -> Iterator[Block]:
     """Decode the images a block at a time.
 
     A block overwrites the columns of the one before: allocating memory costs more than filling it.
     """
-    step = block_length(size)
-    buffers = {name: np.empty(shape, kind) for name, (kind, shape) in _columns(step, size).items()}
+    step = block_length(size, pixels)
+    shapes = _columns(step, size, pixels)
+    buffers = {name: np.empty(shape, kind) for name, (kind, shape) in shapes.items()}
     for start in range(0, len(paths), step):
         if progress is not None:
             progress(start, len(paths))
         block = [Path(path) for path in paths[start : start + step]]
         columns = {name: column[: len(block)] for name, column in buffers.items()}
         faults = {}
-        for i, answer in enumerate(decode_images(block, size, workers, fit)):
+        for i, answer in enumerate(decode_images(block, size, workers, fit, pixels)):
             if isinstance(answer, DecodedImage):
                 columns["pixels"][i] = answer.pixels.transpose(2, 0, 1)
                 columns["digests"][i] = np.frombuffer(answer.digest, np.uint8)
@@ -347,9 +365,9 @@ def _blocks(
         progress(len(paths), len(paths))
 
 
-def _fill_moments(pixels: NDArray[np.uint8], moments: NDArray[np.uint64]) -> None:
+def _fill_moments(pixels: Levels, moments: NDArray[np.uint64]) -> None:
     """Fill in sums and sums of squares of every channel, some images at a time (CPU cache)."""
-    levels = pixels.reshape(len(pixels), 3, -1)
+    levels = pixels.reshape(*pixels.shape[:2], -1)
     step = max(1, 2**15 // levels[0].size)
     for start in range(0, len(levels), step):
         some, rows = levels[start : start + step], slice(start, start + step)

@@ -12,7 +12,8 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import defaults
-from ssl_toolkit.config.settings import Fit, Settings
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size
+from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings
@@ -28,7 +29,7 @@ from ssl_toolkit.data.readers.image_files import (
     with_files,
 )
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
-from ssl_toolkit.data.readers.npz import read_npz
+from ssl_toolkit.data.readers.npz import array_format, read_npz
 from ssl_toolkit.data.readers.rows import SUFFIXES
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
@@ -60,9 +61,10 @@ def load_table(
     streamed = settings.stream_buffer is not None
     size = None if streamed or lazily else settings.image_size
     skip = settings.on_bad_image == "skip"
+    pixels = pixel_format(settings)
     if settings.data is not None:
         table = read_data(
-            Path(settings.data), root=root, size=size, fit=settings.fit,
+            Path(settings.data), root=root, size=size, fit=settings.fit, pixels=pixels,
             workers=settings.workers, skip_bad=skip, progress=progress,
             unlabeled=settings.labels is not None,
         )  # fmt: skip
@@ -72,7 +74,7 @@ def load_table(
             table = _with_classes(table, names, settings.labels)
     else:
         table = _named(named_dataset(settings.dataset).load(root, download=settings.download))
-        table = lay_out(table, settings.fit, settings.workers)
+        table = lay_out(table, settings.fit, settings.workers, pixels)
         table = verify(table, size, skip_bad=skip, progress=progress)
     files = files_of(table)
     if streamed and (files is None or files.in_parquet):
@@ -81,6 +83,23 @@ def load_table(
             "shards nor files of their own; leave it out"
         )
     return table if settings.classes is None else _reorder(table, settings.classes)
+
+
+def pixel_format(settings: Settings) -> PixelFormat:
+    """Return channels and bits of the images, from the settings, else by the data."""
+    if settings.channels is not None and settings.bits is not None:
+        return PixelFormat(settings.channels, settings.bits)
+    form = RGB8
+    if settings.data is None:
+        form = named_dataset(settings.dataset).defaults.pixels
+    elif is_array_file(path := Path(settings.data)):
+        form = array_format(path)
+    return PixelFormat(settings.channels or form.channels, settings.bits or form.bits)
+
+
+def is_array_file(path: Path) -> bool:
+    """Return True if the data is an ``.npz`` file."""
+    return path.suffix.lower() == ".npz" and path.is_file()
 
 
 def load_dataset(
@@ -105,8 +124,9 @@ def read_data(
     path: Path,
     *,
     root: Path | None = None,
-    size: int | None = None,
+    size: Size | None = None,
     fit: Fit = "crop",
+    pixels: PixelFormat | None = None,
     workers: int = 0,
     skip_bad: bool = False,
     unlabeled: bool = False,
@@ -122,9 +142,10 @@ def read_data(
     Args:
         path: Path to the folder or file.
         root: What the paths of a manifest are relative to; None for its folder.
-        size: Side in pixels at which images are decoded into the cache; None opens none, and
+        size: Size in pixels at which images are decoded into the cache; None opens none, and
             unreadable ones stay in the table.
         fit: See `fit_image`.
+        pixels: Channels and bits; None for those of the data.
         workers: Threads that decode.
         skip_bad: Drop unreadable images, each with a note, instead of refusing them.
         unlabeled: Accept data without classes, such as a folder of images.
@@ -134,11 +155,12 @@ def read_data(
         DataError: The path doesn't exist, its layout is unknown, or its content is wrong.
     """
     rows, least_classes = TableBuilder(), 0 if unlabeled else 2
-    if path.suffix.lower() == ".npz" and path.is_file():
-        table = read_npz(path, least_classes)
+    if is_array_file(path):
+        pixels = pixels or array_format(path)
+        table = read_npz(path, least_classes, pixels.bits)
     else:
         table = rows.table(_add_images(path, root, rows, least_classes))
-    table = lay_out(table, fit, workers)
+    table = lay_out(table, fit, workers, pixels or RGB8)
     table = verify(table, size, skip_bad=skip_bad, progress=progress)
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
@@ -205,34 +227,48 @@ def _packed_files(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
     return shards, [file for file in files if file.suffix.lower() == ".parquet"], metadata
 
 
-def lay_out(table: ImageTable, fit: Fit, workers: int = 0) -> ImageTable:
-    """Return the table with its images made square in this way; see `fit_image`.
+def lay_out(
+    table: ImageTable, fit: Fit, workers: int = 0, pixels: PixelFormat = RGB8
+) -> ImageTable:
+    """Return the table with its images in this form; see `fit_image`.
 
     Args:
         table: Images of a data set.
-        fit: How.
+        fit: How they get the image size.
         workers: Threads that decode image files; 0 decodes in the calling one.
+        pixels: Channels and bits.
 
     Raises:
-        DataError: The data set's own ``read`` makes them square, and `fit` isn't what it does.
+        DataError: The data set's own ``read`` gives another form.
     """
     if table.files is not None:
-        return open_files(table, workers, fit)
+        return open_files(table, workers, fit, pixels)
     if isinstance(table.read, FittedRead):
-        return replace(table, read=replace(table.read, fit=fit))
-    if fit != "crop" and table.features is None:
+        return replace(table, read=replace(table.read, fit=fit, pixels=pixels), pixels=pixels)
+    if table.features is not None:
+        return table
+    if fit != "crop":
         raise DataError(f"--fit {fit}: the data set makes its images square itself; leave it out")
+    if pixels != table.pixels:
+        raise DataError(
+            f"--channels {pixels.channels} --bits {pixels.bits}: the data set gives images with "
+            f"{table.pixels} itself; leave them out"
+        )
     return table
 
 
 def verify(
-    table: ImageTable, size: int | None, *, skip_bad: bool = False, progress: Progress | None = None
+    table: ImageTable,
+    size: Size | None,
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
 ) -> ImageTable:
     """Decode the image files of a table, unless they are in the cache.
 
     Args:
         table: Images; returned unchanged if they are not files.
-        size: Side in pixels; None decodes none.
+        size: Size in pixels; None decodes none.
         skip_bad: Drop unreadable images instead of refusing them.
         progress: Called while images are decoded.
 

@@ -172,7 +172,7 @@ class BatchMaker:
         The same in every process, so that its state stays the same as well.
 
         Returns:
-            The views (B, 3, H, W), their draws, and the labels (B,).
+            The views (B, C, H, W), their draws, and the labels (B,).
         """
         labeled = self._labeled.take(number * self._labeled_size, self._labeled_size)
         labeled = labeled.to(self.images.labels.device)
@@ -219,7 +219,7 @@ class BatchMaker:
         return views
 
     def _views(self, number: int, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the views of all kinds, (count, n, 3, H, W) each, from the images by source."""
+        """Return the views of all kinds, (count, n, C, H, W) each, from the images by source."""
         views: dict[str, Tensor] = {}
         for name, augmenter in self.augmenters.items():
             kinds = {k: view for k, view in self.views.kinds.items() if view.augmenter == name}
@@ -257,7 +257,7 @@ class BatchMaker:
 
 
 def _resized(views: Tensor, size: int | None) -> Tensor:
-    """Return views (K, n, 3, H, W) with another side; unchanged if it is None or theirs."""
+    """Return views (K, n, C, H, W) with another side; unchanged if it is None or theirs."""
     if size is None or views.shape[-2:] == (size, size):
         return views
     resized = F.interpolate(views.flatten(0, 1), (size, size), mode="bilinear", antialias=True)

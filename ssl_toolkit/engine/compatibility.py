@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.images import RGB8
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.own_modules import own_modules_fault
@@ -187,6 +188,42 @@ def check_views(
             f"--algo {settings.algo} requests views of size {other}, but backbone "
             f"{settings.backbone} takes images of size {settings.image_size} only; use another one"
         )
+
+
+def adapt_augmenters(
+    augmenters: Mapping[str, Augmenter], views: Views, settings: ResolvedSettings
+) -> list[str]:
+    """Prepare the augmenters of all views for images that are not RGB with 8 bits.
+
+    Args:
+        augmenters: by the names that views use.
+        views: result of `Algorithm.views`.
+        settings: settings of the run.
+
+    Returns:
+        Notes on operations that are left out.
+
+    Raises:
+        ConfigError: an augmenter doesn't take the channels.
+    """
+    pixels, notes = settings.pixels, []
+    names = {"weak": settings.augment.weak, "strong": settings.augment.strong}
+    if pixels == RGB8:
+        return []
+    for key, augmenter in augmenters.items():
+        if not views.uses(key):
+            continue
+        name = names.get(key, f"{type(augmenter).__name__} ({key})")
+        if augmenter.channels is not None and pixels.channels not in augmenter.channels:
+            known = " or ".join(map(str, sorted(augmenter.channels)))
+            setting = f"augment.{key}=weak" if key in names else "another --algo"
+            raise ConfigError(
+                f"--channels {pixels.channels}: augmenter {name} takes images with {known} "
+                f"channels; use {setting}"
+            )
+        if omitted := augmenter.omit_operations(pixels):
+            notes.append(f"augmenter {name} leaves out {', '.join(omitted)}: images have {pixels}")
+    return list(dict.fromkeys(notes))
 
 
 def other_sizes(views: Views, size: int) -> list[int]:

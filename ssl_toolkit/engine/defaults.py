@@ -12,7 +12,7 @@ from ssl_toolkit.config.defaults import BACKBONE, DATASET
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.released_code import PUBLISHED_STEPS
 from ssl_toolkit.config.settings import OPEN_VALUES, Settings
-from ssl_toolkit.data.load import load_table, named_dataset
+from ssl_toolkit.data.load import load_table, named_dataset, pixel_format
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
 from ssl_toolkit.engine.compatibility import check_adapters
@@ -59,6 +59,8 @@ def _features_defaults(settings: Settings) -> DatasetDefaults:
     """
     for flag, is_set in (
         ("pretrained", settings.pretrained),
+        (f"channels {settings.channels}", settings.channels not in (None, 3)),
+        (f"bits {settings.bits}", settings.bits not in (None, 8)),
         (
             f"backbone {settings.backbone}",
             not (settings.backbone or "features_").startswith("features_"),
@@ -103,7 +105,7 @@ def resolve_config(config: RunConfig) -> tuple[ResolvedConfig, DatasetDefaults]:
 
 
 def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None) -> dict[str, Any]:
-    steps = settings.steps or OPEN_VALUES["steps"]
+    steps, pixels = settings.steps or OPEN_VALUES["steps"], pixel_format(settings)
     backbone = settings.backbone or defaults.backbone or BACKBONE
     eval_every = settings.eval_every or max(1, steps // MOST_ROWS)
     labels_given = any(
@@ -117,6 +119,8 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         "dataset": None if settings.data else settings.dataset or DATASET,
         "backbone": backbone,
         "image_size": image_size,
+        "channels": pixels.channels,
+        "bits": pixels.bits,
         "steps": steps,
         "batch_size": settings.batch_size or defaults.batch_size,
         "eval_batch_size": settings.eval_batch_size or (256 if image_size <= 64 else 64),

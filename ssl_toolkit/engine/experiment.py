@@ -28,7 +28,13 @@ from ssl_toolkit.data.splits.pseudo_labels import add_labeled, pseudo_labeled
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_hash
 from ssl_toolkit.engine.batches import BatchMaker, training_statistics
 from ssl_toolkit.engine.checkpoints import seed_everything
-from ssl_toolkit.engine.compatibility import check_needs, check_parts, check_views, other_sizes
+from ssl_toolkit.engine.compatibility import (
+    adapt_augmenters,
+    check_needs,
+    check_parts,
+    check_views,
+    other_sizes,
+)
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.devices import (
     choose_precision,
@@ -186,10 +192,10 @@ def _prepare(
         config = config.with_settings(labeled_in_pool=in_pool)
         settings = config.settings
     if table.features is not None:  # no channels to normalize
-        classifier.set_statistics((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        classifier.set_statistics((0.0,) * classifier.channels, (1.0,) * classifier.channels)
     elif classifier.mean.isnan().any():  # the weights came without normalization
         mean, std = defaults.mean, defaults.std
-        if mean is None or std is None:
+        if mean is None or std is None or len(mean) != classifier.channels:
             mean, std = training_statistics(images, settings.seed)
         classifier.set_statistics(mean, std)
     share_statistics(classifier, algorithm)
@@ -223,6 +229,7 @@ def _prepare(
         "strong": _augmenter(augment.strong, config.strong, augment.flip is True, device),
         **{name: augmenter.to(device) for name, augmenter in own_augmenters.items()},
     }
+    notes += adapt_augmenters(augmenters, views, settings)
     # Streamed images are seen once, and an augmenter that learns makes others at each step.
     needs_images = images.streamed is not None or any(
         augmenter.wants_feedback for augmenter in augmenters.values()
@@ -352,6 +359,7 @@ def _task(
         unlabeled_count=len(split.unlabeled),
         max_steps=settings.steps,
         image_size=settings.image_size,
+        channels=classifier.channels,
         batch_size=settings.batch_size,
         processes=processes.size,
         flip=settings.augment.flip is True,

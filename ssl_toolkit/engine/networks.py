@@ -16,8 +16,6 @@ from ssl_toolkit.models.factory import build_classifier
 from ssl_toolkit.models.freezing import freeze
 from ssl_toolkit.models.weights import load_weights
 
-_UNKNOWN = (math.nan,) * 3
-
 
 def build_network(
     settings: ResolvedSettings, classes: tuple[str, ...], seed: int, *, initial: bool
@@ -38,8 +36,8 @@ def build_network(
         settings.backbone,
         len(classes),
         image_size=settings.image_size,
-        dataset_mean=_UNKNOWN,
-        dataset_std=(1.0, 1.0, 1.0),
+        dataset_mean=(math.nan,) * settings.pixels.channels,
+        dataset_std=(1.0,) * settings.pixels.channels,
         seed=seed,
         pretrained=settings.pretrained and initial,
         weights=Path(settings.weights) if settings.weights is not None and initial else None,

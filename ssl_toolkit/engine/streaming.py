@@ -19,9 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.images.archives import MOST_BYTES, tar_member, too_long
 from ssl_toolkit.data.images.files import each_image, try_image
+from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.readers.image_files import ImageFiles, files_of, skipped, unreadable
 from ssl_toolkit.data.splits.draw import Split, without_rows
 from ssl_toolkit.errors import DataError
@@ -81,7 +83,7 @@ class StreamedImages:
         files: image files of the table.
         rows: (n,) rows of the table, at least one; the image of index i is row ``rows[i]``.
         labels: (n,) class of each image, -1 for none.
-        size: side in pixels.
+        size: size in pixels.
         buffer: images that the order mixes, which decides how many blocks stay in memory.
         refuse: True if an unreadable image is an error. Otherwise the next image of the same class
             replaces it (the next unlabeled one, if it is unlabeled), always the same.
@@ -92,7 +94,7 @@ class StreamedImages:
         files: ImageFiles,
         rows: NDArray[np.int64],
         labels: NDArray[np.int64],
-        size: int,
+        size: Size,
         *,
         buffer: int,
         refuse: bool,
@@ -116,8 +118,8 @@ class StreamedImages:
         names = summarize([f"{path} ({fault})" for path, fault in self.skipped.items()])
         return f"{len(self.skipped)} unlabeled images can't be read; others replaced them: {names}"
 
-    def take(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return images by index, (n, 3, size, size), freshly decoded.
+    def take(self, indices: NDArray[np.int64]) -> Levels:
+        """Return images by index, (n, C, H, W), freshly decoded.
 
         Raises:
             DataError: some can't be read, under `refuse`; or all of a class.
@@ -128,27 +130,32 @@ class StreamedImages:
             lines = [f"can't read image {self._name(i)}: {text}" for i, text in faults.items()]
             raise DataError([*lines, _REPAIR])
         results |= {index: self._replacement(index, fault) for index, fault in faults.items()}
-        images = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)
+        form = self._files.pixels
+        shape = len(indices), form.channels, *sides(self.size)
+        images: Levels = np.empty(shape, dtype=form.dtype)
         for image, index in zip(images, indices.tolist(), strict=True):
             image[:] = np.asarray(results[index]).transpose(2, 0, 1)
         return images
 
-    def _decode_all(self, indices: Sequence[int]) -> list[NDArray[np.uint8] | str]:
+    def _decode_all(self, indices: Sequence[int]) -> list[Levels | str]:
         paths = [self._path(index) for index in indices]
         return each_image(self._decode, paths, self._files.workers)
 
-    def _decode(self, path: Path) -> NDArray[np.uint8] | str:
+    def _decode(self, path: Path) -> Levels | str:
         member = tar_member(path)
         if member is None:
-            return try_image(path, self.size, self._files.fit)
+            return self._read(path)
         if member[2] > MOST_BYTES:
             return too_long(member[2])
         try:
-            return try_image(self.blocks.read(*member), self.size, self._files.fit)
+            return self._read(self.blocks.read(*member))
         except OSError as error:
             return error.strerror or str(error)
 
-    def _replacement(self, index: int, fault: str) -> NDArray[np.uint8]:
+    def _read(self, source: Path | bytes) -> Levels | str:
+        return try_image(source, self.size, self._files.fit, self._files.pixels)
+
+    def _replacement(self, index: int, fault: str) -> Levels:
         same_class = np.flatnonzero(self._labels == self._labels[index])
         self.skipped[self._name(index)] = fault
         for other in np.roll(same_class, -int(np.searchsorted(same_class, index)))[1:].tolist():
@@ -224,14 +231,14 @@ def reading_order(files: ImageFiles, rows: NDArray[np.int64], buffer: int) -> Or
 
 
 def cache_all_but_unlabeled(
-    table: ImageTable, split: Split, size: int, *, refuse: bool, progress: Progress | None
+    table: ImageTable, split: Split, size: Size, *, refuse: bool, progress: Progress | None
 ) -> Split:
     """Decode labeled, validation and test images into a cache of their own.
 
     Args:
         table: table of files, none of which was opened.
         split: split of the table.
-        size: side in pixels.
+        size: size in pixels.
         refuse: True if unreadable images are an error; else they are removed from their part.
         progress: called while images are decoded.
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
 from ssl_toolkit.data.splits.draw import Split
@@ -23,11 +24,13 @@ from ssl_toolkit.engine.streaming import Order, StreamedImages, reading_order
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
 LEAST_STD = 1 / 255
-"""Floor of a channel's standard deviation: one gray level, so that a constant channel (std 0)
+"""Floor of a channel's standard deviation, one of 255 gray levels (of 65535 for images with 16
+bits), so that a constant channel (std 0)
 doesn't divide by zero when it is normalized."""
 
 _BLOCK = 256  # images read or counted at a time; bounds the memory beside the images themselves
 _COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the CPU
+_WHITE = {torch.uint8: 255, torch.uint16: 65535}
 _MOVED_BYTES = 2 * 2**30  # of decoded files, moved to another device
 
 
@@ -35,12 +38,12 @@ class ImageSource:
     """Images of one size, or features in their place, gathered by index.
 
     Args:
-        images: (N, 3, H, W) uint8 RGB or (N, D) float32 features, on the device of the source; or
-            decoded files, whose pixels stay in their cache; or files that are decoded at every
-            access.
+        images: (N, C, H, W) uint8 or uint16, or (N, D) float32 features, on the device of the
+            source; or decoded files, whose pixels stay in their cache; or files that are decoded
+            at every access.
         rows: (n,) rows of the files, by index.
         device: device of the result of `gather` if the images are not a tensor.
-        size: side in pixels of the decoded files.
+        size: size in pixels of the decoded files.
 
     Raises:
         ValueError: a tensor of another dtype or shape.
@@ -51,15 +54,14 @@ class ImageSource:
         images: Tensor | ImageFiles | StreamedImages,
         rows: NDArray[np.int64] | None = None,
         device: torch.device | str = "cpu",
-        size: int = 0,
+        size: Size = 0,
     ) -> None:
         if isinstance(images, Tensor):
             features = images.dtype == torch.float32 and images.ndim == 2
-            if not features and (
-                images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3
-            ):
+            if not features and (images.dtype not in _WHITE or images.ndim != 4):
                 raise ValueError(
-                    f"images must be (N, 3, H, W) uint8, got {tuple(images.shape)} {images.dtype}"
+                    "images must be (N, C, H, W) uint8 or uint16, got "
+                    f"{tuple(images.shape)} {images.dtype}"
                 )
             device = images.device
         self.images = images
@@ -82,23 +84,27 @@ class ImageSource:
             indices: (n,) int64, on any device.
 
         Returns:
-            (n, 3, H, W) uint8 or (n, D) float32 on the device of the source, freshly allocated.
+            (n, C, H, W) uint8 or uint16, or (n, D) float32, on the device of the source, freshly
+            allocated.
         """
         if isinstance(self.images, Tensor):
-            return self.images.index_select(0, indices.to(self.device))  # whole rows at a time
-        rows = self._rows[indices.cpu().numpy()]
+            rows = indices.to(self.device)
+            if self.images.dtype == torch.uint16:  # not every device gathers it
+                return self.images.view(torch.int16).index_select(0, rows).view(torch.uint16)
+            return self.images.index_select(0, rows)  # whole rows at a time
+        numbers = self._rows[indices.cpu().numpy()]
         if isinstance(self.images, ImageFiles):
-            pixels = torch.from_numpy(self.images.take(rows, self._size))
+            pixels = torch.from_numpy(self.images.take(numbers, self._size))
         else:
-            pixels = torch.from_numpy(self.images.take(rows))
+            pixels = torch.from_numpy(self.images.take(numbers))
         if self.device.type == "cuda":  # a copy from pinned memory does not block the host
             return pixels.pin_memory().to(self.device, non_blocking=True)
         return pixels.to(self.device)
 
     def gather(self, indices: Tensor) -> Tensor:
-        """Return (n, 3, H, W) images as float32 in [0, 1], or (n, D) features."""
+        """Return (n, C, H, W) images as float32 in [0, 1], or (n, D) features."""
         pixels = self.pixels(indices)
-        return pixels if pixels.is_floating_point() else pixels.to(torch.float32).div_(255)
+        return pixels if pixels.is_floating_point() else to_unit(pixels)
 
     def moments(self, indices: Tensor) -> tuple[list[int], list[int]]:
         """Return exact sums and sums of squares of the gray levels of each channel.
@@ -109,21 +115,30 @@ class ImageSource:
             rows = self._rows[indices.cpu().numpy()]
             first, second = self.images.moments(rows, self._size).tolist()
             return first, second
-        levels = torch.arange(256)
-        first, second = [0] * 3, [0] * 3
+        first, second = [], []
         for start in range(0, len(indices), _BLOCK):
             images = self.pixels(indices[start : start + _BLOCK])
-            for channel in range(3):
-                counts = torch.bincount(images[:, channel].flatten(), minlength=256).cpu()
+            number, count = _WHITE[images.dtype] + 1, images.shape[1]
+            first, second = first or [0] * count, second or [0] * count
+            levels = torch.arange(number)
+            for channel in range(count):
+                values = images[:, channel].flatten()
+                values = values if number == 256 else values.to(torch.int32)
+                counts = torch.bincount(values, minlength=number).cpu()
                 first[channel] += int((counts * levels).sum())
                 second[channel] += int((counts * levels**2).sum())
         return first, second
 
 
+def to_unit(pixels: Tensor) -> Tensor:
+    """Return images of 8 or 16 bits as new float32 tensors in [0, 1]."""
+    return pixels.to(torch.float32).div_(_WHITE[pixels.dtype])
+
+
 def load_images(
     table: ImageTable,
     rows: NDArray[np.int64],
-    size: int,
+    size: Size,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> ImageSource:
@@ -135,8 +150,8 @@ def load_images(
     Args:
         table: table of the images.
         rows: (n,) rows of the table; the image of index i is row ``rows[i]``.
-        size: side in pixels.
-        device: device of the images; n · 3 · size² bytes there.
+        size: size in pixels.
+        device: device of the images.
         progress: called as ``progress(done, total)`` while images are decoded.
 
     Raises:
@@ -152,15 +167,21 @@ def load_images(
         progress = None  # what is left to do is a copy
         stays = files.in_memory(size) if device.type == "cpu" else False
         limit = _COPIED_BYTES if device.type == "cpu" else _MOVED_BYTES
-        if files.has(rows, size) and (stays or len(rows) * 3 * size * size > limit):
+        if files.has(rows, size) and (stays or _bytes_of(table, len(rows), size) > limit):
             return ImageSource(files, rows, device, size)
-    images = torch.empty((len(rows), 3, size, size), dtype=torch.uint8, device=device)
+    kind = torch.uint8 if table.pixels.bits == 8 else torch.uint16
+    shape = len(rows), table.pixels.channels, *sides(size)
+    images = torch.empty(shape, dtype=kind, device=device)
     for start in range(0, len(rows), _BLOCK):
         block = torch.from_numpy(table.read(rows[start : start + _BLOCK], size))
         images[start : start + len(block)] = block.permute(0, 3, 1, 2).to(device)
         if progress is not None:
             progress(start + len(block), len(rows))
     return ImageSource(images)
+
+
+def _bytes_of(table: ImageTable, count: int, size: Size) -> int:
+    return count * table.pixels.channels * table.pixels.bits // 8 * math.prod(sides(size))
 
 
 @dataclass(frozen=True)
@@ -280,7 +301,7 @@ def channel_statistics(
         parts: sources, and indices of their images; at least one image.
 
     Returns:
-        Mean and standard deviation in RGB order, of images in [0, 1].
+        Mean and standard deviation of each channel of images in [0, 1].
 
     Raises:
         ValueError: there are no images.
@@ -290,15 +311,12 @@ def channel_statistics(
         raise ValueError("channel statistics need at least one image")
     source, indices = next(part for part in parts if len(part[1]))
     total = count * math.prod(source.pixels(indices[:1]).shape[2:])
+    white = _WHITE[source.pixels(indices[:1]).dtype]
+    least = 1 / white
     means, deviations = [], []
     moments = np.array([one.moments(indices) for one, indices in parts], dtype=object).sum(axis=0)
     for first, second in moments.T.tolist():
-        means.append(first / total / 255)
+        means.append(first / total / white)
         # Integers up to the root: no cancellation between the two moments.
-        deviations.append(max(math.sqrt(total * second - first * first) / total / 255, LEAST_STD))
-    return _triple(means), _triple(deviations)
-
-
-def _triple(values: list[float]) -> ChannelStatistics:
-    red, green, blue = values
-    return red, green, blue
+        deviations.append(max(math.sqrt(total * second - first * first) / total / white, least))
+    return tuple(means), tuple(deviations)

@@ -11,22 +11,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import Fit, Size
+from ssl_toolkit.config.settings import Bits, Settings
 from ssl_toolkit.data.cache import Progress
-from ssl_toolkit.data.load import read_data
+from ssl_toolkit.data.load import pixel_format, read_data
 from ssl_toolkit.data.readers.npz import EMBEDDINGS_FORMAT
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.features import FeatureExtractor
-from ssl_toolkit.engine.training_images import load_images
+from ssl_toolkit.engine.training_images import channel_statistics, load_images
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features, write_bytes
-from ssl_toolkit.interfaces import ImageTable
+from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.factory import build_classifier, own_image_size
 from ssl_toolkit.text import display_path, display_text
 
 DEFAULT_SIZE = 224
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_IMAGENET: tuple[ChannelStatistics, ChannelStatistics] = (
+    (0.485, 0.456, 0.406),
+    (0.229, 0.224, 0.225),
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ def embed(
     backbone: str,
     weights: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
+    channels: int | None = None,
+    bits: Bits | None = None,
     fit: Fit = "crop",
     root: str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
@@ -90,6 +96,8 @@ def embed(
         backbone: a registered name or any timm model.
         weights: a file with weights; None for the published ones.
         image_size: side length in pixels; None for the backbone's default, or 224.
+        channels: number of channels; None for 3, or those of arrays.
+        bits: bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
         fit: ``crop`` crops the center square of an image; ``pad`` pads it with white.
         root: folder that the paths of a manifest are relative to; None for the manifest's.
         skip_bad: skip unreadable images instead of refusing them.
@@ -108,6 +116,7 @@ def embed(
     size = image_size or own_image_size(backbone) or DEFAULT_SIZE
     table = read_data(
         Path(data),
+        pixels=pixel_format(Settings(data=str(data), channels=channels, bits=bits)),
         root=None if root is None else Path(root),
         skip_bad=skip_bad,
         workers=workers,
@@ -135,7 +144,7 @@ def embed_table(
     *,
     backbone: str,
     weights: str | os.PathLike[str] | None,
-    image_size: int,
+    image_size: Size,
     device: torch.device,
     batch_size: int,
     progress: Progress | None = None,
@@ -152,12 +161,16 @@ def embed_table(
         batch_size: images in a forward pass.
         progress: called while images are decoded.
     """
+    mean, std = _IMAGENET
+    if table.pixels.channels != len(mean):
+        images = load_images(table, rows, image_size, device, progress)
+        mean, std = channel_statistics((images, torch.arange(len(rows))))
     classifier, _ = build_classifier(
         backbone,
         max(2, len(table.classes)),
         image_size=image_size,
-        dataset_mean=_IMAGENET[0],
-        dataset_std=_IMAGENET[1],
+        dataset_mean=mean,
+        dataset_std=std,
         seed=0,
         pretrained=weights is None,
         weights=None if weights is None else Path(weights),
@@ -172,7 +185,7 @@ def network_features(
     classifier: Classifier,
     table: ImageTable,
     rows: NDArray[np.int64],
-    image_size: int,
+    image_size: Size,
     device: torch.device,
     batch_size: int,
     progress: Progress | None = None,

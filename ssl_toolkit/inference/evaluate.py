@@ -102,6 +102,7 @@ def evaluate(
             skip_bad=skip_bad,
             size=model.image_size,
             fit=model.fit,
+            pixels=model.pixels,
             progress=progress,
         )
         check_classes(table.classes, model.classes, path, source)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import Fit, PixelFormat, Size, parse_size, sides
 from ssl_toolkit.data.images.files import pillow_muted
 from ssl_toolkit.data.images.inputs import (
     ImageInput,
@@ -29,6 +29,7 @@ from ssl_toolkit.data.images.inputs import (
 )
 from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
+from ssl_toolkit.engine.training_images import to_unit
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.models.adapters import merge_adapters
@@ -53,14 +54,17 @@ class Model:
     _: KW_ONLY
     classes: tuple[str, ...]
     """C names in the order of the probabilities."""
-    image_size: int
-    """Side length of the training images in pixels; `predict` resizes every image to it."""
+    image_size: Size
+    """Side length of the training images in pixels, or (height, width); `predict` resizes every
+    image to it."""
     backbone: str
     """Name of the backbone."""
     device: torch.device
     """Device of the weights."""
     fit: Fit = "crop"
-    """How images are made square, as in training: ``crop`` or ``pad``."""
+    """How images get the image size, as in training: ``crop`` or ``pad``."""
+    bits: int = 8
+    """Bits of a channel that are kept of image files, as in training: 8 or 16."""
     predictor: Predictor | None = None
     """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
 
@@ -69,13 +73,18 @@ class Model:
         self._network = self.classifier if self.predictor is None else self.predictor
         self._network.to(self.device).to(memory_format=torch.channels_last).eval()
 
+    @property
+    def pixels(self) -> PixelFormat:
+        """Channels and bits of the training images."""
+        return PixelFormat(self.classifier.channels, self.bits)
+
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the probabilities of images of side `image_size`, without gradients.
+        """Return the probabilities of images of size `image_size`, without gradients.
 
         Args:
-            images: (N, 3, `image_size`, `image_size`) float in [0, 1], RGB, not normalized; on
-                any device. (N, D) float for a model that was trained on features.
+            images: (N, C, H, W) float in [0, 1], RGB if C is 3, not normalized; on any device.
+                (N, D) float for a model that was trained on features.
 
         Returns:
             (N, C) float32 on the model's device; rows sum to 1.
@@ -83,12 +92,13 @@ class Model:
         Raises:
             DataError: another shape or dtype.
         """
-        side, length = self.image_size, feature_length(self.backbone)
-        shape = (3, side, side) if length is None else (length,)
+        length = feature_length(self.backbone)
+        shape = (self.pixels.channels, *sides(self.image_size)) if length is None else (length,)
         if images.shape[1:] != shape or not images.is_floating_point():
             expected = f"the model takes features (N, {length}) float"
             if length is None:
-                expected = f"images must be (N, 3, {side}, {side}) float in [0, 1] (see predict)"
+                wanted = ", ".join(map(str, shape))
+                expected = f"images must be (N, {wanted}) float in [0, 1] (see predict)"
             raise DataError(f"{expected}, got {tuple(images.shape)} {images.dtype}")
         return self._probabilities(images.to(self.device, torch.float32))
 
@@ -105,10 +115,11 @@ class Model:
         than in training are scaled and made square.
 
         Args:
-            images: one image or several: paths, Pillow images, arrays (H, W, 3) or
-                (H, W), tensors (3, H, W); or a stack: an array (N, H, W, 3) or (N, H, W), a tensor
-                (N, 3, H, W) or (N, H, W). Arrays and tensors are RGB or gray, as uint8 or as
-                float in [0, 1]; an array (H, W, 3) and a tensor (3, H, W) are one image. For a
+            images: one image or several: paths, Pillow images, arrays (H, W, C) or
+                (H, W), tensors (C, H, W); or a stack: an array (N, H, W, C) or (N, H, W), a tensor
+                (N, C, H, W) or (N, H, W). Arrays and tensors have the channels of the training
+                images (3 for RGB) or are gray, as uint8, uint16 or float in [0, 1]; an array
+                (H, W, C) and a tensor (C, H, W) are one image. For a
                 model that was trained on features, an array or tensor (N, D).
             batch_size: images per forward pass; changes speed and memory, not the result.
             workers: threads that decode images, 0 for none; None for one per processor, at most
@@ -129,7 +140,7 @@ class Model:
             parts = [self(part.float()).cpu() for part in torch.split(features, batch_size)]
             probabilities: NDArray[np.float32] = torch.cat(parts).numpy()
             return probabilities
-        inputs = as_list(images)
+        inputs = as_list(images, self.pixels.channels)
         result = np.empty((len(inputs), len(self.classes)), dtype=np.float32)
         faults = []
         for index, row in enumerate(self.stream(inputs, batch_size, workers=workers)):
@@ -164,18 +175,18 @@ class Model:
     def _decoded(
         self, images: Iterable[ImageInput], threads: int, ahead: int
     ) -> Generator[Pixels | str, None, None]:
-        size, fit = self.image_size, self.fit
+        size, fit, form = self.image_size, self.fit, self.pixels
         if feature_length(self.backbone) is not None:
             raise ModelError(f"the model ({self.backbone}) takes features, not images")
         with pillow_muted():
             if threads < 1:
-                yield from (to_pixels(image, size, fit) for image in images)
+                yield from (to_pixels(image, size, fit, form) for image in images)
                 return
             pool = ThreadPoolExecutor(threads)
             waiting: deque[Future[Pixels | str]] = deque()
             try:
                 for image in images:
-                    waiting.append(pool.submit(to_pixels, image, size, fit))
+                    waiting.append(pool.submit(to_pixels, image, size, fit, form))
                     if len(waiting) > ahead:
                         yield waiting.popleft().result()
                 while waiting:
@@ -184,11 +195,11 @@ class Model:
                 pool.shutdown(cancel_futures=True)
 
     def _forward(self, decoded: Sequence[Pixels]) -> NDArray[np.float32]:
-        if any(image.dtype != np.uint8 for image in decoded):
+        if len({image.dtype for image in decoded}) > 1:
             decoded = [to_float01(image) for image in decoded]
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
         # The operations of a run's image store, for identical floats.
-        images = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels.float()
+        images = pixels if pixels.is_floating_point() else to_unit(pixels)
         probabilities: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
         return probabilities
 
@@ -236,10 +247,11 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         classifier.classifier if isinstance(classifier, Predictor) else classifier,
         predictor=predictor,
         classes=tuple(config["classes"]),
-        image_size=config["image_size"],
+        image_size=parse_size(config["image_size"]),
         backbone=config["backbone"],
         device=torch_device,
         fit=config["fit"],
+        bits=config.get("bits", 8),
     )
 
 

@@ -1,13 +1,14 @@
 """The interfaces that plugins implement, and what the engine guarantees them.
 
 Symbols in all docstrings: B labeled images per step, U = B · unlabeled_ratio unlabeled images per
-step, C classes, (H, W) height and width in pixels. Images are float tensors in [0, 1], in RGB
-order, *not* normalized: the classifier normalizes.
+step, C classes, (H, W) height and width in pixels. Images are float tensors in [0, 1], by
+default three channels in RGB order, *not* normalized: the classifier normalizes.
 
 The class of a plugin states the version of this contract that it implements,
 ``api_version = (1, 0)`` (`ssl_toolkit.API_VERSION`); another version is refused in one line.
 """
 
+from ssl_toolkit.config.images import PixelFormat
 from ssl_toolkit.interfaces.algorithms import (
     Algorithm,
     FeatureAlgorithm,
@@ -46,6 +47,7 @@ __all__ = [
     "Loss",
     "Metric",
     "Part",
+    "PixelFormat",
     "PseudoLabels",
     "RunInfo",
     "StepOutput",

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ssl_toolkit.config.images import PixelFormat
 from ssl_toolkit.config.options import Options
 
 AugmentationParams = dict[str, Tensor]
@@ -28,11 +29,25 @@ class Augmenter(nn.Module, ABC):
     Config: ClassVar[type[Options]] = Options
     wants_feedback: ClassVar[bool] = False
     """True if the engine passes predictions for augmented images to `feedback`."""
+    channels: ClassVar[frozenset[int] | None] = frozenset({3})
+    """Numbers of channels of the images that `transform` takes, None for any. A run with other
+    images is refused."""
 
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__()
         self.config = self.Config() if config is None else config
         self.flip = flip
+
+    def omit_operations(self, pixels: PixelFormat) -> tuple[str, ...]:
+        """Leave out operations that need RGB or 8 bits, and return their names.
+
+        Called once after ``__init__`` if the images have another format. The run reports the names,
+        so that no operation is missing silently. The default leaves out none.
+
+        Args:
+            pixels: Channels and bits of the images; `transform` gets floats in [0, 1] regardless.
+        """
+        return ()
 
     @abstractmethod
     def draw(
@@ -60,7 +75,7 @@ class Augmenter(nn.Module, ABC):
         """Apply parameters to images, deterministically and not in place.
 
         Args:
-            images: (N, 3, H, W) float in [0, 1].
+            images: (N, C, H, W) float in [0, 1], RGB if C is 3.
             draws: Parameters with N rows, from `draw`.
 
         Returns:
@@ -71,7 +86,7 @@ class Augmenter(nn.Module, ABC):
         """Augment images.
 
         Args:
-            images: (N, 3, H, W) float in [0, 1].
+            images: (N, C, H, W) float in [0, 1], RGB if C is 3.
             generator: CPU generator; seeded from torch's global generator if None.
 
         Returns:
@@ -79,12 +94,13 @@ class Augmenter(nn.Module, ABC):
 
         Raises:
             TypeError: the images are not floating point.
-            ValueError: the shape is not (N, 3, H, W).
+            ValueError: the shape is not (N, C, H, W) with one of the numbers of channels.
         """
         if not images.is_floating_point():
             raise TypeError(f"images must be float in [0, 1], got {images.dtype}; divide by 255")
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be (N, 3, H, W), got {tuple(images.shape)}")
+        if images.ndim != 4 or (self.channels is not None and images.shape[1] not in self.channels):
+            known = "C" if self.channels is None else " or ".join(map(str, sorted(self.channels)))
+            raise ValueError(f"images must be (N, {known}, H, W), got {tuple(images.shape)}")
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**62, ()).item()))
         count, _, height, width = images.shape

@@ -7,9 +7,11 @@ from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
+from ssl_toolkit.config.images import Size
 from ssl_toolkit.errors import ModelError
 
-ChannelStatistics = tuple[float, float, float]
+ChannelStatistics = tuple[float, ...]
+"""A number for each channel."""
 
 
 class Backbone(nn.Module, ABC):
@@ -22,7 +24,8 @@ class Backbone(nn.Module, ABC):
     plugin_kind: ClassVar[str] = "backbones"
     feature_dim: int
     mean: ChannelStatistics | None = None
-    """RGB mean of images in [0, 1] for the normalization; None for that of the data set."""
+    """RGB mean of images in [0, 1] for the normalization; None for that of the data set, which also
+    normalizes images with another number of channels."""
     std: ChannelStatistics | None = None
     """RGB standard deviation of images in [0, 1]; None for that of the data set."""
     default_image_size: int | None = None
@@ -34,17 +37,30 @@ class Backbone(nn.Module, ABC):
     """Number of last stages that are appended to the features; see `use_stages`."""
 
     @classmethod
-    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+    def build(
+        cls,
+        name: str,
+        *,
+        image_size: Size | None = None,
+        pretrained: bool = False,
+        channels: int = 3,
+    ) -> Self:
         """Return the backbone; by default, the class without arguments.
+
+        An override without the parameter `channels` takes RGB only; ``--channels`` is then refused.
 
         Args:
             name: Registered name.
-            image_size: Side of the square images in pixels, None for the backbone's own.
+            image_size: Side of square images in pixels, or (height, width); None for the
+                backbone's own.
             pretrained: True to load the published weights.
+            channels: Number of channels of the images; 3 for RGB.
 
         Raises:
-            ModelError: It has no published weights, or can't take the image size.
+            ModelError: It has no published weights, or can't take the size or the channels.
         """
+        if channels != 3:
+            raise ModelError(f"backbone {name!r} takes images with 3 channels, not {channels}")
         if pretrained:
             raise ModelError(
                 f"backbone {name!r} has no published weights; leave --pretrained out, "
@@ -92,7 +108,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features (N, feature_dim) of normalized images (N, 3, H, W)."""
+        """Return the features (N, feature_dim) of normalized images (N, C, H, W)."""
 
     def classifier(self, num_classes: int) -> nn.Module | None:
         """Return a head that maps features to logits (N, num_classes); None for a linear layer."""

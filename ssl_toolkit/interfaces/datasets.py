@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.images import RGB8, PixelFormat
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces.backbones import ChannelStatistics
 
@@ -32,11 +33,11 @@ class ImageTable:
     """(N,) index into `classes`; -1 for an image without a label."""
     parts: NDArray[np.str_]
     """(N,) `Part` of each image; labeled, validation and test images are drawn from ``pool``."""
-    read: Callable[[NDArray[np.int64], int], NDArray[np.uint8]] = field(
+    read: Callable[[NDArray[np.int64], Any], NDArray[np.unsignedinteger[Any]]] = field(
         default_factory=lambda: _unread
     )
-    """Return the images of these rows as (n, size, size, 3) uint8, for a size in pixels; not
-    needed with `files`."""
+    """Return the images of these rows as (n, size, size, C) in the format of `pixels`, for a side
+    in pixels; not needed with `files`."""
     digest: Callable[[int], str] | None = None
     """Return a hash of the bytes of the image in a row, to detect duplicates; None if unknown."""
     notes: tuple[str, ...] = ()
@@ -46,6 +47,8 @@ class ImageTable:
     files: Sequence[str] | None = None
     """(N,) path to each image file, instead of `read` and `digest`: the toolkit caches the decoded
     images, reports corrupt files, detects duplicates and supports streaming."""
+    pixels: PixelFormat = RGB8
+    """Channels and bits of the images that `read` returns."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class DatasetDefaults:
     """RGB mean of images in [0, 1]; None to compute it from the training images."""
     std: ChannelStatistics | None = None
     """RGB standard deviation; None to compute it from the training images."""
+    pixels: PixelFormat = RGB8
+    """Channels and bits, unless ``--channels`` and ``--bits`` set others."""
 
 
 class Dataset(ABC):

@@ -22,6 +22,8 @@ class TaskInfo:
     max_steps: int
     image_size: int = 32
     """Side of the square images in pixels."""
+    channels: int = 3
+    """Number of channels of the images; 3 for RGB."""
     batch_size: int = 64
     """B, the number of labeled images in a batch of all processes."""
     processes: int = 1

@@ -80,7 +80,7 @@ class Views:
 class Batch:
     """Views of B labeled and U unlabeled images, on the device of the run.
 
-    Views are float tensors (views, B or U, 3, H, W) in [0, 1].
+    Views are float tensors (views, B or U, C, H, W) in [0, 1]; C is `TaskInfo.channels`, 3 for RGB.
     """
 
     labels: Tensor
@@ -96,4 +96,4 @@ class Batch:
     unlabeled_labels: Tensor | None = None
     """(U,) int64 hidden labels, only for algorithms with ``uses_hidden_labels = True``."""
     extra: Mapping[str, Tensor] = field(default_factory=dict)
-    """(count, B or U, 3, size, size) views of `Views.extra`, by name."""
+    """(count, B or U, C, size, size) views of `Views.extra`, by name."""

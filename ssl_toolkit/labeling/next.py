@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import Fit
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.devices import choose_device

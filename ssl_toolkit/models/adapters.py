@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.config.sections import LoraSettings
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
@@ -34,7 +35,7 @@ def require_peft() -> Any:
 
 
 def add_adapters(
-    classifier: Classifier, settings: LoraSettings, image_size: int, seed: int
+    classifier: Classifier, settings: LoraSettings, image_size: Size, seed: int
 ) -> None:
     """Freeze the backbone and add adapters to it, if the rank is not 0.
 
@@ -45,7 +46,7 @@ def add_adapters(
     Args:
         classifier: Classifier, changed in place.
         settings: Rank and layers of the adapters.
-        image_size: Side of the images in pixels.
+        image_size: Size of the images in pixels.
         seed: Seed of the random factors.
 
     Raises:
@@ -120,7 +121,7 @@ def _targets(backbone: nn.Module, names: list[str]) -> list[str]:
     return found
 
 
-def _check_use(classifier: Classifier, targets: list[str], image_size: int) -> None:
+def _check_use(classifier: Classifier, targets: list[str], image_size: Size) -> None:
     """Refuse adapters that the backbone bypasses: some models read weights of a layer directly."""
     used: set[str] = set()
     hooks = [
@@ -131,7 +132,8 @@ def _check_use(classifier: Classifier, targets: list[str], image_size: int) -> N
     ]
     try:
         with torch.no_grad(), in_eval_mode(classifier):
-            classifier.backbone(classifier.mean.new_zeros(1, 3, image_size, image_size))
+            images = classifier.mean.new_zeros(1, classifier.channels, *sides(image_size))
+            classifier.backbone(images)
     finally:
         for hook in hooks:
             hook.remove()

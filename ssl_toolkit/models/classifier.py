@@ -26,8 +26,8 @@ class Classifier(nn.Module):
     Args:
         backbone: Backbone that maps normalized images to features.
         num_classes: Number of classes C, at least 1.
-        mean: Channel means (RGB) of images in [0, 1].
-        std: Channel standard deviations (RGB), each above 0.
+        mean: Means of the C channels of images in [0, 1]; three for RGB.
+        std: Standard deviations of the channels, each above 0.
     """
 
     mean: Tensor
@@ -51,9 +51,14 @@ class Classifier(nn.Module):
         """Modules that stay in eval mode and get no gradient; see `ssl_toolkit.models.freezing`."""
         self.lora: dict[str, Any] = {}
         """Settings of the adapters of the backbone; empty without adapters."""
-        self.register_buffer("mean", torch.empty(1, 3, 1, 1))
-        self.register_buffer("std", torch.empty(1, 3, 1, 1))
+        self.register_buffer("mean", torch.empty(1, len(mean), 1, 1))
+        self.register_buffer("std", torch.empty(1, len(mean), 1, 1))
         self.set_statistics(mean, std)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the images."""
+        return self.mean.numel()
 
     def set_statistics(self, mean: Sequence[float], std: Sequence[float]) -> None:
         """Replace the channel statistics of the normalization.
@@ -64,8 +69,8 @@ class Classifier(nn.Module):
         if min(std) <= 0:
             raise ValueError(f"channel standard deviations must be above 0, got {tuple(std)}")
         with torch.no_grad():
-            self.mean.copy_(torch.tensor(mean, dtype=torch.float64).view(1, 3, 1, 1))
-            self.std.copy_(torch.tensor(std, dtype=torch.float64).view(1, 3, 1, 1))
+            self.mean.copy_(torch.tensor(mean, dtype=torch.float64).view(1, -1, 1, 1))
+            self.std.copy_(torch.tensor(std, dtype=torch.float64).view(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> ForwardOutput:
         """Return features and logits.

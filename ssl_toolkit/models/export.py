@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import Fit, PixelFormat, Size, parse_size, sides, stored_size
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import write_atomically, write_json
 from ssl_toolkit.interfaces import ChannelStatistics
@@ -31,7 +32,8 @@ def export_model(
     *,
     backbone_name: str,
     classes: Sequence[str],
-    image_size: int,
+    image_size: Size,
+    bits: int = 8,
     fit: Fit = "crop",
 ) -> dict[str, Any]:
     """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors`` for a `predict`.
@@ -49,8 +51,9 @@ def export_model(
         folder: Path to the folder, created if it is missing.
         backbone_name: Name for `find_backbone`.
         classes: C names in the order of the logits.
-        image_size: Side in pixels of the training images.
-        fit: How images were made square.
+        image_size: Size in pixels of the training images.
+        bits: Bits of a channel of the training images.
+        fit: How images got the image size.
 
     Returns:
         The content of ``config.json``; it has a key ``architecture`` if timm can open the folder.
@@ -63,10 +66,12 @@ def export_model(
         predict, algorithm_state = model.description(), model.algorithm_state()
     classifier = model.classifier if isinstance(model, Predictor) else model
     mean, std = (t.flatten().tolist() for t in (classifier.mean, classifier.std))
+    channels = classifier.channels
     config: dict[str, Any] = {
         **describe(classifier, backbone_name),
         "classes": list(classes),
-        "image_size": image_size,
+        "image_size": stored_size(image_size),
+        "bits": bits,
         "fit": fit,
         "mean": mean,
         "std": std,
@@ -74,8 +79,8 @@ def export_model(
         "num_features": classifier.backbone.feature_dim,
         "input": input_text(
             backbone_name,
-            f"(N, 3, {image_size}, {image_size}) float, RGB, (image - mean) / std of images "
-            f"in [0, 1]; {preparation(image_size, fit)}",
+            f"{shape_text(channels, image_size)} float, {order_text(channels)}(image - mean) / std "
+            f"of images in [0, 1]; {preparation(image_size, fit, bits)}",
         ),
         "output": "logits in the order of `classes`; their softmax is the probabilities",
     }
@@ -94,10 +99,14 @@ def export_model(
             "architecture": backbone_name.rpartition(":")[2],
             "pretrained_cfg": {"classifier": "head"},
         }
+        if channels != 3:
+            timm_config["model_args"] = {"in_chans": channels}
     elif isinstance(backbone, TimmBackbone) and (copied := _timm_model(classifier, image_size)):
         state = copied.state_dict()
         published: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
-        keys = ("first_conv", "classifier", "pool_size", "fixed_input_size")
+        keys = ["classifier", "pool_size", "fixed_input_size"]
+        if channels == 3:  # timm would convert the weights of the first layer from RGB
+            keys.append("first_conv")
         timm_config = {
             "architecture": backbone.architecture,
             "model_args": backbone.build_arguments,
@@ -105,7 +114,7 @@ def export_model(
         }
     if timm_config is not None:
         timm_config["pretrained_cfg"] |= {
-            "input_size": [3, image_size, image_size],
+            "input_size": [channels, *sides(image_size)],
             "mean": mean,
             "std": std,
             "num_classes": classifier.num_classes,
@@ -140,6 +149,7 @@ def load_exported(folder: Path) -> tuple[Classifier | Predictor, dict[str, Any]]
             f"{folder} contains no exported model: {error!r} in config.json"
         ) from error
     check_description(folder / "config.json", config)
+    config = {"channels": 3, "bits": 8, **config}  # of earlier versions
     classifier, notes = rebuild(config, mean, std, folder / "model.safetensors")
     if any("skipped its head" in note for note in notes):
         raise ModelError(f"{folder}: the head in model.safetensors does not match config.json")
@@ -163,7 +173,7 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         ModelError: A value is missing, or has a wrong type or range.
     """
-    classes, size = content.get("classes"), content.get("image_size")
+    classes, channels = content.get("classes"), content.get("channels", 3)
     checks = {
         "backbone": ("a name", isinstance(content.get("backbone"), str)),
         "classes": (
@@ -172,7 +182,9 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
             and len(classes) > 1
             and all(isinstance(name, str) for name in classes),
         ),
-        "image_size": ("an integer from 1 to 4096", type(size) is int and 1 <= size <= 4096),
+        "image_size": ("a side in pixels, or HEIGHTxWIDTH", _is_size(content.get("image_size"))),
+        "channels": ("a whole number of at least 1", type(channels) is int and channels > 0),
+        "bits": ("8 or 16", content.get("bits", 8) in (8, 16)),
         "fit": (f"one of {', '.join(get_args(Fit))}", content.get("fit") in get_args(Fit)),
         "stages": ("an integer from 0 to 8", content.get("stages", 0) in range(9)),
         "arguments": ("a map", isinstance(content.get("arguments", {}), dict)),
@@ -184,26 +196,51 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
             raise ModelError(f"{path}: invalid {key} {value!r}: expected {expected}")
 
 
+def _is_size(value: object) -> bool:
+    with contextlib.suppress(ValueError):
+        return value is not None and parse_size(value) is not None
+    return False
+
+
 def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelStatistics]:
     """Return mean and standard deviation; raise a ValueError or TypeError if they are invalid."""
-    (r, g, b), (std_r, std_g, std_b) = (map(float, config[key]) for key in ("mean", "std"))
-    if not min(std_r, std_g, std_b) > 0:
+    mean, std = (tuple(map(float, config[key])) for key in ("mean", "std"))
+    if not min(std) > 0:
         raise ValueError("std must be above 0")
-    return (r, g, b), (std_r, std_g, std_b)
+    if not len(mean) == len(std) == config.get("channels", 3):
+        raise ValueError(f"mean and std must have {config.get('channels', 3)} numbers each")
+    return mean, std
 
 
-def preparation(image_size: int, fit: Fit) -> str:
+def preparation(image_size: Size, fit: Fit, bits: int = 8) -> str:
     """Describe how image files are converted to the input of the network."""
-    side, then = "shorter", "the middle square cut out"
-    if fit == "pad":
-        side, then = "longer", "centered on a white square"
-    return (
-        f"images are turned as EXIF says, their {side} side scaled to {image_size} pixels "
-        f"(bicubic, antialiased), {then}, and divided by 255"
-    )
+    white = PixelFormat(bits=bits).white
+    if isinstance(image_size, int):
+        side, then = "shorter", "the middle square cut out"
+        if fit == "pad":
+            side, then = "longer", "centered on a white square"
+        scaled = f"their {side} side scaled to {image_size} pixels (bicubic, antialiased), {then}"
+    else:
+        height, width = image_size
+        size = f"{height} pixels high and {width} wide"
+        scaled = f"their middle part of that shape cut out and scaled to be {size}"
+        if fit == "pad":
+            scaled = f"scaled to fit into an image {size}, and centered on white"
+        scaled += " (bicubic, antialiased)"
+    return f"images are turned as EXIF says, {scaled}, and divided by {white}"
 
 
-def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
+def shape_text(channels: int, image_size: Size) -> str:
+    """Return the shape of a batch of images, such as ``(N, 3, 32, 32)``."""
+    return f"(N, {channels}, {', '.join(map(str, sides(image_size)))})"
+
+
+def order_text(channels: int) -> str:
+    """Return the order of the channels and a comma; empty if it is that of the data."""
+    return {1: "gray, ", 2: "gray and alpha, ", 3: "RGB, "}.get(channels, "")
+
+
+def _timm_model(classifier: Classifier, image_size: Size) -> nn.Module | None:
     """Return the same model built by timm, with the head; None if its logits differ."""
     import timm
 
@@ -225,7 +262,9 @@ def _timm_model(classifier: Classifier, image_size: int) -> nn.Module | None:
             head.load_state_dict(classifier.head.state_dict())
         device, dtype = classifier.mean.device, classifier.mean.dtype
         generator = torch.Generator().manual_seed(0)
-        images = torch.rand(2, 3, image_size, image_size, generator=generator, dtype=dtype)
+        images = torch.rand(
+            2, classifier.channels, *sides(image_size), generator=generator, dtype=dtype
+        )
         with torch.no_grad(), in_eval_mode(classifier):
             ours = classifier(images.to(device)).logits.cpu()
             model = model.to(dtype).eval()

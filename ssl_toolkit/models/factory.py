@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.images import RGB8, Size, parse_size, sides
 from ssl_toolkit.config.sections import LoraSettings
 from ssl_toolkit.errors import ConfigError, ModelError, PluginError, ToolkitError
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
@@ -83,7 +84,7 @@ def build_classifier(
     backbone_name: str,
     num_classes: int,
     *,
-    image_size: int | None,
+    image_size: Size | None,
     dataset_mean: ChannelStatistics,
     dataset_std: ChannelStatistics,
     seed: int,
@@ -98,15 +99,16 @@ def build_classifier(
     """Build a classifier on the CPU, in train mode; its initial weights depend only on the seed.
 
     Images are normalized by the statistics in the weights file, if it has some, as the checkpoint
-    of a run does; else by those of a backbone that starts from weights; else by those of the data
-    set. torch's global generators keep their state.
+    of a run does; else by those of a backbone that starts from weights of as many channels; else by
+    those of the data set. torch's global generators keep their state.
 
     Args:
         backbone_name: Name for `find_backbone`.
         num_classes: Number of classes C, at least 1.
-        image_size: Side of the square images in pixels; None for the backbone's own.
-        dataset_mean: Channel means (RGB) of the training images in [0, 1].
-        dataset_std: Channel standard deviations (RGB), each above 0.
+        image_size: Size of the images in pixels; None for the backbone's own.
+        dataset_mean: Means of the channels of the training images in [0, 1], as many as the images
+            have channels.
+        dataset_std: Standard deviations of the channels, each above 0.
         seed: Seed of the random weights.
         pretrained: True to load the published weights, unless `weights` is set.
         weights: Path to a file for `load_weights`.
@@ -131,8 +133,14 @@ def build_classifier(
         raise ConfigError(
             f"model.args: backbone {backbone_name!r} takes no arguments; leave it out"
         )
-    if image_size is not None and image_size < 1:
+    if image_size is not None and min(sides(image_size)) < 1:
         raise ModelError(f"backbone {name!r} can't take image size {image_size}: at least 1")
+    if (channels := len(dataset_mean)) != RGB8.channels:
+        if "channels" not in inspect.signature(plugin.build).parameters:
+            raise ConfigError(
+                f"--channels {channels}: backbone {backbone_name!r} takes images with 3 channels"
+            )
+        options["channels"] = channels
     notes: list[str] = []
     fetch = pretrained and weights is None
     with torch.random.fork_rng(devices=[]):
@@ -142,8 +150,9 @@ def build_classifier(
             backbone = plugin.build(name, image_size=image_size, pretrained=fetch, **options)
             blocks = backbone.use_stages(stages)
             statistics = (dataset_mean, dataset_std)
-            if (fetch or weights is not None) and backbone.mean and backbone.std:
-                statistics = (backbone.mean, backbone.std)
+            mean, std = backbone.mean, backbone.std
+            if (fetch or weights is not None) and mean and std and len(mean) == channels:
+                statistics = (mean, std)
             classifier = Classifier(backbone, num_classes, *statistics)
             classifier.blocks = blocks
         except ToolkitError:
@@ -165,7 +174,7 @@ def build_classifier(
 
 
 def describe(classifier: Classifier, name: str) -> dict[str, Any]:
-    """Return the keys ``backbone``, ``arguments``, ``stages`` and ``lora`` for `rebuild`.
+    """Return the keys ``backbone``, ``channels``, ``arguments``, ``stages``, ``lora`` of `rebuild`.
 
     They need neither the repository nor the folder that a name of a backbone may contain.
 
@@ -175,33 +184,35 @@ def describe(classifier: Classifier, name: str) -> dict[str, Any]:
     """
     backbone = classifier.backbone
     saved = getattr(backbone, "saved", {}) | ({"lora": classifier.lora} if classifier.lora else {})
-    return {"backbone": name, "arguments": {}, "stages": backbone.used_stages} | saved
+    stages, channels = backbone.used_stages, classifier.channels
+    return {"backbone": name, "channels": channels, "arguments": {}, "stages": stages} | saved
 
 
 def rebuild(
     description: Mapping[str, Any],
-    mean: ChannelStatistics = (0.0, 0.0, 0.0),
-    std: ChannelStatistics = (1.0, 1.0, 1.0),
+    mean: ChannelStatistics | None = None,
+    std: ChannelStatistics | None = None,
     weights: Path | None = None,
 ) -> tuple[Classifier, list[str]]:
     """Build the network of a description that is stored with its weights.
 
     Args:
         description: Result of `describe`, and the keys ``classes`` and ``image_size``.
-        mean: Channel means.
-        std: Channel standard deviations.
+        mean: Channel means; None for zeros.
+        std: Channel standard deviations; None for ones.
         weights: Path to a file for `load_weights`; None for weights that the caller loads.
 
     Returns:
         The classifier on the CPU, and messages for the user.
     """
-    classes = description["classes"]
+    classes, channels = description["classes"], description.get("channels", RGB8.channels)
+    size = parse_size(description["image_size"])
     classifier, notes = build_classifier(
         description["backbone"],
         len(classes),
-        image_size=description["image_size"],
-        dataset_mean=mean,
-        dataset_std=std,
+        image_size=size,
+        dataset_mean=mean or (0.0,) * channels,
+        dataset_std=std or (1.0,) * channels,
         seed=0,
         weights=weights,
         classes=classes,
@@ -211,5 +222,5 @@ def rebuild(
     if lora := description.get("lora"):
         from ssl_toolkit.models.adapters import add_adapters
 
-        add_adapters(classifier, LoraSettings(**lora), description["image_size"], seed=0)
+        add_adapters(classifier, LoraSettings(**lora), size, seed=0)
     return classifier, notes

@@ -7,6 +7,7 @@ from typing import Self
 
 from torch import Tensor
 
+from ssl_toolkit.config.images import Size
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.interfaces import Backbone
 
@@ -42,7 +43,14 @@ class FeatureInput(Backbone):
         self.feature_dim = feature_dim
 
     @classmethod
-    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+    def build(
+        cls,
+        name: str,
+        *,
+        image_size: Size | None = None,
+        pretrained: bool = False,
+        channels: int = 3,
+    ) -> Self:
         """Read the length from a name such as ``features_1280``; there are no weights to load."""
         length = feature_length(name)
         assert length is not None

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from ssl_toolkit.config.images import parse_size, sides
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.models.export import preparation
+from ssl_toolkit.models.export import order_text, preparation, shape_text
 from ssl_toolkit.models.feature_input import feature_length, input_text
 from ssl_toolkit.models.predictor import Predictor
 
@@ -37,7 +38,7 @@ class Probabilities(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) float in [0, 1], not normalized, to (N, C) float32; rows sum to 1."""
+        """(N, C, H, W) float in [0, 1], not normalized, to (N, C) float32; rows sum to 1."""
         probabilities: Tensor = self.classifier(images).logits.float().softmax(dim=-1)
         return probabilities
 
@@ -53,10 +54,12 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
         ``mean`` and ``std`` of the normalization, and descriptions ``input``, ``inside`` and
         ``output``.
     """
-    size = config["image_size"]
+    size, channels, bits = (config[key] for key in ("image_size", "channels", "bits"))
     return {
         "classes": config["classes"],
         "image_size": size,
+        "channels": channels,
+        "bits": bits,
         "fit": config["fit"],
         "backbone": config["backbone"],
         "mean": config["mean"],
@@ -64,8 +67,9 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
         "input": "images: "
         + input_text(
             config["backbone"],
-            f"(N, 3, {size}, {size}) float32, any N >= 1, RGB in [0, 1], not "
-            f"normalized; {preparation(size, config['fit'])}",
+            f"{shape_text(channels, parse_size(size))} float32, any N >= 1, "
+            f"{order_text(channels).replace(',', ' in [0, 1],') or 'in [0, 1], '}not "
+            f"normalized; {preparation(parse_size(size), config['fit'], bits)}",
         ),
         "inside": "(images - mean) / std, the network, softmax",
         "output": "probabilities: (N, C) float32, rows sum to 1, classes in the order of `classes`",
@@ -75,9 +79,9 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
 def torch_export_file(classifier: Classifier | Predictor, config: dict[str, Any]) -> bytes:
     """Return the content of a ``.pt2`` file for ``torch.export.load``.
 
-    The program takes (N, 3, S, S) float32 images in [0, 1] for any N >= 1 and gives (N, C)
-    probabilities: normalization and softmax are inside, scaling to S pixels is not. The extra file
-    ``metadata.json`` holds what `metadata` returns.
+    The program takes (N, C, H, W) float32 images in [0, 1] for any N >= 1 and gives a probability
+    for each class: normalization and softmax are inside, scaling to H x W pixels is not. The extra
+    file ``metadata.json`` holds what `metadata` returns.
 
     Args:
         classifier: Classifier on the CPU in eval mode.
@@ -148,8 +152,9 @@ def _program(
 ) -> ExportedProgram:
     """Return the classifier as a graph for any batch size, checked against the classifier."""
     module = Probabilities(classifier).eval()
-    size, length = config["image_size"], feature_length(config["backbone"])
-    shape = (3, size, size) if length is None else (length,)
+    length = feature_length(config["backbone"])
+    shape: tuple[int, ...] = (config["channels"], *sides(parse_size(config["image_size"])))
+    shape = shape if length is None else (length,)
     images = torch.rand(max(_CHECKED), *shape, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad(), _quiet():

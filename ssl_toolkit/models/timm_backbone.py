@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_toolkit.config.arguments import check_arguments
+from ssl_toolkit.config.images import Size, sides, size_text
 from ssl_toolkit.errors import ConfigError, ModelError, PluginError, UserError, one_line
 from ssl_toolkit.interfaces import Backbone
 from ssl_toolkit.models.timm_sources import TimmSource, find_model, has_source
@@ -30,11 +32,13 @@ class TimmBackbone(Backbone):
 
     Args:
         name: Name for `find_model`: ``resnet50``, ``resnet50.a1_in1k``, ``hf-hub:…``.
-        image_size: Side of the square images in pixels, None for the model's own. A model with a
-            fixed size (a position table) is built for this size; published position tables are
-            resized.
+        image_size: Side of square images in pixels, or (height, width); None for the model's own.
+            A model with a fixed size (a position table) is built for this size; published position
+            tables are resized.
         pretrained: True to load the published weights (see `published_weights`).
         arguments: Arguments of the model (``model.args``), such as ``drop_path_rate``.
+        channels: Number of channels of the images (timm's ``in_chans``). The weights of the first
+            layer, which are for RGB, are converted as timm does.
 
     Raises:
         PluginError: timm has no such model; the message has near names.
@@ -46,9 +50,10 @@ class TimmBackbone(Backbone):
         self,
         name: str,
         *,
-        image_size: int | None = None,
+        image_size: Size | None = None,
         pretrained: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        channels: int = 3,
     ) -> None:
         super().__init__()
         import timm.data
@@ -56,16 +61,18 @@ class TimmBackbone(Backbone):
         source, arguments = find_model(name), dict(arguments or {})
         configuration = source.configuration
         self.arguments = source.arguments | arguments
+        self._channels = channels
         own_size = _own_size(source, self.arguments)
         size = own_size if image_size is None else image_size
-        if size < 1:
+        if min(sides(size)) < 1:
             raise _size_error(name, size, own_size, "it must be at least 1")
         if self.arguments:
             _check_names(source, self.arguments)
         is_dynamic = self.arguments.get("dynamic_img_size", False)
         if "img_size" in arguments and own_size != size and not is_dynamic:
             raise ConfigError(
-                f"model.args.img_size: {own_size} is not the image size of the run, {size}; "
+                f"model.args.img_size: {own_size} is not the image size of the run, "
+                f"{size_text(size)}; "
                 "leave one of them out"
             )
         published = None
@@ -76,16 +83,21 @@ class TimmBackbone(Backbone):
         has_fixed_size = configuration and configuration.fixed_input_size and not is_dynamic
         try:
             self.model, self.build_arguments = _create(
-                source, self.arguments, size if has_fixed_size else None
+                source, self.arguments, size if has_fixed_size else None, channels
             )
         except Exception as error:
+            if channels != 3:
+                reason = one_line(f"{type(error).__name__}: {error}")[:200]
+                raise ModelError(
+                    f"backbone {name!r} can't be built for {channels} channels ({reason})"
+                ) from error
             if not arguments:
                 reason = _allowed(source, self, error)
                 raise _size_error(name, size, own_size, reason) from error
             reason = one_line(f"{type(error).__name__}: {error}")[:200]
             raise ConfigError(
                 f"model.args: backbone {name!r} can't be built with {arguments} at image size "
-                f"{size} ({reason})"
+                f"{size_text(size)} ({reason})"
             ) from error
         self.feature_dim = self._own_dim = self._probe(source, size, own_size)
         self._size = size
@@ -115,12 +127,19 @@ class TimmBackbone(Backbone):
         cls,
         name: str,
         *,
-        image_size: int | None = None,
+        image_size: Size | None = None,
         pretrained: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        channels: int = 3,
     ) -> Self:
         """Build the backbone; arguments and errors are those of the class."""
-        return cls(name, image_size=image_size, pretrained=pretrained, arguments=arguments)
+        return cls(
+            name,
+            image_size=image_size,
+            pretrained=pretrained,
+            arguments=arguments,
+            channels=channels,
+        )
 
     @classmethod
     def own_image_size(cls, name: str) -> int | None:
@@ -139,7 +158,7 @@ class TimmBackbone(Backbone):
         return bool(configuration) and not configuration.fixed_input_size
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) normalized images to (N, feature_dim) features."""
+        """(N, C, H, W) normalized images to (N, feature_dim) features."""
         parts = self._parts(images)
         return torch.cat(parts, dim=1) if self.used_stages else parts[0]
 
@@ -149,7 +168,7 @@ class TimmBackbone(Backbone):
         self.model.eval()
         try:
             with torch.no_grad():
-                found = self._parts(torch.zeros(1, 3, self._size, self._size))
+                found = self._parts(torch.zeros(1, self._channels, *sides(self._size)))
             sizes = tuple(part.shape[1] for part in found)
         except Exception:  # maps of another kind: the features alone
             self._watch([])
@@ -182,12 +201,23 @@ class TimmBackbone(Backbone):
             state: State dict, keys without prefixes of wrappers.
         """
         convert = getattr(sys.modules[type(self.model).__module__], "checkpoint_filter_fn", None)
-        if convert is None:
-            return state
-        try:
-            return dict(convert(dict(state), self.model))
-        except Exception:  # weights of another family: the caller reports what does not fit
-            return state
+        if convert is not None:
+            # Weights of another family: the caller reports what does not fit.
+            with contextlib.suppress(Exception):
+                state = dict(convert(dict(state), self.model))
+        return state if self._channels == 3 else self._with_channels(state)
+
+    def _with_channels(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Convert the first layer from RGB to other channels, as timm does."""
+        from timm.models import adapt_input_conv
+
+        names = getattr(self.model, "pretrained_cfg", {}).get("first_conv") or ()
+        own, state = self.model.state_dict(), dict(state)
+        for name in (names,) if isinstance(names, str) else names:
+            key = f"{name}.weight"
+            if key in state and key in own and state[key].shape[1] == 3:
+                state[key] = adapt_input_conv(self._channels, state[key])
+        return state
 
     def _load_published(self, path: Path, tensors: dict[str, Tensor] | None) -> None:
         """Load published weights; all tensors must be there."""
@@ -207,12 +237,12 @@ class TimmBackbone(Backbone):
                 f"({reason}); remove that file, give one with --weights FILE, or check model.args"
             )
 
-    def _probe(self, source: TimmSource, size: int, own_size: int) -> int:
+    def _probe(self, source: TimmSource, size: Size, own_size: int) -> int:
         """Return the length of the features, from one zero image in eval mode."""
         self.model.eval()
         try:
             with torch.no_grad():
-                features = self.model(torch.zeros(1, 3, size, size))
+                features = self.model(torch.zeros(1, self._channels, *sides(size)))
         except Exception as error:
             reason = _allowed(source, self, error)
             raise _size_error(source.name, size, own_size, reason) from error
@@ -233,7 +263,10 @@ def _own_size(source: TimmSource, arguments: Mapping[str, Any]) -> int:
         size = source.configuration.input_size[-1] if source.configuration else 224
     sides = set(size) if isinstance(size, list | tuple) else {size}
     if len(sides) > 1 or not isinstance(side := sides.pop(), int):
-        raise ConfigError(f"model.args.img_size: must be one number of pixels (given {size})")
+        raise ConfigError(
+            f"model.args.img_size: must be one number of pixels (given {size}); "
+            "--image-size HEIGHTxWIDTH sets others"
+        )
     return side
 
 
@@ -255,11 +288,12 @@ def _passed(source: TimmSource) -> Any:
 
 
 def _create(
-    source: TimmSource, arguments: Mapping[str, Any], size: int | None
+    source: TimmSource, arguments: Mapping[str, Any], size: Size | None, channels: int
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return a timm model with random weights, and its arguments except ``num_classes``."""
     import timm
 
+    arguments = dict(arguments) if channels == 3 else {**arguments, "in_chans": channels}
     passed = dict(arguments) if size is None else {**arguments, "img_size": size}
     fixed: dict[str, Any] = {"num_classes": 0, "pretrained_cfg": _passed(source)}
     try:
@@ -303,8 +337,8 @@ def _allowed(source: TimmSource, backbone: TimmBackbone, error: Exception) -> st
     return f"timm says {' '.join(str(error).split())[:120] or type(error).__name__}"
 
 
-def _size_error(name: str, size: int, own_size: int, reason: str) -> UserError:
+def _size_error(name: str, size: Size, own_size: int, reason: str) -> UserError:
     return ModelError(
-        f"backbone {name!r} can't take image size {size}: {reason}; its own is {own_size} "
-        f"(--image-size {own_size})"
+        f"backbone {name!r} can't take image size {size_text(size)}: {reason}; its own is "
+        f"{own_size} (--image-size {own_size})"
     )

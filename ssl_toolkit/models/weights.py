@@ -122,7 +122,7 @@ def load_weights(
 
     rest = {key: tensor for key, tensor in source.items() if key not in fitting}
     mean, std = rest.pop("mean", None), rest.pop("std", None)
-    if mean is not None and std is not None and mean.numel() == std.numel() == 3:
+    if mean is not None and std is not None and mean.numel() == std.numel() == classifier.channels:
         classifier.set_statistics(mean.flatten().tolist(), std.flatten().tolist())
     prefix = _head_prefix(rest, classifier) if with_head else None
     if prefix is not None:

@@ -15,6 +15,7 @@ from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.images.archives import container
+from ssl_toolkit.data.images.levels import for_display
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.hugging_face import METADATA
 from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
@@ -175,7 +176,7 @@ def draw_contact_sheet(table: ImageTable) -> Image.Image:
         # The font of Pillow, which is always available, has ASCII letters only.
         label = name.encode("ascii", "backslashreplace").decode()
         draw.text((_GAP, top + _TILE // 3), f"{label[:22]}\n{len(rows)}", fill="black")
-        for column, tile in enumerate(table.read(rows[shown], _TILE)):
+        for column, tile in enumerate(for_display(table.read(rows[shown], _TILE))):
             sheet.paste(Image.fromarray(tile), (_NAME + column * step, top))
     return sheet
 

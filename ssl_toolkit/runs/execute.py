@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ssl_toolkit.config.images import stored_size
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.engine.checkpoints import kept_checkpoints, save_checkpoint
@@ -216,7 +217,8 @@ class _Run:
             **describe(trainer.classifier, settings.backbone),
             "algorithm": settings.algo,
             "classes": list(self.experiment.classes),
-            "image_size": settings.image_size,
+            "image_size": stored_size(settings.image_size),
+            "bits": settings.pixels.bits,
             "fit": settings.fit,
             "config": self.experiment.config.tree(),
             "predict": trainer.predictor.description(),
@@ -253,6 +255,7 @@ class _Run:
             backbone_name=settings.backbone,
             classes=self.experiment.classes,
             image_size=settings.image_size,
+            bits=settings.pixels.bits,
             fit=settings.fit,
         )
         write_table(folder.metrics, folder.table)

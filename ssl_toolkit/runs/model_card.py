@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.images import parse_size, size_text
 from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.markdown import bullets, escaped, table
@@ -90,9 +91,10 @@ def _results(summary: RunSummary) -> str:
 
 
 def _use(config: dict[str, Any]) -> str:
-    size, length = config["image_size"], feature_length(config["backbone"])
+    size, length = parse_size(config["image_size"]), feature_length(config["backbone"])
     arguments = '["image.jpg"])  # any size; (1, classes)'
-    inside = f"{preparation(size, config['fit'])}; then the normalization, the network, softmax"
+    prepared = preparation(size, config["fit"], config["bits"])
+    inside = f"{prepared}; then the normalization, the network, softmax"
     if length is not None:
         arguments, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
     lines = [
@@ -167,7 +169,8 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
         "recipe": recipe or "none",
         "options other than the defaults": options or "none",
         "backbone": f"{summary.backbone}, from {start}",
-        "image size": f"{settings.image_size} px, fit {settings.fit}",
+        "image size": f"{size_text(settings.image_size)} px, fit {settings.fit}",
+        "channels": str(settings.pixels),
         "steps": f"{summary.steps}, labeled images per step: {settings.batch_size}",
         "weights": f"{kind}, of the last step"
         if step is None

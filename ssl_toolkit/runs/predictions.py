@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from ssl_toolkit.data.images.levels import for_display
 from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ModelError
@@ -89,7 +90,8 @@ def worst_mistakes(
 
     Returns:
         ``mistakes`` (n,) indices into the test arrays, the most confident first; ``mistakes_keys``
-        (n,) names; ``mistakes_images`` (n, H, W, 3) uint8. Empty if the data are features.
+        (n,) names; ``mistakes_images`` (n, H, W, 3) uint8, see `for_display`. Empty if the data
+        are features.
     """
     if experiment.table.features is not None:
         return {}
@@ -97,9 +99,12 @@ def worst_mistakes(
     wrong = np.flatnonzero(probs.argmax(axis=1) != labels)
     indices = wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most]
     rows = experiment.test[0][torch.from_numpy(indices)]
-    images = experiment.trainer.batches.images.loaded.pixels(rows).cpu()
-    if len(indices) and images.shape[-1] > size:
-        small = F.interpolate(images.float(), size=(size, size), mode="area")
+    levels = experiment.trainer.batches.images.loaded.pixels(rows).cpu()
+    images = torch.from_numpy(for_display(levels.permute(0, 2, 3, 1).numpy())).permute(0, 3, 1, 2)
+    if len(indices) and max(images.shape[-2:]) > size:
+        factor = size / max(images.shape[-2:])
+        smaller = [max(1, round(factor * side)) for side in images.shape[-2:]]
+        small = F.interpolate(images.float(), size=smaller, mode="area")
         images = small.round().to(torch.uint8)
     keys = [experiment.table.keys[row] for row in experiment.split.test[indices]]
     return {

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.config.loading import ResolvedConfig
+from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.costs import Costs, seconds, seconds_each
@@ -162,7 +164,7 @@ def _feature_seconds(trainer: Trainer, *, probe: bool) -> tuple[float, float]:
     return plain, view
 
 
-def _reading(table: ImageTable, rows: Rows, size: int) -> float:
+def _reading(table: ImageTable, rows: Rows, size: Size) -> float:
     """Return the seconds to read an image, from the cache of decoded images if it exists."""
     if (files := files_of(table)) is not None:
         files.open_existing(size)
@@ -181,8 +183,12 @@ def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer
     labels, unlabeled, validation = (np.arange(a, b) for a, b in pairwise(ends))
     generator = np.random.default_rng(0)
 
-    def noise(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-        return generator.integers(0, 256, (len(rows), size, size, 3), dtype=np.uint8)
+    pixels = table.pixels
+
+    def noise(rows: NDArray[np.int64], size: Size) -> Levels:
+        shape = len(rows), *sides(size), pixels.channels
+        levels: Levels = generator.integers(0, pixels.white + 1, shape, dtype=pixels.dtype)
+        return levels
 
     total = int(ends[-1])
     random_table = ImageTable(
@@ -191,6 +197,7 @@ def _trainer(config: ResolvedConfig, split: Split, table: ImageTable) -> Trainer
         labels=np.arange(total) % classes,
         parts=np.full(total, "pool"),
         read=noise,
+        pixels=pixels,
     )
     resolved = config.with_settings(
         **dict.fromkeys(OF_THE_DATA), drop_leaks=False, pretrained=False

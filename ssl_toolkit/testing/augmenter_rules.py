@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_toolkit.config.images import PixelFormat
 from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.interfaces import AugmentationParams, Augmenter
 from ssl_toolkit.testing import host_sync
@@ -161,6 +162,26 @@ def supports_any_image_size(subject: Subject) -> None:
     for shape in ((1, 3, 16, 16), (3, 3, 16, 24), (3, 3, 24, 16), (2, 3, 8, 8)):
         views = _augment(augmenter, torch.rand(shape, device=subject.device))
         require(views.shape == shape, f"{shape} became {tuple(views.shape)}")
+
+
+def supports_declared_channels(subject: Subject) -> None:
+    """Images with each number of channels in `channels` keep shape and range, of 8 and 16 bits.
+
+    Why: a run trusts the declaration, and refuses images with other channels before it starts.
+    Cause: a conversion to gray or HSV, which needs RGB; leave it out in `omit_operations`.
+    """
+    declared = subject.plugin.channels
+    for channels in sorted({1, 2, 5} if declared is None else declared - {3}):
+        for bits in (8, 16):
+            augmenter = _build(subject)
+            omitted = augmenter.omit_operations(PixelFormat(channels, bits))
+            valid = isinstance(omitted, tuple) and all(isinstance(name, str) for name in omitted)
+            require(valid, f"omit_operations returned {omitted!r}, not a tuple of names")
+            images = torch.rand(COUNT, channels, 16, 16, device=subject.device)
+            views = _augment(augmenter, images)
+            require(views.shape == images.shape, f"{channels} channels became {views.shape[1]}")
+            inside = bool((views.isfinite() & (views >= 0) & (views <= 1)).all())
+            require(inside, f"views of {channels} channels are outside [0, 1]")
 
 
 def avoids_host_sync(subject: Subject) -> None:

@@ -157,7 +157,7 @@ def test_copies_of_one_texture_become_different_images(name):
 def test_integers_and_wrong_shapes_are_refused(name):
     with pytest.raises(TypeError, match="uint8; divide by 255"):
         build(name)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(ValueError, match=r"\(N, 3, H, W\)"):
+    with pytest.raises(ValueError, match=r"\(N, C, H, W\)"):
         build(name)(torch.zeros(3, 8, 8))
 
 

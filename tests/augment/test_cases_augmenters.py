@@ -60,9 +60,8 @@ def test_a_seed_decides_the_views(name: str) -> None:
 def test_other_inputs_are_refused_with_the_way_out(name: str) -> None:
     with pytest.raises(TypeError, match=r"float in \[0, 1\].*uint8.*255"):
         build(name)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
-    for shape in ((3, 8, 8), (2, 8, 8, 3), (2, 1, 8, 8)):
-        with pytest.raises(ValueError, match=r"\(N, 3, H, W\)"):
-            build(name)(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"\(N, C, H, W\), got \(3, 8, 8\)"):
+        build(name)(torch.zeros(3, 8, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

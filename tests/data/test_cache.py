@@ -314,7 +314,7 @@ def test_a_folder_is_decoded_once(folder, monkeypatch):
     def decode(*arguments):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("ssl_toolkit.data.cache.decode_images", lambda bad, size: [])
+    monkeypatch.setattr("ssl_toolkit.data.cache.decode_images", lambda bad, size, pixels: [])
     monkeypatch.setattr("ssl_toolkit.data.readers.image_files.read_images", decode)
     again = read_data(folder, size=8)
     assert (table.read(np.array([5, 0]), 8) == expected[[5, 0]]).all()

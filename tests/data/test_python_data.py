@@ -143,7 +143,7 @@ def test_labels_of_any_type(tmp_path: Path, labels: Any, classes: tuple[str, ...
         ("one.png", [0], "images: expected several images, got one str"),
         ([GRAY[0], None], [0, 1], "images number 1: .* got NoneType"),
         ([GRAY[0], "gone.png"], [0, 1], "images number 1: can't read the image"),
-        ([GRAY[0], GRAY], [0, 1], r"images number 1: images are .* got \(1, 12, 8, 8\) uint8"),
+        ([GRAY[0], GRAY], [0, 1], r"images number 1: images are .* got \(12, 8, 8\) uint8"),
         (GRAY, [7] * 12, r"too few classes \(1 of at least 2\)"),
         (np.full((4, 3), np.nan), [0, 1, 0, 1], "4 of 4 feature vectors are not finite"),
         (np.full((4, 3), "a", dtype=object), [0, 1, 0, 1], "images number 0"),

@@ -40,8 +40,8 @@ def test_a_store_returns_the_requested_rows_in_order():
 
 
 def test_store_refuses_other_tensors():
-    for wrong in (torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, 3, dtype=torch.uint8)):
-        with pytest.raises(ValueError, match=r"must be \(N, 3, H, W\) uint8"):
+    for wrong in (torch.zeros(2, 3, 4, 4), torch.zeros(4, 4, 3, dtype=torch.uint8)):
+        with pytest.raises(ValueError, match=r"must be \(N, C, H, W\) uint8 or uint16"):
             ImageSource(wrong)
 
 

@@ -297,7 +297,7 @@ def test_a_backbone_that_cannot_be_exported_as_a_graph(monkeypatch: pytest.Monke
     classifier, _ = build_classifier(
         "by_hand", 2, image_size=8, dataset_mean=(0, 0, 0), dataset_std=(1, 1, 1), seed=0
     )
-    config = {"backbone": "by_hand", "image_size": 8}
+    config = {"backbone": "by_hand", "image_size": 8, "channels": 3, "bits": 8}
     with pytest.raises(ModelError, match=r"'by_hand' can't be written as torch-export .*timm"):
         programs.torch_export_file(classifier.eval(), config)
 

@@ -144,6 +144,17 @@ class Equalizing(Change):
         return self.plain((images - images.mean() + 0.5).clamp(0, 1), draws)
 
 
+@breaks("supports_declared_channels")
+class Declared(Change):
+    """It declares any number of channels, and makes gray images of three."""
+
+    channels = None
+
+    def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
+        changed = self.plain(images, draws)
+        return changed if images.shape[1] == 3 else changed[:, :1]
+
+
 @breaks("supports_any_image_size")
 class Turning(Change):
     """It adds the transpose."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_toolkit import AugmentationParams, Augmenter, Options, option
+from ssl_toolkit import AugmentationParams, Augmenter, Options, PixelFormat, option
 from ssl_toolkit_remixmatch.operations import KERNELS, Drawn, crop_and_mirror
 from ssl_toolkit_remixmatch.pool import BINS, METHODS, POOL, RESCALE
 
@@ -31,9 +31,13 @@ class CTAugment(Augmenter):
     color, contrast and sharpness range from 0.1 to 2, and translations and the margin of rescale
     are at most 0.3 pixels. The weak augmentation comes first, as in the code; Cutout is one of the
     operations, and isn't applied to each image as in FixMatch.
+
+    Images of other formats have a smaller pool: without color unless they are RGB, and with 16 bits
+    without equalize and posterize, whose results have 256 levels.
     """
 
     wants_feedback: ClassVar[bool] = True
+    channels: ClassVar[frozenset[int] | None] = None
 
     class Config(Options):
         """Options of CTAugment."""
@@ -62,7 +66,17 @@ class CTAugment(Augmenter):
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__(config, flip=flip)
         self.register_buffer("weights", torch.ones(len(POOL) + 1, BINS))
+        self._drawn = torch.arange(len(POOL))
         self._bins = torch.tensor([*(entry.bins for entry in POOL), len(KERNELS)])
+
+    def omit_operations(self, pixels: PixelFormat) -> tuple[str, ...]:
+        """Leave out color unless the images are RGB, equalize and posterize for 16 bits."""
+        omitted = [
+            (entry.needs_rgb and pixels.channels != 3) or (entry.needs_8_bits and pixels.bits > 8)
+            for entry in POOL
+        ]
+        self._drawn = torch.tensor([i for i, out in enumerate(omitted) if not out])
+        return tuple(entry.name for entry, out in zip(POOL, omitted, strict=True) if out)
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator
@@ -101,7 +115,7 @@ class CTAugment(Augmenter):
         shift, slots = torch.split(uniform, columns, dim=1)
         slots = slots.reshape(count, SLOT_COLUMNS, depth).double()
         picked, of_bin, inside, of_method, row, column = slots.unbind(1)
-        operation = (picked * len(POOL)).long()
+        operation = self._drawn[(picked * len(self._drawn)).long()]
         limits = weights.double().cumsum(dim=1)
         chosen = _pick(limits[operation], of_bin)
         draws = {
@@ -117,7 +131,7 @@ class CTAugment(Augmenter):
         return draws
 
     def transform(self, images: Tensor, draws: AugmentationParams) -> Tensor:
-        """Augment images (N, 3, H, W) by N rows of draws, in float32 or wider."""
+        """Augment images (N, C, H, W) by N rows of draws, in float32 or wider."""
         work = images.to(torch.promote_types(images.dtype, torch.float32), copy=True)
         if "shift" in draws:
             work = crop_and_mirror(work, draws["shift"], self.flip)

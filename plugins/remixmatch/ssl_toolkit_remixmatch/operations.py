@@ -1,4 +1,4 @@
-"""CTAugment's operations, batched: images (n, 3, H, W) in [0, 1] and the draws of n images.
+"""CTAugment's operations, batched: images (n, C, H, W) in [0, 1] and the draws of n images.
 
 Definitions are PIL's, and ranges those of the paper's table. Intermediate values are not rounded to
 8 bits. Resized and filtered images are within 2/255 of PIL's.
@@ -94,7 +94,7 @@ def crop_and_mirror(images: Tensor, uniform: Tensor, flip: bool) -> Tensor:
     """Apply the weak augmentation: a crop of the image padded by reflection, possibly mirrored.
 
     Args:
-        images: (n, 3, H, W).
+        images: (n, C, H, W).
         uniform: (n, 3) in [0, 1), on the CPU: row and column of the crop, and whether to mirror.
         flip: True to mirror half of the cr
     """

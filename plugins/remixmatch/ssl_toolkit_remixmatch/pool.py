@@ -44,6 +44,10 @@ class Entry(NamedTuple):
     operation: Operation
     bins: int = BINS
     """Number of bins of its magnitude; 1 without a magnitude."""
+    needs_rgb: bool = False
+    """True if it is defined for RGB only."""
+    needs_8_bits: bool = False
+    """True if its result has at most 256 levels."""
 
 
 def _level(level: Tensor) -> Tensor:
@@ -58,13 +62,18 @@ POOL = (
     Entry("autocontrast", blended(autocontrast)),
     Entry("blur", blended(blur)),
     Entry("brightness", scaled(brightness, _level)),
-    Entry("color", scaled(color, _level)),
+    Entry("color", scaled(color, _level), needs_rgb=True),
     Entry("contrast", scaled(contrast, _level)),
     Entry("cutout", cutout),
-    Entry("equalize", blended(equalize)),
+    Entry("equalize", blended(equalize), needs_8_bits=True),
     Entry("invert", blended(invert)),
     Entry("identity", identity, bins=1),
-    Entry("posterize", scaled(posterize, lambda level: 1 + (8 * level).floor()), bins=8),
+    Entry(
+        "posterize",
+        scaled(posterize, lambda level: 1 + (8 * level).floor()),
+        bins=8,
+        needs_8_bits=True,
+    ),
     Entry("rescale", rescale),
     Entry("rotate", moved(rotation, lambda level: ((2 * level - 1) * 45).round())),
     Entry("sharpness", scaled(sharpness, _level)),

@@ -31,6 +31,7 @@ class WideResNet(Backbone):
         width: factor of the channels, at least 1.
         batchnorm_momentum: weight of a new batch in the running statistics, in (0, 1]; 0.001 as in
             the papers.
+        channels: number of channels of the images.
 
     Raises:
         PluginError: the depth or the width is invalid.
@@ -38,7 +39,9 @@ class WideResNet(Backbone):
 
     timm_module: ClassVar[str | None] = "ssl_toolkit_wide_resnet.timm_registration"
 
-    def __init__(self, depth: int, width: int, batchnorm_momentum: float = 0.001) -> None:
+    def __init__(
+        self, depth: int, width: int, batchnorm_momentum: float = 0.001, channels: int = 3
+    ) -> None:
         super().__init__()
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1 or width < 1:
@@ -46,14 +49,14 @@ class WideResNet(Backbone):
                 f"no wide ResNet of depth {depth} and width {width}: "
                 "the depth must be 6n + 4 (10, 16, 22, 28, …) and the width at least 1"
             )
-        self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        channels = [16, 16 * width, 32 * width, 64 * width]
+        self.conv = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        widths = [16, 16 * width, 32 * width, 64 * width]
         self.stages = nn.ModuleList(
             nn.Sequential(
                 *(
                     _Block(
-                        channels[stage] if block == 0 else channels[stage + 1],
-                        channels[stage + 1],
+                        widths[stage] if block == 0 else widths[stage + 1],
+                        widths[stage + 1],
                         stride=2 if stage > 0 and block == 0 else 1,
                         activate_shortcut=stage == 0 and block == 0,
                     )
@@ -62,9 +65,9 @@ class WideResNet(Backbone):
             )
             for stage in range(3)
         )
-        self.norm = nn.BatchNorm2d(channels[-1])
+        self.norm = nn.BatchNorm2d(widths[-1])
         self.activation = _activation()
-        self.feature_dim = channels[-1]
+        self.feature_dim = widths[-1]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
@@ -73,13 +76,21 @@ class WideResNet(Backbone):
                 module.momentum = batchnorm_momentum
 
     @classmethod
-    def build(cls, name: str, *, image_size: int | None = None, pretrained: bool = False) -> Self:
+    def build(
+        cls,
+        name: str,
+        *,
+        image_size: int | tuple[int, int] | None = None,
+        pretrained: bool = False,
+        channels: int = 3,
+    ) -> Self:
         """Return the network of a name such as ``wrn_28_2``.
 
         Args:
             name: ``wrn_<depth>_<width>``.
-            image_size: side in pixels; any from 1 up works.
+            image_size: side in pixels, or (height, width); any from 1 up works.
             pretrained: must be False, because no weights are published.
+            channels: number of channels of the images.
 
         Raises:
             PluginError: the name is not that of a wide ResNet.
@@ -93,11 +104,12 @@ class WideResNet(Backbone):
                 f"backbone {name!r} has no published weights; leave --pretrained out, "
                 "or give a file with --weights"
             )
-        if image_size is not None and image_size < 1:
+        side = min(image_size) if isinstance(image_size, tuple) else image_size
+        if side is not None and side < 1:
             raise ModelError(
                 f"backbone {name!r} can't take image size {image_size}: it must be at least 1"
             )
-        return cls(int(match[1]), int(match[2]))
+        return cls(int(match[1]), int(match[2]), channels=channels)
 
     @classmethod
     def batchnorm_momentum(cls, steps: int) -> float:
@@ -109,7 +121,7 @@ class WideResNet(Backbone):
         return min(0.1, max(0.001, 100 / steps))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalized images (N, 3, H, W) to features (N, 64 · width)."""
+        """Map normalized images (N, C, H, W) to features (N, 64 · width)."""
         x = self.conv(images)
         for stage in self.stages:
             x = stage(x)

@@ -28,17 +28,12 @@ class WideResNetForTimm(nn.Module):
     Args:
         name: ``wrn_<depth>_<width>``.
         num_classes: number of classes of the head, 0 for none.
-        in_chans: number of input channels, must be 3.
-
-    Raises:
-        ValueError: `in_chans` is not 3.
+        in_chans: number of channels of the images.
     """
 
     def __init__(self, name: str, num_classes: int = 10, in_chans: int = 3) -> None:
         super().__init__()
-        if in_chans != 3:
-            raise ValueError(f"{name} takes images with 3 channels, not {in_chans}")
-        self.backbone = WideResNet.build(name)
+        self.backbone = WideResNet.build(name, channels=in_chans)
         self.num_features = self.head_hidden_size = self.backbone.feature_dim
         self.reset_classifier(num_classes)
 
@@ -60,7 +55,7 @@ class WideResNetForTimm(nn.Module):
         )
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Map normalized images (N, 3, H, W) to pooled features (N, num_features)."""
+        """Map normalized images (N, C, H, W) to pooled features (N, num_features)."""
         features: Tensor = self.backbone(images)
         return features
 
@@ -70,7 +65,7 @@ class WideResNetForTimm(nn.Module):
         return logits
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalized images (N, 3, H, W) to logits (N, num_classes)."""
+        """Map normalized images (N, C, H, W) to logits (N, num_classes)."""
         return self.forward_head(self.forward_features(images))
 
 

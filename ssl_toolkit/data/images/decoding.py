@@ -24,7 +24,8 @@ from ssl_toolkit.data.images.kinds import RAW, way_out
 _imaging.set_block_size(64 * 2**20)
 
 _BAND = 2**22  # maximum number of pixels to convert at a time
-_WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+"""Pillow's modes of gray images with 16 bits."""
 _COLORS = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}  # simplejpeg's names by Pillow's modes
 _WITHOUT_RGB = {"RGBa": "RGBA", "La": "LA"}  # modes that Pillow converts to RGB via another
 _SAVE = "save it with 8 or 16 bits"
@@ -78,13 +79,18 @@ class Room:
 ROOM = Room(800 * 2**20)
 
 
-def room_for(image: Image.Image, length: int) -> int:
+def room_for(image: Image.Image, length: int, levels: int = 0) -> int:
     """Return the peak memory of decoding in bytes, from the header; measured, and rounded up.
 
     Args:
         image: Opened but not decoded.
         length: Number of encoded bytes.
+        levels: Bytes per pixel of the array that it becomes, 0 for none.
     """
+    return _decoded_room(image, length) + 2 * levels * image.width * image.height
+
+
+def _decoded_room(image: Image.Image, length: int) -> int:
     pixels = image.width * image.height
     per_pixel = 8  # at most four bytes in Pillow, and four more as RGB
     if image.format in ("JPEG", "MPO"):
@@ -137,16 +143,29 @@ def to_upright(image: Image.Image) -> Image.Image:
     Raises:
         As `decode`.
     """
-    upright = decode(image)
-    # Only EXIF parsing can fail here: the pixels are loaded.
-    with contextlib.suppress(Exception):
-        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            upright = ImageOps.exif_transpose(upright)
+    upright = oriented(image, decode(image))
     if upright.mode in ("RGB", "L") and not upright.has_transparency_data:
         return upright
-    if upright.mode in _WIDE:
-        return _in_bands(upright, "L", _scaling(image))
+    if upright.mode in WIDE:
+        scale = scaling(image)
+        return _in_bands(upright, "L", lambda band: Image.fromarray(scale(band)))
     return _in_bands(upright, "RGB", _on_white)
+
+
+def oriented(image: Image.Image, decoded: Image.Image) -> Image.Image:
+    """Return the result of `decode`, rotated by the EXIF orientation."""
+    # Only EXIF parsing can fail here: the pixels are loaded.
+    with contextlib.suppress(Exception):
+        if orientation_of(image) != 1:
+            return ImageOps.exif_transpose(decoded)
+    return decoded
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Return the EXIF orientation, 1 for an upright image or a damaged EXIF block."""
+    with contextlib.suppress(Exception):
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return 1
 
 
 # --- JPEG -----------------------------------------------------------------------------------------
@@ -256,23 +275,29 @@ def _check_range(image: Any) -> None:
         raise Unreadable(f"32-bit pixels have no agreed range; {_SAVE}")
 
 
-def _scaling(image: Any) -> Callable[[Image.Image], Image.Image]:
-    """Return the conversion of 16-bit gray levels to 8 bits that the header defines."""
+def scaling(image: Any, full: int = 255) -> Callable[[Image.Image], NDArray[Any]]:
+    """Return the conversion of 16-bit gray levels that the header defines.
+
+    Args:
+        image: Opened by Pillow.
+        full: Level of white in the result: 255 for uint8, 65535 for uint16.
+    """
+    kind = np.uint8 if full == 255 else np.uint16
     white, inverted = 65535, False
     if image.format == "TIFF":
         white = 2 ** max(image.tag_v2.get(_BITS, (16,))) - 1
         inverted = image.tag_v2.get(_PHOTOMETRIC) == 0
     transparent = image.info.get("transparency")
 
-    def scale(band: Image.Image) -> Image.Image:
+    def scale(band: Image.Image) -> NDArray[Any]:
         levels = np.asarray(band)
         wide = np.minimum(levels, white).astype(np.uint32)
-        gray: NDArray[np.uint8] = ((wide * 255 + white // 2) // white).astype(np.uint8)
+        gray: NDArray[Any] = ((wide * full + white // 2) // white).astype(kind)
         if inverted:
-            gray = 255 - gray
+            gray = kind(full) - gray
         if isinstance(transparent, int):
-            gray[levels == transparent] = 255
-        return Image.fromarray(gray)
+            gray[levels == transparent] = full
+        return gray
 
     return scale
 

@@ -1,4 +1,4 @@
-"""From an image file to square RGB pixels: one way for training, testing and predicting.
+"""From an image file to pixels of one size: one way for training, testing and predicting.
 
 docs/image-formats.md has a table of all formats and modes; see `decoding`.
 Of several frames or pages the first is taken. A file that claims more pixels than Pillow's limit
@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, sides
 from ssl_toolkit.data.images.archives import MOST_BYTES, read_packed, too_long
 from ssl_toolkit.data.images.decoding import ROOM, Unreadable, damage, room_for, to_upright
 from ssl_toolkit.data.images.kinds import AVIF_IS_READ, HEAD, named_kind
+from ssl_toolkit.data.images.levels import Levels, convert_bits, convert_channels, to_levels
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path
 
@@ -54,25 +55,31 @@ Answer = TypeVar("Answer")
 
 
 def read_images(
-    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
-) -> NDArray[np.uint8]:
+    paths: Sequence[Path],
+    size: Size,
+    workers: int = 0,
+    fit: Fit = "crop",
+    pixels: PixelFormat = RGB8,
+) -> Levels:
     """Read images.
 
     Args:
         paths: N files.
-        size: Side in pixels.
+        size: Size in pixels.
         workers: Threads that decode; 0 decodes in the calling one.
         fit: See `fit_image`.
+        pixels: Channels and bits.
 
     Returns:
-        (n, size, size, 3) uint8.
+        (n, H, W, C).
 
     Raises:
         DataError: Some can't be read; one message a file.
     """
-    images = np.empty((len(paths), size, size, 3), dtype=np.uint8)
+    images = np.empty((len(paths), *sides(size), pixels.channels), dtype=pixels.dtype)
     faults = []
-    for i, answer in enumerate(each_image(lambda path: try_image(path, size, fit), paths, workers)):
+    answers = each_image(lambda path: try_image(path, size, fit, pixels), paths, workers)
+    for i, answer in enumerate(answers):
         if isinstance(answer, str):
             faults.append(f"can't read image {display_path(paths[i])}: {answer}")
         else:
@@ -83,23 +90,24 @@ def read_images(
 
 
 def try_image(
-    source: Path | bytes | Image.Image, size: int, fit: Fit = "crop"
-) -> NDArray[np.uint8] | str:
+    source: Path | bytes | Image.Image, size: Size, fit: Fit = "crop", pixels: PixelFormat = RGB8
+) -> Levels | str:
     """Read one image inside `pillow_muted`, from any thread.
 
     Args:
         source: A file, the bytes of one, or an image that Pillow opened or made.
-        size: Side in pixels.
+        size: Size in pixels.
         fit: See `fit_image`.
+        pixels: Channels and bits.
 
     Returns:
-        (size, size, 3) uint8, RGB; or the reason why it can't be read.
+        (H, W, C); or the reason why it can't be read.
     """
     try:
         if isinstance(source, Image.Image):
-            return fit_image(to_upright(source), size, fit)
-        with opened_image(source) as (image, _):
-            return fit_image(to_upright(image), size, fit)
+            return _fitted(source, size, fit, pixels)[0]
+        with opened_image(source, pixels) as (image, _):
+            return _fitted(image, size, fit, pixels)[0]
     except Unreadable as error:
         return str(error)
     except Exception as error:  # an image that Pillow opened elsewhere, decoded only now
@@ -123,8 +131,8 @@ def pillow_muted() -> Iterator[None]:
 class DecodedImage:
     """A readable image and facts about its file."""
 
-    pixels: NDArray[np.uint8]
-    """(size, size, 3); see `fit_image`."""
+    pixels: Levels
+    """(H, W, C); see `fit_image`."""
     digest: bytes
     """SHA-256 of the file, 32 bytes."""
     shape: tuple[int, int]
@@ -134,15 +142,20 @@ class DecodedImage:
 
 
 def decode_images(
-    paths: Sequence[Path], size: int, workers: int = 0, fit: Fit = "crop"
+    paths: Sequence[Path],
+    size: Size,
+    workers: int = 0,
+    fit: Fit = "crop",
+    pixels: PixelFormat = RGB8,
 ) -> list[DecodedImage | str]:
     """Read and hash images, each decoded once and to its end.
 
     Args:
         paths: Paths to the images.
-        size: Side in pixels.
+        size: Size in pixels.
         workers: Threads that decode; 0 decodes in the calling one.
         fit: See `fit_image`.
+        pixels: Channels and bits.
 
     Returns:
         For each the image, or the reason why it can't be read.
@@ -150,53 +163,104 @@ def decode_images(
 
     def decoded(path: Path) -> DecodedImage | str:
         try:
-            with opened_image(path) as (image, file):
+            with opened_image(path, pixels) as (image, file):
                 mode = image.mode
-                upright = to_upright(image)
+                fitted, shape = _fitted(image, size, fit, pixels)
                 file.seek(0)
                 digest = hashlib.file_digest(file, "sha256").digest()
-                return DecodedImage(fit_image(upright, size, fit), digest, upright.size, mode)
+                return DecodedImage(fitted, digest, shape, mode)
         except Unreadable as error:
             return str(error)
 
     return each_image(decoded, paths, workers)
 
 
-def fit_image(image: Image.Image, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
-    """Make an image square.
+def _fitted(
+    image: Image.Image, size: Size, fit: Fit, pixels: PixelFormat
+) -> tuple[Levels, tuple[int, int]]:
+    """Return the pixels of an image, and its width and height when it is upright."""
+    if pixels == RGB8:
+        upright = to_upright(image)
+        return fit_image(upright, size, fit), upright.size
+    levels = to_levels(image, pixels)
+    return fit_array(levels, size, fit), (levels.shape[1], levels.shape[0])
 
-    Bicubic, antialiased when shrinking. At most the square is computed, so that an image of
+
+def fit_image(image: Image.Image, size: Size, fit: Fit = "crop") -> NDArray[np.uint8]:
+    """Give an image the size of the run.
+
+    Bicubic, antialiased when shrinking. At most the result is computed, so that an image of
     2000 x 3 pixels costs no more than another; an image that has the size already is unchanged.
 
     Args:
         image: Mode RGB or L (gray gives three equal channels).
-        size: Side in pixels, at least 1.
-        fit: ``crop`` scales the shorter side to `size` and cuts the middle square out; ``pad``
-            scales the longer side to it and centers the whole image on white.
+        size: Size in pixels, at least 1.
+        fit: ``crop`` cuts out the largest middle part that has the aspect ratio of `size`, such as
+            the middle square, and scales it; ``pad`` scales the whole image as large as fits and
+            centers it on white.
 
     Returns:
-        (size, size, 3) uint8.
+        (H, W, 3) uint8.
     """
     box, (x, y, width, height) = placement(image.width, image.height, size, fit)
     resized = image.resize((width, height), Image.Resampling.BICUBIC, box=box)
-    fitted = np.full((size, size, 3), 255, dtype=np.uint8)
+    fitted = np.full((*sides(size), 3), 255, dtype=np.uint8)
     fitted[y : y + height, x : x + width] = np.asarray(resized.convert("RGB"))
     return fitted
 
 
-def placement(width: int, height: int, size: int, fit: Fit) -> tuple[Box, tuple[int, ...]]:
-    """Return how an image is made square; see `fit_image`.
+def fit_array(levels: NDArray[Any], size: Size, fit: Fit = "crop") -> NDArray[Any]:
+    """Give an array (H, W, C) of uint8, uint16 or floats in [0, 1] another size; see `fit_image`.
+
+    Each channel is scaled on its own: an alpha channel has no influence on the others.
+    """
+    box, (x, y, width, height) = placement(levels.shape[1], levels.shape[0], size, fit)
+    is_float, channels = levels.dtype.kind == "f", levels.shape[2]
+    white = 1 if is_float else np.iinfo(levels.dtype).max
+    fitted = np.full((*sides(size), channels), white, levels.dtype)
+    for channel in range(channels):
+        plane = np.ascontiguousarray(levels[..., channel])
+        if plane.dtype != np.uint8:
+            plane = plane.astype(np.float32)
+        whole = Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC, box=box)
+        resized = np.asarray(whole).clip(0, white)  # bicubic weights overshoot at edges
+        resized = resized if is_float or plane.dtype == np.uint8 else np.rint(resized)
+        fitted[y : y + height, x : x + width, channel] = resized
+    return fitted
+
+
+def fit_item(item: NDArray[Any], size: Size, fit: Fit, pixels: PixelFormat) -> Levels:
+    """Return an image (H, W) or (H, W, C) with another size and format.
+
+    Raises:
+        Unreadable: It has other channels than `pixels`, to which they can't be converted.
+    """
+    if pixels == RGB8 and item.dtype == np.uint8 and item.shape[2:] in ((), (3,)):
+        return fit_image(Image.fromarray(item), size, fit)
+    levels = convert_bits(item if item.ndim == 3 else item[..., None], pixels)
+    given = levels.shape[2]
+    if given != pixels.channels and not {given, pixels.channels} <= {1, 3}:
+        raise Unreadable(f"has {given} channels, not {pixels.channels}; set --channels {given}")
+    return fit_array(convert_channels(levels, pixels.channels), size, fit)
+
+
+def placement(width: int, height: int, size: Size, fit: Fit) -> tuple[Box, tuple[int, ...]]:
+    """Return how an image gets a size; see `fit_image`.
 
     Returns:
-        The box of the image that is resized; and its left, top, width and height in the square.
+        The box of the image that is resized; and its left, top, width and height in the result.
     """
+    down, across = sides(size)
+    is_wide = width * down >= height * across  # wider than the size
     if fit == "crop":
-        side = min(width, height)
-        left, top = (width - side) / 2, (height - side) / 2
-        return (left, top, left + side, top + side), (0, 0, size, size)
-    longer = max(width, height)
-    across, down = (max(1, round(size * side / longer)) for side in (width, height))
-    return (0, 0, width, height), ((size - across) // 2, (size - down) // 2, across, down)
+        box = (height * across / down, height) if is_wide else (width, width * down / across)
+        left, top = (width - box[0]) / 2, (height - box[1]) / 2
+        return (left, top, left + box[0], top + box[1]), (0, 0, across, down)
+    if is_wide:
+        inner = across, max(1, round(across * height / width))
+    else:
+        inner = max(1, round(down * width / height)), down
+    return (0, 0, width, height), ((across - inner[0]) // 2, (down - inner[1]) // 2, *inner)
 
 
 def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: int) -> list[Answer]:
@@ -212,11 +276,14 @@ def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: i
 
 
 @contextlib.contextmanager
-def opened_image(path: Path | bytes) -> Iterator[tuple[Image.Image, EncodedImage]]:
+def opened_image(
+    path: Path | bytes, pixels: PixelFormat = RGB8
+) -> Iterator[tuple[Image.Image, EncodedImage]]:
     """Open an image and its encoded bytes; whatever goes wrong until it is closed is `Unreadable`.
 
-    The memory that decoding it takes is held until then.
+    The memory that decoding it to a pixel format takes is held until then.
     """
+    levels = 0 if pixels == RGB8 else pixels.channels * pixels.bits // 8
     head = b""
     try:
         with open_content(path) as file:
@@ -228,7 +295,7 @@ def opened_image(path: Path | bytes) -> Iterator[tuple[Image.Image, EncodedImage
             file.seek(0)
             with (
                 Image.open(file, formats=_FORMATS) as image,
-                ROOM.reserve(room_for(image, length)),
+                ROOM.reserve(room_for(image, length, levels)),
             ):
                 yield image, file
     except Unreadable:

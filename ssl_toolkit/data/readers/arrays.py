@@ -5,27 +5,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ssl_toolkit.config.settings import Fit
-from ssl_toolkit.data.images.files import fit_image, pillow_muted, try_image
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, sides
+from ssl_toolkit.data.images.files import fit_item, pillow_muted, try_image
+from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
 
 
 @dataclass(frozen=True)
 class FittedRead:
-    """The ``read`` of a table whose images are no files, in either layout."""
+    """The ``read`` of a table whose images are no files, in any form."""
 
-    read: Callable[[NDArray[np.int64], int, Fit], NDArray[np.uint8]]
+    read: Callable[[NDArray[np.int64], Size, Fit, PixelFormat], Levels]
     fit: Fit = "crop"
+    pixels: PixelFormat = RGB8
 
-    def __call__(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    def __call__(self, rows: NDArray[np.int64], size: Size) -> Levels:
         """See `ImageTable.read`."""
-        return self.read(rows, size, self.fit)
+        return self.read(rows, size, self.fit, self.pixels)
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class ImageArray:
     """Start of their keys; a number follows."""
     part: Part | NDArray[np.str_]
     """One part for all, or (n,) one each."""
-    images: NDArray[np.uint8] | Sequence[Image.Image]
-    """(n, h, w) gray or (n, h, w, 3) RGB; or n images, each decoded when it is read."""
+    images: NDArray[Any] | Sequence[Image.Image]
+    """(n, h, w) gray or (n, h, w, C), uint8, uint16 or float in [0, 1]; or n images, each decoded
+    when it is read."""
     labels: ArrayLike
     """(n,) whole numbers, -1 for none."""
 
@@ -61,21 +65,21 @@ def array_table(
         for number in range(len(group.images))
     )
 
-    def image(row: int) -> NDArray[np.uint8] | Image.Image:
+    def image(row: int) -> NDArray[Any] | Image.Image:
         which = int(np.searchsorted(starts, row, side="right")) - 1
         return groups[which].images[row - int(starts[which])]
 
-    def read(rows: NDArray[np.int64], size: int, fit: Fit) -> NDArray[np.uint8]:
-        images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
+    def read(rows: NDArray[np.int64], size: Size, fit: Fit, form: PixelFormat) -> Levels:
+        images = np.empty((len(rows), *sides(size), form.channels), dtype=form.dtype)
         errors = []
         with pillow_muted():
             for i, row in enumerate(rows.tolist()):
                 try:
                     item = image(row)
                     if isinstance(item, np.ndarray):
-                        images[i] = fit_image(Image.fromarray(item), size, fit)
+                        images[i] = fit_item(item, size, fit, form)
                         continue
-                    pixels = try_image(item, size, fit)
+                    pixels = try_image(item, size, fit, form)
                 except Exception as error:  # a data set decodes with any library
                     pixels = " ".join(str(error).split()) or type(error).__name__
                 if isinstance(pixels, str):

@@ -15,12 +15,13 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ssl_toolkit.config.settings import Fit
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size
 from ssl_toolkit.data.cache import DecodedImages, Progress, find_cache, open_cache
 from ssl_toolkit.data.images.archives import container, tar_member
 from ssl_toolkit.data.images.decoding import Unreadable
 from ssl_toolkit.data.images.files import open_content, opened_image, pillow_muted, read_images
 from ssl_toolkit.data.images.kinds import kind_of_name
+from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable, Part
@@ -43,13 +44,20 @@ class ImageFiles(Sequence[str]):
         base: Path to a folder; empty for the current one.
         workers: Threads that decode; 0 decodes in the calling one.
         fit: See `fit_image`.
+        pixels: Channels and bits.
     """
 
     def __init__(
-        self, names: Sequence[str], base: str = "", workers: int = 0, fit: Fit = "crop"
+        self,
+        names: Sequence[str],
+        base: str = "",
+        workers: int = 0,
+        fit: Fit = "crop",
+        pixels: PixelFormat = RGB8,
     ) -> None:
         self.workers = workers
         self.fit: Fit = fit
+        self.pixels = pixels
         self.warning = ""
         """Why decoded images could not be written to disk."""
         self.dropped: tuple[tuple[str, str], ...] = ()
@@ -60,7 +68,7 @@ class ImageFiles(Sequence[str]):
         self._base = base
         self._cached_names = names
         self._index: NDArray[np.int64] | None = None  # row of the caches, -1: none; None: the same
-        self._caches: dict[int, DecodedImages] = {}  # by size
+        self._caches: dict[Size, DecodedImages] = {}  # by size
         self._bytes_read = 0
 
     def __len__(self) -> int:
@@ -97,7 +105,7 @@ class ImageFiles(Sequence[str]):
                     sides.append(side(opened[0].size))
         return sides
 
-    def open(self, size: int, progress: Progress | None = None) -> dict[int, str]:
+    def open(self, size: Size, progress: Progress | None = None) -> dict[int, str]:
         """Decode the images at a size if there is no cache of it yet (`open_cache`).
 
         Returns:
@@ -105,17 +113,24 @@ class ImageFiles(Sequence[str]):
         """
         if size not in self._caches:
             self._caches[size], self.warning = open_cache(
-                self._cached_paths(), size, workers=self.workers, progress=progress, fit=self.fit
+                self._cached_paths(),
+                size,
+                workers=self.workers,
+                progress=progress,
+                fit=self.fit,
+                pixels=self.pixels,
             )
         faults = self._caches[size].faults
         index = self._cached_rows(np.arange(len(self) if faults else 0))
         bad = np.flatnonzero(np.isin(index, [*faults]))
         return {row: faults[int(index[row])] for row in bad.tolist()}
 
-    def open_existing(self, size: int) -> None:
+    def open_existing(self, size: Size) -> None:
         """Use the cache of this size if there is one; decode no image."""
-        if size not in self._caches and (cache := find_cache(self._cached_paths(), size, self.fit)):
-            self._caches[size] = cache
+        if size not in self._caches:
+            cache = find_cache(self._cached_paths(), size, self.fit, self.pixels)
+            if cache is not None:
+                self._caches[size] = cache
 
     def cache_only(self, rows: NDArray[np.int64]) -> None:
         """Restrict the caches to the images of these rows."""
@@ -135,31 +150,31 @@ class ImageFiles(Sequence[str]):
         files._index = self._cached_rows(rows)
         return files
 
-    def with_fit(self, workers: int, fit: Fit) -> Self:
-        """Return the files, to be decoded by some workers and made square in this way."""
+    def with_form(self, workers: int, fit: Fit, pixels: PixelFormat) -> Self:
+        """Return the files, to be decoded by some workers and in this form."""
         files = copy.copy(self)
-        files._caches = self._caches if fit == self.fit else {}
-        files.workers, files.fit = workers, fit
+        files._caches = self._caches if (fit, pixels) == (self.fit, self.pixels) else {}
+        files.workers, files.fit, files.pixels = workers, fit, pixels
         return files
 
-    def in_memory(self, size: int) -> bool:
+    def in_memory(self, size: Size) -> bool:
         """Return True if a cache is in memory because it could not be written to disk."""
         return not self._caches[size].maps
 
-    def has(self, rows: NDArray[np.int64], size: int) -> bool:
+    def has(self, rows: NDArray[np.int64], size: Size) -> bool:
         """Return True if the images of all these rows are decoded at a size."""
         return size in self._caches and bool(self._is_readable(rows, self._caches[size]).all())
 
-    def take(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-        """Copy decoded images of these rows: (n, 3, size, size); see `has`."""
+    def take(self, rows: NDArray[np.int64], size: Size) -> Levels:
+        """Copy decoded images of these rows: (n, C, H, W); see `has`."""
         cache = self._caches[size]
-        images = cache.pixels.take(self._cached_rows(rows), axis=0)
+        images: Levels = cache.pixels.take(self._cached_rows(rows), axis=0)
         self._bytes_read += images.nbytes + _PAGE_BYTES * len(rows)
         if self._bytes_read > _MAPPED_BYTES:
             self._release(cache)
         return images
 
-    def read(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    def read(self, rows: NDArray[np.int64], size: Size) -> Levels:
         """See `ImageTable.read`: from the cache if that size was opened, else from the files.
 
         Raises:
@@ -167,18 +182,19 @@ class ImageFiles(Sequence[str]):
         """
         if self.has(rows, size):
             return np.ascontiguousarray(self.take(rows, size).transpose(0, 2, 3, 1))
-        return read_images([Path(self[row]) for row in rows.tolist()], size, self.workers, self.fit)
+        paths = [Path(self[row]) for row in rows.tolist()]
+        return read_images(paths, size, self.workers, self.fit, self.pixels)
 
-    def moments(self, rows: NDArray[np.int64], size: int) -> NDArray[np.uint64]:
-        """Sum the gray levels of each channel over decoded images, and their squares: (2, 3)."""
+    def moments(self, rows: NDArray[np.int64], size: Size) -> NDArray[np.uint64]:
+        """Sum the gray levels of each channel over decoded images, and their squares: (2, C)."""
         cache, index = self._caches[size], self._cached_rows(rows)
-        sums = np.zeros((2, 3), dtype=np.uint64)
+        sums = np.zeros((2, self.pixels.channels), dtype=np.uint64)
         for start in range(0, len(index), 2**16):
             sums += cache.moments[index[start : start + 2**16]].sum(axis=0)
             self._release(cache)
         return sums
 
-    def shapes_and_modes(self, size: int) -> tuple[NDArray[np.int32], list[str]]:
+    def shapes_and_modes(self, size: Size) -> tuple[NDArray[np.int32], list[str]]:
         """Return (n, 2) width and height of the upright images, and Pillow's names of the modes."""
         cache, index = self._caches[size], self._cached_rows(np.arange(len(self)))
         return cache.shapes[index], [mode.decode() for mode in cache.modes[index].tolist()]
@@ -255,21 +271,24 @@ def files_of(table: ImageTable) -> ImageFiles | None:
     return files if files is None or isinstance(files, ImageFiles) else ImageFiles(files)
 
 
-def open_files(table: ImageTable, workers: int = 0, fit: Fit = "crop") -> ImageTable:
+def open_files(
+    table: ImageTable, workers: int = 0, fit: Fit = "crop", pixels: PixelFormat = RGB8
+) -> ImageTable:
     """Return a table of files that reads and hashes them; one without files as it is.
 
     Args:
         table: Images with `ImageTable.files`.
         workers: Threads that decode; 0 decodes in the calling one.
         fit: See `fit_image`.
+        pixels: Channels and bits.
     """
     files = files_of(table)
-    return table if files is None else with_files(table, files.with_fit(workers, fit))
+    return table if files is None else with_files(table, files.with_form(workers, fit, pixels))
 
 
 def with_files(table: ImageTable, files: ImageFiles) -> ImageTable:
     """Return the table with these files, which it reads and hashes."""
-    return replace(table, files=files, read=files.read, digest=files.digest)
+    return replace(table, files=files, read=files.read, digest=files.digest, pixels=files.pixels)
 
 
 def unreadable(files: Sequence[str], faults: Mapping[int, str]) -> DataError:

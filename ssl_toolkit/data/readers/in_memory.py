@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,18 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ssl_toolkit.config.images import PixelFormat
 from ssl_toolkit.data.images.decoding import Unreadable, to_upright
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.inputs import ImageInput, channels_last
+from ssl_toolkit.data.images.levels import convert_bits
 from ssl_toolkit.data.label_values import label_name, label_names, label_numbers, sorted_classes
-from ssl_toolkit.data.readers.npz import as_uint8, checked_stack
+from ssl_toolkit.data.readers.npz import as_levels, checked_stack
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import sync
 
 Images = NDArray[Any] | Tensor | Sequence[ImageInput] | Dataset[Any]
-"""A stack (N, H, W, 3), (N, H, W) or a tensor (N, 3, H, W); features (N, D); a sequence of paths,
+"""A stack (N, H, W, C), (N, H, W) or a tensor (N, C, H, W); features (N, D); a sequence of paths,
 Pillow images, arrays and tensors; or a map-style torch data set of images or of pairs
 (image, label)."""
 
@@ -91,6 +94,7 @@ def write_data(
     unlabeled: Images | None = None,
     validation: LabeledImages | None = None,
     test: LabeledImages | None = None,
+    bits: int = 8,
 ) -> DataFile:
     """Write images and labels into a folder, for ``data`` of a configuration.
 
@@ -101,6 +105,7 @@ def write_data(
         unlabeled: More images, without labels.
         validation: A pair (images, labels), or a data set of pairs.
         test: As `validation`; not used for training.
+        bits: 8 or 16, to which floats of a stack are rounded.
 
     Raises:
         DataError: Unsupported images or labels; the message has the argument, shape and dtype.
@@ -117,14 +122,14 @@ def write_data(
     stacks = [part.images for part in parts if isinstance(part.images, np.ndarray)]
     shapes = {stack.shape[1:] for stack in stacks}
     if len(stacks) == len(parts) and len(shapes) == 1:
-        suffix, write = ".npz", _write_arrays
+        suffix, write = ".npz", partial(_write_arrays, bits=bits)
     elif any(len(shape) == 1 for shape in shapes):
         message = ", ".join(f"{part.name} {_describe(part.images)}" for part in parts)
         raise DataError(f"features are (N, D) of one length D in all arguments, got {message}")
     elif all(isinstance(part.images, list) and _are_paths(part.images) for part in parts):
-        suffix, write = ".jsonl", _write_manifest
+        suffix, write = ".jsonl", partial(_write_manifest)
     else:
-        suffix, write = "", _write_shards
+        suffix, write = "", partial(_write_shards)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".given-", dir=folder) as scratch:
         temporary = Path(scratch, f"data{suffix}")
@@ -169,13 +174,15 @@ def _are_paths(images: Sequence[Any]) -> bool:
     return all(isinstance(image, str | os.PathLike) for image in images)
 
 
-def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
+def _write_arrays(path: Path, parts: Sequence[_Part], bits: int = 8) -> DataFile:
     """Write one stack of all parts, block by block, for `npz.read_npz`."""
     names = [label for part in parts for label in part.labels or ()]
     classes = sorted_classes(names)
     shape, of_images = parts[0].images.shape[1:], parts[0].images.ndim > 2
+    deep = of_images and (bits == 16 or any(part.images.dtype == np.uint16 for part in parts))
+    form = PixelFormat(bits=16 if deep else 8)
     header = {
-        "descr": "|u1" if of_images else "<f4",
+        "descr": ("<u2" if deep else "|u1") if of_images else "<f4",
         "fortran_order": False,
         "shape": (len(names), *shape),
     }
@@ -193,7 +200,10 @@ def _write_arrays(path: Path, parts: Sequence[_Part]) -> DataFile:
             for part in parts:
                 for start in range(0, len(part), step):
                     block = part.images[start : start + step]
-                    block = as_uint8(block, part.name) if of_images else block.astype("<f4")
+                    if of_images:
+                        block = convert_bits(as_levels(block, part.name, form.bits), form)
+                    else:
+                        block = block.astype("<f4")
                     file.write(block.tobytes())
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w") as file:
@@ -251,7 +261,13 @@ def _encode(image: Any, where: str) -> tuple[bytes, str]:
         if isinstance(image, Tensor):
             image = channels_last(image, 3)
         if isinstance(image, np.ndarray):
-            image = Image.fromarray(as_uint8(image[None], where)[0])
+            levels = as_levels(image[None], where)[0]
+            if levels.dtype != np.uint8 or levels.shape[2:] not in ((), (3,)):
+                raise DataError(
+                    f"{where}: images are (H, W, 3) or (H, W) of uint8, or one stack "
+                    f"(N, H, W, C), got {levels.shape} {levels.dtype}"
+                )
+            image = Image.fromarray(levels)
         elif isinstance(image, Image.Image):
             image = to_upright(image).convert("RGB")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import re
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.images import RGB8, PixelFormat, Size
+from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.label_values import label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
@@ -25,7 +28,7 @@ from ssl_toolkit.text import display_path, summarize
 Array = NDArray[Any]
 
 LAYOUT = (
-    "images (N, H, W) or (N, H, W, 3), or features (N, D), and labels (N,); or train_images, "
+    "images (N, H, W) or (N, H, W, C), or features (N, D), and labels (N,); or train_images, "
     "train_labels, val_images and so on"
 )
 EMBEDDINGS_FORMAT = 1
@@ -56,7 +59,7 @@ def feature_length(path: Path) -> int:
         return 0
 
 
-def read_npz(path: Path, least_classes: int = 2) -> ImageTable:
+def read_npz(path: Path, least_classes: int = 2, bits: int = 8) -> ImageTable:
     """Read a file of arrays, as ``np.savez`` writes it.
 
     The file has either ``images`` (or ``features``) and optionally ``labels``, ``splits`` (named as
@@ -67,6 +70,7 @@ def read_npz(path: Path, least_classes: int = 2) -> ImageTable:
     Args:
         path: Path to the file.
         least_classes: Number of classes that are needed.
+        bits: 8 or 16, to which floats are rounded.
 
     Raises:
         DataError: The file can't be read, or an array is missing or has another shape.
@@ -95,8 +99,10 @@ def read_npz(path: Path, least_classes: int = 2) -> ImageTable:
     classes = classes or sorted_classes(name for group in groups for name in group.names)
     if len(classes) < least_classes:
         raise DataError(f"{where} has labels of too few classes ({len(classes)} of at least 2)")
-    make = _feature_table if kinds == {"features"} else _image_table
-    table = make(classes, groups, where)
+    if kinds == {"features"}:
+        table = _feature_table(classes, groups, where)
+    else:
+        table = _image_table(classes, groups, where, bits)
     if "keys" in arrays and len(groups) == 1:
         keys = PackedStrings(map(str, arrays["keys"].tolist()))
         if len(keys) != len(table.keys) or may_have_duplicates(keys):
@@ -143,10 +149,12 @@ def _group(
     return _Group(f"{split or name}/", values, names, np.where(is_unlabeled, "unlabeled", parts))
 
 
-def _image_table(classes: tuple[str, ...], groups: list[_Group], where: str) -> ImageTable:
+def _image_table(
+    classes: tuple[str, ...], groups: list[_Group], where: str, bits: int
+) -> ImageTable:
     arrays = []
     for group in groups:
-        images = as_uint8(group.values, f"{where}, {group.prefix[:-1]}")
+        images = as_levels(group.values, f"{where}, {group.prefix[:-1]}", bits)
         labels = label_numbers(group.names, classes)
         arrays.append(ImageArray(group.prefix, group.parts, images, labels))
     return array_table(classes, arrays)
@@ -163,7 +171,7 @@ def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -
     if bad := int((~np.isfinite(features).all(axis=1)).sum()):
         raise DataError(f"{where}: {bad} of {len(features)} feature vectors are not finite")
 
-    def read(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    def read(rows: NDArray[np.int64], size: Size) -> NDArray[np.uint8]:
         raise DataError(f"{where} holds features, not images")
 
     def digest(row: int) -> str:
@@ -182,33 +190,40 @@ def _feature_table(classes: tuple[str, ...], groups: list[_Group], where: str) -
 
 
 def checked_stack(images: Array, where: str) -> Array:
-    """Return a stack of images as (N, H, W) or (N, H, W, 3).
+    """Return a stack of images as (N, H, W), or (N, H, W, C) with at least two channels.
 
     Raises:
         DataError: Unsupported shape or dtype.
     """
     actual = f"{tuple(images.shape)} {images.dtype}"
-    channels = images.shape[3] if images.ndim == 4 else 1
-    if images.ndim not in (3, 4) or channels not in (1, 3) or 0 in images.shape[1:]:
+    if images.ndim not in (3, 4) or 0 in images.shape[1:] or _is_channels_first(images.shape):
         way_out = "; np.moveaxis(X, 1, -1) puts the channels last" if images.ndim == 4 else ""
         raise DataError(
-            f"{where}: images are (N, H, W, 3), (N, H, W) or (N, H, W, 1), got {actual}{way_out}"
+            f"{where}: images are (N, H, W, C), (N, H, W) or (N, H, W, 1), got {actual}{way_out}"
         )
-    if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise DataError(f"{where}: images are uint8 or float in [0, 1], got {actual}")
-    return images[..., 0] if images.ndim == 4 and channels == 1 else images
+    if images.dtype not in (np.uint8, np.uint16) and images.dtype.kind != "f":
+        raise DataError(f"{where}: images are uint8, uint16 or float in [0, 1], got {actual}")
+    return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
 
 
-def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
-    """Convert the result of `checked_stack` to uint8; floats in [0, 1] are rounded.
+def _is_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return True if a shape looks like (N, C, H, W): no images are 3 pixels high."""
+    if len(shape) < 4 or shape[3] <= 4:
+        return False
+    return shape[1] <= 4 or shape[1] < shape[2] == shape[3]
+
+
+def as_levels(images: Array, where: str, bits: int = 8) -> Levels:
+    """Return the result of `checked_stack` as integers; floats in [0, 1] are rounded to `bits`.
 
     Raises:
         DataError: As `checked_stack`, or some floats are outside [0, 1].
     """
     images = checked_stack(images, where)
-    if images.dtype == np.uint8:
+    if images.dtype.kind == "u":
         return images
-    converted = np.empty(images.shape, dtype=np.uint8)
+    form = PixelFormat(bits=bits)
+    converted = np.empty(images.shape, dtype=form.dtype)
     step = max(1, _BLOCK // max(1, images[0].size))
     for start in range(0, len(images), step):
         block = images[start : start + step]
@@ -216,8 +231,26 @@ def as_uint8(images: Array, where: str) -> NDArray[np.uint8]:
             raise DataError(
                 f"{where}: floats must be in [0, 1]; divide 0..255 by 255, or give uint8"
             )
-        converted[start : start + step] = np.rint(block * 255)
+        converted[start : start + step] = np.rint(block * form.white)
     return converted
+
+
+def array_format(path: Path) -> PixelFormat:
+    """Return channels and bits of the images of a file, from its headers; RGB, 8 bits for gray.
+
+    Floats have 8 bits. An unreadable file has the default format: reading it reports the error.
+    """
+    formats = []
+    faults = OSError, ValueError, LookupError, zipfile.BadZipFile
+    with contextlib.suppress(*faults), zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            match = _NAME.fullmatch(name.removesuffix(".npy"))
+            if match is not None and match[2] == "images":
+                with archive.open(name) as file:
+                    shape, _, dtype = _header(file)
+                channels = shape[3] if len(shape) == 4 and shape[3] != 1 else 3
+                formats.append(PixelFormat(channels, 16 if dtype == np.uint16 else 8))
+    return max(formats, key=lambda form: (form.channels, form.bits), default=RGB8)
 
 
 def _array(archive: zipfile.ZipFile, path: Path, member: str) -> Array:
