@@ -9,7 +9,13 @@ from typing import Any, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from ssl_toolkit.config.options import Options, declaration_of, default_text, sentence
+from ssl_toolkit.config.options import (
+    Options,
+    declaration_of,
+    default_text,
+    fields_of,
+    sentence,
+)
 from ssl_toolkit.config.settings import Settings
 
 Decorator = Callable[[Any], Any]
@@ -52,7 +58,7 @@ def configuration_options(*models: type[Options], without: Collection[str] = ())
     fields: dict[str, FieldInfo] = {}
     sections: list[type[Options]] = [*models, Settings]
     for model in sections:
-        fields |= {k: v for k, v in model.model_fields.items() if k not in fields}
+        fields |= {k: v for k, v in fields_of(model) if k not in fields}
     for name in without:
         del fields[name]
     return options(
@@ -71,7 +77,7 @@ def configuration_options(*models: type[Options], without: Collection[str] = ())
 
 
 def _flag(name: str, field: FieldInfo) -> Decorator:
-    declared, flag = declaration_of(field), name.replace("_", "-")
+    declared, flag = declaration_of(field), name.replace("_", "-").replace(".", "-")
     text = sentence(field.description or "", default_text(field))
     if bool in (field.annotation, *get_args(field.annotation)):
         return click.option(f"--{flag}/--no-{flag}", default=None, help=text)

@@ -52,7 +52,9 @@ def command(
     warn_of_clashes(config.settings)
     if dry_run:
         from ssl_toolkit.config import yaml
+        from ssl_toolkit.config.sections import ImbalanceSettings
         from ssl_toolkit.engine.defaults import resolve_config
+        from ssl_toolkit.engine.splitting import drawn_split
         from ssl_toolkit.recipes import find_recipe
 
         resolved = resolve_config(config)[0]
@@ -61,6 +63,9 @@ def command(
             echo(f"# {find_recipe(settings.recipe).describe(settings.scale)}")
         for key, value in resolved.run_defaults().items():
             echo(f"# {key}: {value} is a run default of {resolved.declaring}")
+        if resolved.settings.imbalance != ImbalanceSettings():
+            for note in drawn_split(resolved.settings).notes:
+                echo(f"# {note}")
         if config.settings.minutes is not None:
             echo("note: --minutes chooses image size, views and steps at the start", err=True)
         return 0

@@ -17,11 +17,10 @@ from ssl_toolkit.config.loading import (
     Layer,
     RunConfig,
     merge,
-    nested,
     read_layers,
     validate,
 )
-from ssl_toolkit.config.merging import Tree, without
+from ssl_toolkit.config.merging import Tree, nested, without
 from ssl_toolkit.config.options import Names, Options, option, setting
 from ssl_toolkit.config.seeds import Seeds
 from ssl_toolkit.config.settings import FOLLOW_STEPS, Place, shared_keys

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from ssl_toolkit.config.options import fields_of
 from ssl_toolkit.config.other_names import OTHER_NAMES, american, our_name
 from ssl_toolkit.config.settings import Settings
+from ssl_toolkit.config.shorthands import SECTION_FLAGS, SHORTHANDS
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.registry import near_names
 
@@ -57,14 +58,17 @@ class Faults:
 
     def add(self, path: Path_, message: str) -> None:
         """Add a fault of one key."""
-        origin = next(
-            (self._origins[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._origins),
-            "",
-        )
+        lengths = range(len(path), 0, -1)
+        known = next((path[:n] for n in lengths if path[:n] in self._origins), ())
+        origin = self._origins.get(known, "")
+        if known and path[0] in SHORTHANDS:
+            path = known
         key = ".".join(path)
-        if origin == FLAGS and len(path) == 1:
-            key, origin = f"--{key.replace('_', '-')}", ""
-        self.messages.append(f"{origin}: {key}: {message}".removeprefix(": "))
+        if origin == FLAGS and (len(path) == 1 or key in SECTION_FLAGS.values()):
+            key, origin = f"--{key.replace('_', '-').replace('.', '-')}", ""
+        text = f"{origin}: {key}: {message}".removeprefix(": ")
+        if text not in self.messages:  # fields of a section that one scalar sets
+            self.messages.append(text)
 
     def unknown(self, path: Path_, siblings: Sequence[str]) -> None:
         """Add a fault for an unknown key; `siblings` are the valid keys of its section."""
@@ -110,9 +114,8 @@ class Faults:
             ConfigError: with one message for each fault.
             PluginError: only plugins are at fault.
         """
-        messages = list(dict.fromkeys(self.messages))
-        if messages:
-            raise ConfigError(messages + self.plugin_messages)
+        if self.messages:
+            raise ConfigError(self.messages + self.plugin_messages)
         if self.plugin_messages:
             raise PluginError(self.plugin_messages)
 

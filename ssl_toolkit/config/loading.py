@@ -16,7 +16,7 @@ from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.defaults import AUTO, FINE_TUNING
 from ssl_toolkit.config.faults import FLAGS, Faults, Path_
-from ssl_toolkit.config.merging import Tree, deep, paths
+from ssl_toolkit.config.merging import Tree, deep, nested, paths
 from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.pretrained import pretrained_defaults, with_transfer_recipe
 from ssl_toolkit.config.released_code import WHOLE_NETWORK
@@ -28,6 +28,7 @@ from ssl_toolkit.config.run_defaults import (
     without_unused_options,
 )
 from ssl_toolkit.config.settings import NOT_COMPARED, ResolvedSettings, Settings
+from ssl_toolkit.config.shorthands import expanded
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.recipes import find_recipe
 from ssl_toolkit.recipes.apply import automatic_recipe, scaled, settings_under
@@ -327,13 +328,6 @@ def parse_set(text: str) -> Layer:
     return Layer(origin, nested(key, yaml.parse(value, origin)))
 
 
-def nested(key: str, value: Any) -> Tree:
-    """Return the tree with a value under a dotted key."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value  # type: ignore[no-any-return]
-
-
 def _without_alias(layer: Layer, section: str) -> Layer:
     """The layer with ``algorithm`` read as the section of the algorithm that runs."""
     alias = layer.tree.get("algorithm")
@@ -352,8 +346,11 @@ def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
     origins: dict[Path_, str] = {}
     for layer in layers:
         try:
-            tree = deep(tree, layer.tree)
-            origins |= dict.fromkeys(paths(layer.tree), layer.origin)
+            keys, by_scalar = expanded(layer.tree)
+            tree = deep(tree, keys)
+            origins |= dict.fromkeys(paths(keys), layer.origin)
+            for path in by_scalar:  # a message then names the section, as the user wrote it
+                del origins[path]
         except RecursionError as error:
             raise ConfigError(f"{layer.origin}: nested too deep") from error
     return tree, origins

@@ -19,6 +19,13 @@ def deep(under: Tree, over: Tree) -> Tree:
     return merged
 
 
+def nested(key: str, value: Any) -> Tree:
+    """Return the tree with a value under a dotted key."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value  # type: ignore[no-any-return]
+
+
 def paths(tree: Tree, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Iterate over the paths of all keys, those of maps included."""
     for key, value in tree.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -180,6 +181,43 @@ class ModelSettings(Options):
     sync_batchnorm: bool = option(
         False,
         help="normalize by the whole batch across GPUs, not by the part of each GPU",
+    )
+
+
+def _ratio(value: Any) -> Any:
+    """Return the number that a text like ``1/50`` stands for; anything else unchanged."""
+    numerator, slash, denominator = str(value).partition("/")
+    with contextlib.suppress(ValueError, ZeroDivisionError):
+        return float(numerator) / float(denominator) if slash else value
+    return value
+
+
+Ratio = Annotated[float, BeforeValidator(_ratio)]
+
+
+class ImbalanceSettings(Options):
+    """A long tail of labeled and unlabeled images that is drawn from an even set.
+
+    The number of images decreases exponentially from the first class to the last.
+    """
+
+    shorthand = ("labels", "pool")
+
+    labels: Ratio | None = setting(
+        None,
+        gt=0,
+        metavar="G",
+        help="ratio of the labels of the first class to those of the last; below 1, such as 1/50, "
+        "the last class is the largest",
+        affects=("split",),
+    )
+    pool: Ratio | None = setting(
+        None,
+        gt=0,
+        metavar="G",
+        help="ratio of the unlabeled images of the first class to those of the last; below 1, such "
+        "as 1/50, the last class is the largest",
+        affects=("split",),
     )
 
 

@@ -23,6 +23,7 @@ from ssl_toolkit.config.sections import (
     AugmentSettings,
     EMAOrOff,
     EMASettings,
+    ImbalanceSettings,
     LoraSettings,
     ModelSettings,
     OptimizerSettings,
@@ -129,6 +130,11 @@ class Settings(Options):
     labeled_in_pool: bool | None = setting(
         None, help="include the labeled images in the unlabeled pool", flag=True,
         default_text="only those also in unlabeled/", affects=("split",),
+    )
+    imbalance: ImbalanceSettings = setting(
+        ImbalanceSettings(), metavar="G", affects=("split",),
+        help="draw a long tail of labels and pool: ratio of the first class to the last; below 1, "
+        "such as 1/50, the last class is the largest", default_text="as the data is",
     )
     on_bad_image: Literal["error", "skip"] = setting(
         "error", help="how to handle unreadable images", flag=True, affects=("split",),

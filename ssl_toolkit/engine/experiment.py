@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,13 +18,12 @@ from ssl_toolkit.config.options import Options
 from ssl_toolkit.config.sections import EMASettings
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.class_names import look_alike
-from ssl_toolkit.data.load import chosen_labels, load_table
+from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.splits.contents import Content, content_of
-from ssl_toolkit.data.splits.draw import Split, draw_split
-from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
-from ssl_toolkit.data.splits.pseudo_labels import add_labeled, pseudo_labeled
-from ssl_toolkit.data.splits.split_file import StoredSplit, load_split, split_hash
+from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.splits.duplicates import Leaks
+from ssl_toolkit.data.splits.split_file import split_hash
 from ssl_toolkit.engine.batches import BatchMaker, training_statistics
 from ssl_toolkit.engine.checkpoints import seed_everything
 from ssl_toolkit.engine.compatibility import (
@@ -48,12 +46,13 @@ from ssl_toolkit.engine.networks import ModelFactory, build_network, share_stati
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.random_orders import derive_seed
+from ssl_toolkit.engine.splitting import split_of, without_leaks
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.streaming import cache_all_but_unlabeled
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.engine.training_images import TrainingImages, load_training_images
 from ssl_toolkit.engine.transfer import transfer_for
-from ssl_toolkit.errors import DataError, PluginError
+from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces import (
     Algorithm,
     Augmenter,
@@ -160,7 +159,7 @@ def _prepare(
             refuse=settings.on_bad_image == "error",
             progress=progress,
         )
-    split, leaks = _without_leaks(table, split, settings)
+    split, leaks = without_leaks(table, split, settings)
     if leaks:
         warnings.append(f"{leaks.warning()}; leaks.json lists them")
     notes = [*table.notes, *split.notes]
@@ -286,62 +285,6 @@ def _prepare(
     return Experiment(
         config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
     )
-
-
-def split_of(
-    table: ImageTable, settings: ResolvedSettings
-) -> tuple[ImageTable, Split, StoredSplit | None]:
-    """Return the table, the split that is loaded or drawn, and the split file, if any.
-
-    Raises:
-        DataError: split file, labels and data contradict each other.
-    """
-    table, chosen = chosen_labels(table, settings)
-    labeled, rows = table, None
-    if settings.pseudo_labels is not None:
-        labeled, rows = pseudo_labeled(table, Path(settings.pseudo_labels))
-    stored = None if settings.split is None else load_split(Path(settings.split), labeled)
-    if stored is not None:
-        split = stored.split
-    else:
-        split = draw_split(
-            table,
-            seed=settings.seed,
-            labels_per_class=settings.labels_per_class,
-            num_labels=settings.num_labels,
-            val_fraction=settings.val_fraction,
-            test_fraction=settings.test_fraction,
-            labeled_in_pool=settings.labeled_in_pool,
-            chosen=chosen,
-        )
-    if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
-        raise DataError(
-            f"--labels names other labeled images than --split {settings.split} "
-            f"({len(others):,} are not in it); leave one of them out"
-        )
-    if rows is not None:
-        drawn, split = split, add_labeled(table, split, rows, keep=settings.labeled_in_pool is True)
-        if stored is not None and len(split.labeled) > len(drawn.labeled):
-            stored.check(table)  # of the data without the pseudo labels
-            stored = None
-    return labeled, split, stored
-
-
-def _without_leaks(
-    table: ImageTable, split: Split, settings: ResolvedSettings
-) -> tuple[Split, Leaks]:
-    """Return the split, without duplicates under ``drop_leaks``, and all duplicates.
-
-    Images of a named data set are compared only under ``drop_leaks``: its split is the published
-    one, and hashing the images takes time at every start.
-    """
-    if settings.data is None and not settings.drop_leaks:
-        return split, Leaks()
-    parts = split_parts(table, split)
-    if settings.stream_buffer is not None:  # streaming avoids reading them all
-        parts[parts == "unlabeled"] = ""
-    leaks = find_leaks(table, parts)
-    return drop_leaks(table, split, leaks) if settings.drop_leaks else (split, leaks)
 
 
 def _task(

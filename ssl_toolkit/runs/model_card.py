@@ -145,8 +145,16 @@ def _classes(experiment: Experiment, summary: RunSummary) -> str:
         [escaped(name), *(str(count[i]) for count in counts), _accuracy(test, name)]
         for i, name in enumerate(summary.classes)
     ]
-    listed = table(("class", "labeled", "validation", "test", "test accuracy"), rows)
-    return f"{_counts(summary.counts)}. The classes, in the order of the output:\n\n{listed}"
+    head = ["class", "labeled", "validation", "test", "test accuracy"]
+    if summary.imbalance is not None and (pool := summary.imbalance.pool) is not None:
+        head.insert(2, "unlabeled")
+        for name, row in zip(summary.classes, rows, strict=True):
+            row.insert(2, str(pool[name]))
+    listed = table(head, rows)
+    tails = summary.imbalance
+    drawn = f" Drawn with an imbalance of {' and '.join(tails.ratios)}." if tails else ""
+    counts_text = f"{_counts(summary.counts)}.{drawn}"
+    return f"{counts_text} The classes, in the order of the output:\n\n{listed}"
 
 
 def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
@@ -89,6 +89,17 @@ class Health(Part):
     """Pseudo labels per class between the last two evaluations; None if there were none."""
 
 
+class Imbalance(Part):
+    """Long tails that were drawn, for a run with the setting ``imbalance``."""
+
+    ratios: tuple[str, ...]
+    """Such as ``labels 50`` and ``pool 1/50``: the first class to the last."""
+    labels: dict[str, int]
+    """Number of labels per class."""
+    pool: dict[str, int] | None
+    """Number of unlabeled images per class; None if the classes of some are not known."""
+
+
 class RunSummary(Document):
     """Status and results of a run: its ``summary.json``."""
 
@@ -109,6 +120,7 @@ class RunSummary(Document):
     """Step with the best validation accuracy, whose weights are tested."""
     convergence_step: int | None
     counts: Counts
+    imbalance: Imbalance | None = None
     classes: tuple[str, ...]
     """Names in the order of the probabilities."""
     validation: Scores | None
@@ -194,6 +206,7 @@ def summary_of(
         best_step=None if trainer.best is None else trainer.best.step,
         convergence_step=convergence_step(trainer.evaluations),
         counts=counts(experiment.split),
+        imbalance=_imbalance(experiment),
         classes=experiment.classes,
         validation=None,
         test=None,
@@ -207,14 +220,31 @@ def summary_of(
     )
 
 
+def _imbalance(experiment: Experiment) -> Imbalance | None:
+    split = experiment.split
+    if not split.imbalance:
+        return None
+    hidden = experiment.table.labels[split.unlabeled]
+    known = len(hidden) > 0 and bool((hidden >= 0).all())
+    return Imbalance(
+        ratios=split.imbalance,
+        labels=_per_class(experiment, split.labeled),
+        pool=_per_class(experiment, split.unlabeled) if known else None,
+    )
+
+
+def _per_class(experiment: Experiment, rows: Rows) -> dict[str, int]:
+    labels = experiment.table.labels[rows]
+    counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
+    return dict(zip(experiment.classes, counts, strict=True))
+
+
 def _health(experiment: Experiment, rows: Iterable[dict[str, Any]]) -> Health:
     """Return the alarms, and labels and recent pseudo labels per class."""
-    labels = experiment.table.labels[experiment.split.labeled]
-    counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
     evaluations = [row for row in rows if is_evaluation(row)]
     used = experiment.trainer.pseudo_labels
     return Health(
         alarms=tuple(alarms(evaluations, steps=experiment.config.settings.steps)),
-        labeled=dict(zip(experiment.classes, counts, strict=True)),
+        labeled=_per_class(experiment, experiment.split.labeled),
         pseudo_labels=dict(zip(experiment.classes, used, strict=True)) if any(used) else None,
     )

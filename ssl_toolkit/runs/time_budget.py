@@ -13,7 +13,7 @@ from ssl_toolkit.config.settings import FREE_ON_RESUME, OPEN_VALUES, flatten
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.defaults import resolve_config
-from ssl_toolkit.engine.experiment import split_of
+from ssl_toolkit.engine.splitting import split_of
 from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.runs.auto import resolve_auto, without_auto
 from ssl_toolkit.runs.folder import RunFolder

@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = {"dataset", "data", "classes"}
 SPLIT = DATA | {
     "labels_per_class", "num_labels", "labels", "val_fraction", "test_fraction", "labeled_in_pool",
-    "on_bad_image", "drop_leaks", "stream_buffer", "pseudo_labels",
+    "on_bad_image", "drop_leaks", "stream_buffer", "pseudo_labels", "imbalance", "imbalance.labels",
+    "imbalance.pool",
 }  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def test_declared_effects_of_a_setting() -> None:
 def test_a_flag_shows_the_help_and_default_of_its_declaration() -> None:
     output = " ".join(call("run", "--help").stdout.split())
     for key, field in fields_of(Settings):
-        flag = f"--{key.replace('_', '-')}"
+        flag = f"--{key.replace('_', '-').replace('.', '-')}"
         assert (re.search(rf"{flag}[ /]", output) is not None) == declaration_of(field).flag, key
     assert "--lr X Learning rate (default: 0.002)." in output
     assert "--on-bad-image error|skip How to handle unreadable images (default: error)." in output

@@ -23,7 +23,7 @@ from ssl_toolkit.data.cache import cache_folder
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
-from ssl_toolkit.engine.experiment import split_of
+from ssl_toolkit.engine.splitting import split_of
 from ssl_toolkit.engine.trainer import Trainer
 from ssl_toolkit.multirun.measure import measure
 from ssl_toolkit.runs import auto, time_budget

@@ -46,7 +46,8 @@ def _lines() -> Iterator[str]:
     for key, field in fields_of(Settings):
         section, _, name = key.rpartition(".")
         if isinstance(field.default, BaseModel):
-            tables[key] = [field.description or ""]
+            flag = declaration_of(field).flag
+            tables[key] = [(field.description or "") + (f"; flag `--{key}`" if flag else "")]
             continue
         tables[section].append(_row(key, field, _property(schema, section, name)))
     for section, rows in tables.items():
@@ -73,7 +74,7 @@ def _property(schema: dict[str, Any], section: str, name: str) -> dict[str, Any]
 
 def _row(key: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     declared = declaration_of(field)
-    flag = f"`--{key.replace('_', '-')}`" if declared.flag else ""
+    flag = f"`--{key.replace('_', '-').replace('.', '-')}`" if declared.flag else ""
     kind = ", ".join(filter(None, [type_text(schema).removesuffix(" | null"), range_text(schema)]))
     default = default_text(field) or "none"
     if isinstance(field.default, bool):

@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ssl_toolkit.config.sections import ImbalanceSettings
+from ssl_toolkit.data.splits.imbalance import described, label_tail, pool_tail, ratio_text
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.text import summarize
@@ -38,6 +40,8 @@ class Split:
     """Messages for the user."""
     warnings: tuple[str, ...] = ()
     """Messages about likely problems."""
+    imbalance: tuple[str, ...] = ()
+    """Ratios of the long tails that were drawn, such as ``pool 1/50``."""
 
 
 def without_rows(table: ImageTable, split: Split, rows: Rows) -> tuple[Split, list[str]]:
@@ -59,6 +63,7 @@ def draw_split(
     test_fraction: float = 0.0,
     labeled_in_pool: bool | None = None,
     chosen: Rows | None = None,
+    imbalance: ImbalanceSettings | None = None,
 ) -> Split:
     """Draw a split: first test, then labeled, then validation images.
 
@@ -69,8 +74,8 @@ def draw_split(
     Args:
         table: The images.
         seed: Seed of the run, the only source of randomness.
-        labels_per_class: Number of labeled images per class, at least 1; None for all images with
-            a label.
+        labels_per_class: Number of labeled images per class, at least 1; of the largest class in a
+            long tail; None for all images with a label.
         num_labels: Exact total number of labeled images, in proportion to the class sizes and at
             least one per class; mutually exclusive with `labels_per_class`.
         val_fraction: Fraction of each class's images with a label that are not test, in [0, 1);
@@ -84,6 +89,8 @@ def draw_split(
         chosen: (n,) rows of the labeled images, which have a label and are in the labeled part or
             the pool; at least one per class; mutually exclusive with a number of labels. None
             draws them.
+        imbalance: Draws long tails of the labeled and the unlabeled images: the first ones of the
+            split without it, of each class. Test and validation images stay the same.
 
     Returns:
         The split; equal arguments give equal splits, and the labeled part doesn't depend on
@@ -93,7 +100,10 @@ def draw_split(
         DataError: Classes with too few images, a fraction for a part that the table has, or no
             way to compare images.
     """
-    _check_request(table, labels_per_class, num_labels, val_fraction, test_fraction, chosen)
+    imbalance = imbalance or ImbalanceSettings()
+    _check_request(
+        table, labels_per_class, num_labels, val_fraction, test_fraction, chosen, imbalance
+    )
     names = table.classes
     warnings: list[str] = []
     notes: list[str] = []
@@ -137,6 +147,13 @@ def draw_split(
                 "label are labeled ones"
             )
 
+    if imbalance.labels is not None:
+        groups = by_class(labeled, "labelled")
+        tail = label_tail([len(group) for group in groups], imbalance.labels, labels_per_class)
+        labeled = _fronts(groups, tail)
+        notes.append(
+            f"long tail of labels ({ratio_text(imbalance.labels)}): " + _describe(names, tail)
+        )
     used = np.concatenate([test, validation])
     if labeled_in_pool is not True:
         used = np.concatenate([used, labeled])
@@ -148,6 +165,16 @@ def draw_split(
         if len(duplicates):
             notes.append(f"removed {len(duplicates)} unlabeled images that are labeled ones too")
 
+    if imbalance.pool is not None:
+        tail = pool_tail(names, table.labels[unlabeled], imbalance.pool)
+        groups = by_class(unlabeled, "pool")
+        # The labeled ones first: with a long tail too, they stay in the pool where they are in it.
+        groups = [group[np.argsort(~np.isin(group, labeled), kind="stable")] for group in groups]
+        unlabeled = _fronts(groups, tail)
+        notes.append(
+            f"long tail of the pool ({ratio_text(imbalance.pool)}): " + _describe(names, tail)
+        )
+
     counts = np.bincount(table.labels[labeled], minlength=len(names))
     if single := [names[label] for label in np.flatnonzero(counts == 1)]:
         warnings.append(f"only one labeled image for {len(single)} classes: {summarize(single)}")
@@ -158,7 +185,9 @@ def draw_split(
         )
     if len(test) == 0:
         warnings.append("no test images: there will be no test result (--test-fraction sets some)")
-    return Split(labeled, unlabeled, validation, test, tuple(notes), tuple(warnings))
+    return Split(
+        labeled, unlabeled, validation, test, tuple(notes), tuple(warnings), described(imbalance)
+    )
 
 
 def hashed_order(table: ImageTable, rows: Rows, purpose: str) -> list[Rows]:
@@ -224,6 +253,7 @@ def _check_request(
     val_fraction: float,
     test_fraction: float,
     chosen: Rows | None,
+    imbalance: ImbalanceSettings,
 ) -> None:
     if chosen is not None:
         if labels_per_class is not None or num_labels is not None:
@@ -234,6 +264,13 @@ def _check_request(
         counts = np.bincount(table.labels[chosen], minlength=len(table.classes))
         if missing := [table.classes[label] for label in np.flatnonzero(counts == 0)]:
             raise DataError([f"--labels names no image of class {name!r}" for name in missing])
+    if imbalance.labels is not None and (chosen is not None or num_labels is not None):
+        other = "--labels" if num_labels is None else "--num-labels"
+        raise DataError(
+            f"--imbalance-labels and {other} can't be used together; --labels-per-class sets the "
+            "number of labels of the largest class, and --imbalance-pool leaves the labels as "
+            "they are"
+        )
     if labels_per_class is not None and num_labels is not None:
         raise DataError("--labels-per-class and --num-labels can't be used together")
     for flag, fraction, part in (

@@ -50,6 +50,8 @@ class SplitFile(Document):
     unlabeled_content: tuple[str]
     validation_content: tuple[str, ...]
     test_content: tuple[str, ...]
+    imbalance: tuple[str, ...] = ()
+    """Ratios of the long tails that were drawn; not in the file if there are none."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -64,7 +66,8 @@ class SplitFile(Document):
             raise DataError(f"{display_path(path)}: split file not found") from None
         except ModelError as error:
             raise DataError(error.messages) from None
-        if file.hash != _hash({name: getattr(file, name) for name in _FIELDS}):
+        fields = {name: getattr(file, name) for name in _FIELDS}
+        if file.hash != _hash({k: v for k, v in fields.items() if v or k != "imbalance"}):
             raise DataError(
                 f"{display_path(path)} doesn't match its hash: it was edited or is corrupt"
             )
@@ -188,7 +191,8 @@ def load_split(path: Path, table: ImageTable) -> StoredSplit:
     if faults:
         raise DataError(faults)
     labeled, unlabeled, validation, test = (rows[part] for part in PARTS)
-    return StoredSplit(path, Split(labeled, unlabeled, validation, test), file.content)
+    split = Split(labeled, unlabeled, validation, test, imbalance=file.imbalance)
+    return StoredSplit(path, split, file.content)
 
 
 def compare_files(path: Path, other: Path) -> str:
@@ -222,7 +226,8 @@ def _fields(table: ImageTable, split: Split, content: Content) -> Fields:
     """Return the fields that the hash of a split covers."""
     keys = {part: (table.keys[row] for row in getattr(split, part).tolist()) for part in PARTS}
     contents = {f"{part}_content": content.lines(part) for part in PARTS}
-    return {"classes": table.classes, **keys, **contents}
+    tails = {"imbalance": split.imbalance} if split.imbalance else {}
+    return {"classes": table.classes, **keys, **contents, **tails}
 
 
 def _hash(fields: Fields) -> str:

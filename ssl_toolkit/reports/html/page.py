@@ -73,6 +73,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         single=comparison.is_single,
         summary=_summary(comparison),
         missing=_missing(comparison),
+        imbalance=_imbalance(comparison),
         problems=[(_name(comparison, r), r) for r in comparison.runs if not r.completed],
         results=summary_table(comparison),
         seeds_plot="" if comparison.is_single else _seeds_plot(comparison),
@@ -144,6 +145,18 @@ def _missing(comparison: Comparison) -> str:
         return ""
     parts = " and ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     return f"Of {total} {'run' if total == 1 else 'runs'}, {parts}: not in any mean below."
+
+
+def _imbalance(comparison: Comparison) -> str:
+    """Return the long tails that the runs were drawn with, in a sentence; empty without any."""
+    drawn = (run.summary.imbalance for run in comparison.runs if run.summary)
+    tails = {tail.ratios: tail for tail in drawn if tail}
+    texts = []
+    for ratios, tail in tails.items():
+        counts = {"labels": tail.labels, "unlabeled images": tail.pool or {}}
+        listed = [f"{max(c.values()):,} to {min(c.values()):,} {n}" for n, c in counts.items() if c]
+        texts.append(f"{' and '.join(ratios)} ({', '.join(listed)} in a class)")
+    return f"Drawn with an imbalance of {'; '.join(texts)}." if texts else ""
 
 
 def _seeds_plot(comparison: Comparison) -> Markup:
