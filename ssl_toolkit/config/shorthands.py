@@ -27,7 +27,7 @@ def expanded(tree: Tree) -> tuple[Tree, set[tuple[str, ...]]]:
     >>> expanded({"imbalance": 50, "imbalance_pool": 10})
     ({'imbalance': {'labels': 50, 'pool': 10}}, {('imbalance', 'labels')})
     """
-    tree, by_scalar = dict(tree), set()
+    tree, by_scalar = dict(tree), set[tuple[str, ...]]()
     for name, fields in SHORTHANDS.items():
         if name in tree and not isinstance(tree[name], dict):
             tree[name] = dict.fromkeys(fields, tree[name])

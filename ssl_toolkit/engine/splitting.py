@@ -54,10 +54,10 @@ def split_of(
             chosen=chosen,
             imbalance=settings.imbalance,
         )
-    if stored is not None and (drawn := described(settings.imbalance)) not in ((), split.imbalance):
+    if stored is not None and (tails := described(settings.imbalance)) not in ((), split.imbalance):
         raise DataError(
             f"--split {settings.split} was drawn with {_tails(split.imbalance)}, not with "
-            f"{_tails(drawn)}; leave --imbalance out to use it unchanged"
+            f"{_tails(tails)}; leave --imbalance out to use it unchanged"
         )
     if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
         raise DataError(
