@@ -27,9 +27,6 @@ class Options(BaseModel):
     for_pretrained: ClassVar[dict[str, Any]] = {}
     """Defaults where training starts from pre-trained weights, of the options that need others."""
 
-    shorthand: ClassVar[tuple[str, ...]] = ()
-    """Fields that a scalar in place of a section of this class sets."""
-
 
 def option(
     default: Any, *, help: str, source: str = "", in_steps: bool = False, **bounds: Any

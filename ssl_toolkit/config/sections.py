@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
@@ -201,7 +201,8 @@ class ImbalanceSettings(Options):
     The number of images decreases exponentially from the first class to the last.
     """
 
-    shorthand = ("labels", "pool")
+    shorthand: ClassVar = ("labels", "pool")
+    """Fields that a scalar in place of the section sets."""
 
     labels: Ratio | None = setting(
         None,

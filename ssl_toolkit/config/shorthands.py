@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ssl_toolkit.config.merging import Tree, deep, nested
-from ssl_toolkit.config.options import Options, declaration_of, fields_of
+from ssl_toolkit.config.options import declaration_of, fields_of
 from ssl_toolkit.config.settings import Settings
 
-SHORTHANDS = {
+SHORTHANDS: dict[str, tuple[str, ...]] = {
     name: field.default.shorthand
     for name, field in Settings.model_fields.items()
-    if isinstance(field.default, Options) and field.default.shorthand
+    if hasattr(field.default, "shorthand")
 }
 """The fields that a scalar in place of a section sets, by section."""
 
