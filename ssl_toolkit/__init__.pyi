@@ -42,6 +42,7 @@ from ssl_toolkit.inference.predict import predict as predict
 from ssl_toolkit.inference.pseudo_label import PseudoLabeling as PseudoLabeling
 from ssl_toolkit.inference.pseudo_label import UncertainImage as UncertainImage
 from ssl_toolkit.inference.pseudo_label import pseudo_label as pseudo_label
+from ssl_toolkit.interfaces import AddOn as AddOn
 from ssl_toolkit.interfaces import Algorithm as Algorithm
 from ssl_toolkit.interfaces import AugmentationParams as AugmentationParams
 from ssl_toolkit.interfaces import Augmenter as Augmenter
@@ -80,6 +81,7 @@ from ssl_toolkit.models.probe import unit_length as unit_length
 from ssl_toolkit.multirun.compare import ComparisonResult as ComparisonResult
 from ssl_toolkit.multirun.compare import compare as compare
 from ssl_toolkit.registry import did_you_mean as did_you_mean
+from ssl_toolkit.registry import register_addon as register_addon
 from ssl_toolkit.registry import register_algorithm as register_algorithm
 from ssl_toolkit.registry import register_augmenter as register_augmenter
 from ssl_toolkit.registry import register_backbone as register_backbone

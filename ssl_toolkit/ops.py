@@ -80,27 +80,28 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
     return (log_probs / temperature).softmax(dim=-1)
 
 
-def average_and_sharpen(logits: Tensor, temperature: float) -> Tensor:
-    """Compute one pseudo label for each image from several views of it; no gradient.
-
-    The probabilities of the views are averaged (not their logits), then sharpened.
+def average_and_sharpen(
+    logits: Tensor, temperature: float, refine: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Average the probabilities of the views of each image, and sharpen them; no gradient.
 
     Args:
         logits: (K, N, C), the views first.
         temperature: as for `sharpen`.
+        refine: maps the averages (N, C) to those to sharpen, such as `Context.refine`.
 
     Returns:
         (N, C) probabilities.
 
     Raises:
-        ValueError: the shape is not (K, N, C), or the temperature is not above 0.
+        ValueError: wrong shape, or the temperature is not above 0.
 
     Source: MixMatch, eqs. 6-7; SimPLE (CVPR 2021), algorithm 1.
     """
     if logits.ndim != 3:
         raise ValueError(f"logits must be (views, N, classes), got {tuple(logits.shape)}")
     mean = at_least_float32(logits.detach()).softmax(dim=-1).mean(dim=0)
-    return sharpen(mean, temperature)
+    return sharpen(mean if refine is None else refine(mean), temperature)
 
 
 def align_distribution(probs: Tensor, shares: Tensor, mean: Tensor, exponent: float) -> Tensor:
@@ -191,7 +192,7 @@ def l2_consistency(logits: Tensor, targets: Tensor, mask: Tensor | None = None) 
     Args:
         logits: (N, C); carries the gradient.
         targets: (N, C) probabilities.
-        mask: (N,) bool, True for rows that count; None for all.
+        mask: (N,) bool, True for rows that count, or their weights; None for all.
 
     Returns:
         0-dim.

@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 import importlib_metadata
 
 from ssl_toolkit.api import api_mismatch, this_api
+from ssl_toolkit.config.plugin_names import bare, class_of, kind_of, parts_of
 from ssl_toolkit.errors import PluginError, one_line
 
-GROUPS = ("algorithms", "augmenters", "backbones", "datasets", "loggers", "launchers")
+GROUPS = ("algorithms", "addons", "augmenters", "backbones", "datasets", "loggers", "launchers")
 WEIGHTS = "weights"
 """Group of functions that return the weights of a timm model, by the model's name."""
 BUILT_IN = "ssl-toolkit"
@@ -124,13 +125,17 @@ def clashes(group: str) -> dict[str, list[Entry]]:
 def find(group: str, name: str) -> Entry:
     """Return the entry that a name means; ``distribution:name`` picks one distribution outright.
 
+    ``fixmatch+abc`` is one entry, of the distributions of the algorithm and of its add-ons.
+
     Raises:
         PluginError: nothing has that name (near matches are named), or two foreign distributions
             claim it. A built-in wins over foreign claims.
     """
+    if len(parts := parts_of(group, name)) > 1:
+        return _joined([find(*part) for part in parts])
     known = entries(group)
     matches = [entry for entry in known if _means(name, entry)]
-    kind = group.removesuffix("s")
+    kind = kind_of(group)
     if not matches:
         names = {entry.name for entry in known}
         raise PluginError(
@@ -144,9 +149,23 @@ def find(group: str, name: str) -> Entry:
     return matches[0]
 
 
+def _joined(found: list[Entry]) -> Entry:
+    """Return the entry of an algorithm with add-ons; the distributions are those to install."""
+    others = {entry.distribution: entry.version for entry in found if not entry.built_in}
+    return Entry(
+        found[0].group,
+        "+".join(entry.name for entry in found),
+        " ".join(others) or found[0].distribution,
+        " ".join(others.values()) or found[0].version,
+        " + ".join(entry.value for entry in found),
+    )
+
+
 def has(group: str, name: str) -> bool:
     """Return True if `find` knows the name (a clash counts as known)."""
-    return any(_means(name, entry) for entry in entries(group))
+    return all(
+        any(_means(part, entry) for entry in entries(kind)) for kind, part in parts_of(group, name)
+    )
 
 
 def _means(name: str, entry: Entry) -> bool:
@@ -157,16 +176,21 @@ def _means(name: str, entry: Entry) -> bool:
 
 
 def load(group: str, name: str) -> Any:
-    """Return the plugin class that a name means.
+    """Return the plugin class that a name means; for ``fixmatch+abc``, a generated one.
 
     Raises:
         PluginError: as `find`, or the plugin is broken or made for another API; says its
-            distribution and the reason.
+            distribution and the reason; or an add-on doesn't fit the algorithm.
     """
+    if len(parts := parts_of(group, name)) > 1:
+        plugin, *addons = (load(*part) for part in parts)
+        for addon, (_, full_name) in zip(addons, parts[1:], strict=True):
+            plugin = addon.applied_to(plugin, bare(full_name))
+        return plugin
     entry = find(group, name)
     plugin, reason = attempt(entry)
     if reason:
-        kind = group.removesuffix("s")
+        kind = kind_of(group)
         owner = f"{entry.distribution} {entry.version}".rstrip()
         raise PluginError(f"{kind} {entry.name!r} of {owner} can't be used: {reason}")
     return plugin
@@ -204,7 +228,7 @@ def require_packages(group: str, name: str) -> None:
         if importlib.util.find_spec(package) is None:
             install = f"'ssl-toolkit[{entry.name}]'" if entry.built_in else package
             raise PluginError(
-                f"{group.removesuffix('s')} {entry.name!r} needs the package {package}, which is "
+                f"{kind_of(group)} {entry.name!r} needs the package {package}, which is "
                 f"not installed: pip install {install}"
             )
 
@@ -214,7 +238,7 @@ def _unusable(group: str, plugin: object) -> str:
     if reason := api_mismatch(plugin):
         return reason
     if not isinstance(plugin, type) or getattr(plugin, "plugin_kind", None) != group:
-        return f"{plugin!r} is not a subclass of ssl_toolkit.{group.removesuffix('s').capitalize()}"
+        return f"{plugin!r} is not a subclass of ssl_toolkit.{class_of(group)}"
     config = getattr(plugin, "Config", None)
     if config is not None and not hasattr(config, "for_pretrained"):
         return f"{plugin!r}: its Config is not a subclass of ssl_toolkit.Options"
@@ -229,9 +253,7 @@ def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise PluginError(f"name {name!r}: use lower-case letters, digits and underscores")
         if any(entry.name == name and entry.built_in for entry in entries(group)):
-            raise PluginError(
-                f"{group.removesuffix('s')} {name!r} is built in; choose another name"
-            )
+            raise PluginError(f"{kind_of(group)} {name!r} is built in; choose another name")
 
         def decorate(plugin: T) -> T:
             if reason := _unusable(group, plugin):
@@ -253,6 +275,7 @@ def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:
     return register
 
 
+register_addon = _registrar("addons")
 register_algorithm = _registrar("algorithms")
 register_augmenter = _registrar("augmenters")
 register_backbone = _registrar("backbones")

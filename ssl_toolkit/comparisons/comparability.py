@@ -129,7 +129,7 @@ def _over_seeds(
 def _algorithm_settings(run: ComparedRun) -> dict[str, Any]:
     if run.record and run.record.auto:  # each seed has its own choice
         return {"algo": AUTO}
-    options = {f"{run.algorithm}.{key}": value for key, value in run.options.items()}
+    options = {f"{run.section}.{key}": value for key, value in run.options.items()}
     return {"algo": run.algorithm} | options
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.plugin_names import bare, section_of
 from ssl_toolkit.config.settings import flatten, shared_keys
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.errors import ConfigError, ModelError, ToolkitError
@@ -219,18 +220,23 @@ class ComparedRun(Part):
 
     @property
     def algorithm(self) -> str:
-        """The algorithm in its configuration, without the distribution."""
-        return str((self.config or {})["algo"]).rpartition(":")[2]
+        """The algorithm in its configuration, with its add-ons and without distributions."""
+        return bare(str((self.config or {})["algo"]))
+
+    @property
+    def section(self) -> str:
+        """The key of the options of its algorithm."""
+        return section_of(self.algorithm)
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of its algorithm, by dotted key."""
-        return dict(flatten((self.config or {}).get(self.algorithm) or {}))
+        return dict(flatten((self.config or {}).get(self.section) or {}))
 
     @property
     def shared_settings(self) -> dict[str, Any]:
         """The settings that all runs of a comparison share, by dotted key."""
-        return shared_keys(self.config or {}, self.algorithm)
+        return shared_keys(self.config or {}, self.section)
 
 
 class ScoreStats(Part):

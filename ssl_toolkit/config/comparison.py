@@ -22,6 +22,7 @@ from ssl_toolkit.config.loading import (
 )
 from ssl_toolkit.config.merging import Tree, nested, without
 from ssl_toolkit.config.options import Names, Options, option, setting
+from ssl_toolkit.config.plugin_names import bare, section_of
 from ssl_toolkit.config.seeds import Seeds
 from ssl_toolkit.config.settings import FOLLOW_STEPS, Place, shared_keys
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
@@ -243,19 +244,22 @@ def _rows(
         trees[name] = tree
     if not trees:
         raise ConfigError("no algorithms to compare; give --algos simple,fixmatch,supervised")
-    sections = {name: str(tree["algo"]).rpartition(":")[2] for name, tree in trees.items()}
+    sections = {name: section_of(str(tree["algo"])) for name, tree in trees.items()}
     _check_sections(sections.values(), settings, layers)
 
     messages: list[str] = []
     plugins: list[str] = []
     folders: dict[str, str] = {}
     for name, tree in trees.items():
-        for changes in _combinations(settings.sweep, sections[name], set(sections.values())):
+        absent = _absent_keys(name, sections, trees)
+        sweep = {k: v for k, v in settings.sweep.items() if tuple(k.split(".")[:2]) not in absent}
+        for changes in _combinations(sweep, sections[name], set(sections.values())):
             row_name = " ".join(
                 [name, *(_describe(k, v, sections[name]) for k, v in changes.items())]
             )
             others = {*sections.values()} - {sections[name]}
-            of_row = [*(layer.without(others) for layer in layers), Layer(f"row {name}", tree)]
+            of_row = [_without(layer.without(others), absent) for layer in layers]
+            of_row.append(Layer(f"row {name}", tree))
             of_row += [Layer(f"sweep {key}", nested(key, value)) for key, value in changes.items()]
             of_row.append(Layer("comparison", {"seed": settings.seeds[0]}))
             try:
@@ -281,6 +285,25 @@ def _rows(
         raise ConfigError(messages + plugins)
     if plugins:
         raise PluginError(plugins)
+
+
+def _absent_keys(
+    name: str, sections: Mapping[str, str], trees: Mapping[str, Tree]
+) -> set[tuple[str, str]]:
+    """Return the keys of add-ons that only other rows apply to the algorithm of a row."""
+    addons = {other: {*bare(str(tree["algo"])).split("+")[1:]} for other, tree in trees.items()}
+    alike = [addons[other] for other in trees if sections[other] == sections[name]]
+    absent = set().union(*alike) - addons[name]
+    return {(section, addon) for section in (sections[name], "algorithm") for addon in absent}
+
+
+def _without(layer: Layer, keys: Collection[tuple[str, str]]) -> Layer:
+    """Return a layer without some keys."""
+    tree = layer.tree
+    for path in keys:
+        if isinstance(tree.get(path[0]), dict):
+            tree = without(tree, path)
+    return Layer(layer.origin, tree)
 
 
 def _check_sections(

@@ -18,6 +18,7 @@ from ssl_toolkit.config.defaults import AUTO, FINE_TUNING
 from ssl_toolkit.config.faults import FLAGS, Faults, Path_
 from ssl_toolkit.config.merging import Tree, deep, nested, paths
 from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.plugin_names import section_of
 from ssl_toolkit.config.pretrained import pretrained_defaults, with_transfer_recipe
 from ssl_toolkit.config.released_code import WHOLE_NETWORK
 from ssl_toolkit.config.run_defaults import (
@@ -66,7 +67,7 @@ class RunConfig(Generic[Chosen]):
     @property
     def section(self) -> str:
         """The key of the algorithm's own section."""
-        return self.settings.algo.rpartition(":")[2]
+        return section_of(self.settings.algo)
 
     def with_settings(self, **values: Any) -> Self:
         """Return the configuration with other values of some settings, which are not validated."""
@@ -127,7 +128,7 @@ def filled(config: RunConfig, values: Tree, origin: str = "") -> ResolvedConfig:
 
 def fingerprint_of(tree: Mapping[str, Any]) -> str:
     """`RunConfig.fingerprint` of the tree of a resolved configuration; needs no plugin."""
-    left_out = {*NOT_COMPARED, str(tree["algo"]).rpartition(":")[2]}
+    left_out = {*NOT_COMPARED, section_of(str(tree["algo"]))}
     shared = {key: value for key, value in tree.items() if key not in left_out}
     text = json.dumps(shared, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -204,7 +205,7 @@ def validate(layers: Sequence[Layer]) -> RunConfig:
         recipe = find_recipe(str(row))
         layers = [Layer(recipe.origin, settings_under(recipe, merge(layers)[0])), *layers]
     algo = str(_last(layers, "algo") or Settings.model_fields["algo"].default)
-    section = _bare(algo)
+    section = section_of(algo)
     tree, origins = merge([_without_alias(layer, section) for layer in layers])
     faults = Faults(origins, section)
 
@@ -300,7 +301,7 @@ def _plugin_options(
         known = " or ".join(profiles)
         faults.add(("profile",), f"must be {known} for algorithm {name!r} (given {profile!r})")
     stated = config.for_pretrained if pretrained else profile_options(plugin, profile)
-    return faults.validate(config, stated | values, prefix)
+    return faults.validate(config, deep(stated, values), prefix)
 
 
 def _section(tree: Tree, key: str, faults: Faults) -> Tree:
@@ -354,7 +355,3 @@ def merge(layers: Sequence[Layer]) -> tuple[Tree, dict[Path_, str]]:
         except RecursionError as error:
             raise ConfigError(f"{layer.origin}: nested too deep") from error
     return tree, origins
-
-
-def _bare(name: str) -> str:
-    return name.rpartition(":")[2]

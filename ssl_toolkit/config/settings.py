@@ -19,6 +19,7 @@ from ssl_toolkit.config.options import (
     plain,
     setting,
 )
+from ssl_toolkit.config.plugin_names import parts_of
 from ssl_toolkit.config.sections import (
     AugmentSettings,
     EMAOrOff,
@@ -271,13 +272,13 @@ class Settings(Options):
         """The group and the name of each plugin that is set; timm's backbones included."""
         augment = self.augment
         names = {
-            "algorithms": (self.algo,),
             "augmenters": (augment.weak, augment.strong),
             "backbones": (self.backbone,),
             "datasets": (self.dataset,),
             "loggers": tuple(self.loggers),
         }
-        return tuple((group, name) for group, of in names.items() for name in of if name)
+        others = [(group, name) for group, of in names.items() for name in of if name]
+        return (*parts_of("algorithms", self.algo), *others)
 
 
 class ResolvedSettings(Settings):

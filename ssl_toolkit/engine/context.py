@@ -15,7 +15,7 @@ from ssl_toolkit.engine.random_orders import seeded_generator
 from ssl_toolkit.engine.step_checks import check_output
 from ssl_toolkit.interfaces import Algorithm, Batch, Context, ForwardOutput, StepOutput
 from ssl_toolkit.models.classifier import Classifier, hold_statistics, in_eval_mode, in_mode
-from ssl_toolkit.models.predictor import Predictor
+from ssl_toolkit.models.predictor import Predictor, by_path
 from ssl_toolkit.ops import at_least_float32
 
 
@@ -90,9 +90,16 @@ class EngineContext(Context):
         output = self.teacher_forward(images, train_mode=train_mode)
         return at_least_float32(self._predictor.logits(output))
 
+    @torch.no_grad()
+    def prediction(
+        self, predict: Callable[[ForwardOutput], Tensor], output: ForwardOutput
+    ) -> Tensor:
+        """As `Context.prediction`."""
+        return at_least_float32(self._predictor.logits(output, predict))
+
     def averaged(self, name: str) -> Callable[..., Any]:
         """As `Context.averaged`."""
-        modules = dict(self._predictor.averages.named_children())
+        modules = by_path(self._predictor.averages)
         if name not in modules:
             raise ValueError(f"{name!r} is not in averaged_modules ({', '.join(modules)})")
 

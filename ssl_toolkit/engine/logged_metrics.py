@@ -8,51 +8,51 @@ from ssl_toolkit.interfaces import Algorithm, Metric
 
 TRAIN = "train."
 """Prefix of what is computed from training batches."""
-LOSS_TERM = f"{TRAIN}loss."
-WEIGHTED_TERM = f"{TRAIN}weighted."
+LOSS_TERM: str = f"{TRAIN}loss."
+WEIGHTED_TERM: str = f"{TRAIN}weighted."
 
-VALIDATION_ACCURACY = Metric(
+VALIDATION_ACCURACY: Metric = Metric(
     "validation.accuracy", "Validation accuracy", "of the averaged weights where they exist"
 )
-VALIDATION_LOSS = Metric("validation.loss", "Validation loss", "cross-entropy in nats")
-LABELED_ACCURACY = Metric(
+VALIDATION_LOSS: Metric = Metric("validation.loss", "Validation loss", "cross-entropy in nats")
+LABELED_ACCURACY: Metric = Metric(
     f"{TRAIN}labeled.accuracy",
     "Accuracy on the labeled training images",
     "logged where there is no validation split",
 )
-LABELED_LOSS = Metric(
+LABELED_LOSS: Metric = Metric(
     f"{TRAIN}labeled.loss",
     "Loss on the labeled training images",
     "cross-entropy in nats, logged where there is no validation split",
 )
-LOSS = Metric(f"{TRAIN}loss", "Training loss", "weighted sum of the loss terms")
-COVERAGE = Metric(
+LOSS: Metric = Metric(f"{TRAIN}loss", "Training loss", "weighted sum of the loss terms")
+COVERAGE: Metric = Metric(
     f"{TRAIN}coverage",
     "Coverage by pseudo labels",
     "share of the unlabeled images that passed the threshold and were used",
 )
-PSEUDO_LABEL_ACCURACY = Metric(
+PSEUDO_LABEL_ACCURACY: Metric = Metric(
     f"{TRAIN}pseudo_label_accuracy",
     "Accuracy of the used pseudo labels",
     "against the hidden labels, where they exist",
 )
-LARGEST_CLASS_SHARE = Metric(
+LARGEST_CLASS_SHARE: Metric = Metric(
     f"{TRAIN}largest_class_share",
     "Share of the most frequent pseudo label",
     "among the used ones; near 1, one class takes them all",
 )
-SHIFT = Metric(
+SHIFT: Metric = Metric(
     f"{TRAIN}pseudo_label_shift",
     "Shift of the pseudo labels",
     "total variation distance between the class shares of the used pseudo labels and those of the "
     "pool, where labels or validation images show them; 0 is the same distribution",
 )
-ESTIMATED_SHIFT = Metric(
+ESTIMATED_SHIFT: Metric = Metric(
     f"{TRAIN}pseudo_label_shift_estimated",
     "Shift of the pseudo labels, by an estimate",
     "the same from the shares that the probe estimates, where nothing else shows them",
 )
-IMAGES_PER_SECOND = Metric("images_per_second", "Images per second")
+IMAGES_PER_SECOND: Metric = Metric("images_per_second", "Images per second")
 
 ENGINE_METRICS = {
     metric.name: metric

@@ -21,9 +21,10 @@ class AveragedModules:
 
     def __init__(self, algorithm: Algorithm, ema: EMA | None) -> None:
         self._live = nn.Module()
-        for name, module in algorithm.named_children():
-            if name in algorithm.averaged_modules:
-                self._live.add_module(name, module)
+        modules = dict(algorithm.named_modules())
+        for name in algorithm.averaged_modules:
+            if name in modules:
+                self._live.add_module(name.replace(".", "/"), modules[name])
         empty = not [*self._live.children()]
         self._ema = None if ema is None or empty else ema.of(self._live)
 
@@ -67,10 +68,10 @@ def own_modules_fault(algorithm: Algorithm) -> str:
     names = algorithm.averaged_modules
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         return f"averaged_modules is {names!r}, not a tuple of names"
-    modules = dict(algorithm.named_children())
+    modules = dict(algorithm.named_modules())
     for name in names:
         if name not in modules:
-            found = ", ".join(modules) or "none"
+            found = ", ".join(name for name, _ in algorithm.named_children()) or "none"
             return f"averaged_modules contains {name!r}, which is not one of its modules ({found})"
     parameters = [name for name, _ in algorithm.named_parameters()]
     for prefix, factor in algorithm.lr_factors.items():

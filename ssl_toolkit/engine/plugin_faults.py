@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.plugin_names import kind_of, parts_of
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.engine.step_checks import WrongOutputError
 from ssl_toolkit.errors import PluginError, ToolkitError
@@ -144,16 +145,16 @@ def _hint(text: str, frame: FrameType) -> str:
 
 def _suspects(settings: Settings) -> list[Suspect]:
     """Return the registered plugins of a run (backbones of timm are not registered)."""
-    names: list[tuple[str, str | None]] = [("algorithm", settings.algo)]
-    names += [("augmenter", settings.augment.weak), ("augmenter", settings.augment.strong)]
-    names += [("backbone", settings.backbone), ("dataset", settings.dataset)]
+    names: list[tuple[str, str | None]] = [*parts_of("algorithms", settings.algo)]
+    names += [("augmenters", settings.augment.weak), ("augmenters", settings.augment.strong)]
+    names += [("backbones", settings.backbone), ("datasets", settings.dataset)]
     suspects = []
-    for kind, name in names:
-        if name is not None and registry.has(f"{kind}s", name):
-            entry = registry.find(f"{kind}s", name)
+    for group, name in names:
+        if name is not None and registry.has(group, name):
+            entry = registry.find(group, name)
             plugin, reason = registry.attempt(entry)
             if not reason:
-                suspects.append(Suspect(kind, name, entry, plugin))
+                suspects.append(Suspect(kind_of(group), name, entry, plugin))
     return suspects
 
 

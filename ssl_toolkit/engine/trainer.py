@@ -30,6 +30,7 @@ from ssl_toolkit.engine.step_checks import check_gradients
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
+from ssl_toolkit.interfaces.composition import due_scans
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.torch_workarounds import data_parallel, keep_freed_memory
@@ -282,12 +283,13 @@ class Trainer:
         every = self.algorithm.scan_every
         if not every or self.step % every:
             return
+        ctx = self._context(self.step * self.settings.optimizer.accumulation_steps)
         with torch.no_grad(), self.autocast():
-            self.algorithm.scan(
-                self.batches.labeled_images(self.settings.eval_batch_size),
-                self.batches.unlabeled_images(self.settings.eval_batch_size),
-                self._context(self.step * self.settings.optimizer.accumulation_steps),
-            )
+            for scan in due_scans(self.algorithm, ctx):
+                scan(
+                    self.batches.labeled_images(self.settings.eval_batch_size),
+                    self.batches.unlabeled_images(self.settings.eval_batch_size),
+                )
 
     def _evaluate(self) -> Row:
         """Score the averaged weights; on the labeled images where there is no validation."""

@@ -9,6 +9,7 @@ The class of a plugin states the version of this contract that it implements,
 """
 
 from ssl_toolkit.config.images import PixelFormat
+from ssl_toolkit.interfaces.addons import AddOn
 from ssl_toolkit.interfaces.algorithms import (
     Algorithm,
     FeatureAlgorithm,
@@ -28,6 +29,7 @@ from ssl_toolkit.interfaces.tasks import TaskInfo
 from ssl_toolkit.interfaces.views import Batch, View, Views
 
 __all__ = [
+    "AddOn",
     "Algorithm",
     "AugmentationParams",
     "Augmenter",

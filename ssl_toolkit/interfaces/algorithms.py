@@ -57,6 +57,19 @@ class PseudoLabels:
     """(U,) in [0, 1], without gradient: weight of each image in the loss; None for 1. Coverage,
     accuracy and class shares of the pseudo labels are weighted by it."""
 
+    @classmethod
+    def weighted(cls, probs: Tensor, weights: Tensor) -> PseudoLabels:
+        """Return pseudo labels with the result of `Context.weigh`.
+
+        Args:
+            probs: (U, C) probabilities.
+            weights: (U,) bool, or weights of at least 0; those above 1 count as 1.
+        """
+        if weights.dtype == torch.bool:
+            return cls(probs, weights)
+        weights = weights.detach()
+        return cls(probs, weights > 0, weights.clamp(0, 1))
+
 
 @dataclass(frozen=True)
 class StepOutput:
@@ -122,6 +135,9 @@ class Algorithm(nn.Module, ABC):
     mixes_images: ClassVar[bool] = False
     """True if `step` computes images from its views (MixUp, CutMix, perturbations), so that cached
     features of a frozen backbone can't be used."""
+    addon_hooks: ClassVar[frozenset[str]] = frozenset()
+    """What add-ons may change, as far as `step` asks for it: ``refine`` if it passes pseudo labels
+    through `Context.refine`, ``weigh`` if it takes their weights from `Context.weigh`."""
     averaged_modules: ClassVar[tuple[str, ...]] = ()
     """Names of modules that are averaged with the decay of the teacher, for `Context.averaged` and
     `predict`."""

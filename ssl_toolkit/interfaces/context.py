@@ -89,6 +89,18 @@ class Context(ABC):
         """
         return self.teacher_forward(images, train_mode=train_mode).logits
 
+    def prediction(
+        self, predict: Callable[[ForwardOutput], Tensor], output: ForwardOutput
+    ) -> Tensor:
+        """Return the result of `predict` of an algorithm as `teacher` calls it, without gradient.
+
+        Args:
+            predict: `Algorithm.predict` of the algorithm of the run, or of one with add-ons.
+            output: Output of `teacher_forward`.
+        """
+        with torch.no_grad():
+            return predict(output)
+
     @abstractmethod
     def averaged(self, name: str) -> Callable[..., Any]:
         """Return the average of one of `Algorithm.averaged_modules`, such as ``"projector"``.
@@ -117,6 +129,29 @@ class Context(ABC):
         with torch.no_grad():
             logits = [self.forward(view, update_statistics=False).logits for view in views]
         return torch.stack(logits)
+
+    def refine(self, probs: Tensor) -> Tensor:
+        """Return the probabilities to make pseudo labels of; `probs` itself without add-ons.
+
+        An algorithm that declares ``refine`` in `Algorithm.addon_hooks` calls it once per step,
+        before it sharpens the probabilities or selects by confidence.
+
+        Args:
+            probs: (U, C) probabilities of the unlabeled images, without gradient.
+        """
+        return probs
+
+    def weigh(self, probs: Tensor, mask: Tensor) -> Tensor:
+        """Return the weights of pseudo labels in the loss (U,); `mask` itself without add-ons.
+
+        An algorithm that declares ``weigh`` in `Algorithm.addon_hooks` calls it once per step, and
+        multiplies the losses of the images by it. `PseudoLabels.weighted` reports it.
+
+        Args:
+            probs: (U, C) probabilities of the pseudo labels, without gradient.
+            mask: (U,) bool: the pseudo labels that the algorithm uses; or its weights.
+        """
+        return mask
 
     @abstractmethod
     def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -24,7 +24,8 @@ class Predictor(nn.Module):
         classifier: Classifier to evaluate; shared, not copied.
         algorithm: Algorithm of the run; ignored if it does not override `predict`.
         name: Name of the algorithm.
-        averages: Module whose submodules replace those of the algorithm in `predict`, by name.
+        averages: Module whose submodules replace those of the algorithm in `predict`; `by_path`
+            returns their names.
     """
 
     def __init__(
@@ -51,8 +52,14 @@ class Predictor(nn.Module):
         output = self.classifier.forward(images)  # not compiled, as in evaluation
         return ForwardOutput(output.features, self.logits(output))
 
-    def logits(self, output: ForwardOutput) -> Tensor:
+    def logits(
+        self, output: ForwardOutput, predict: Callable[[ForwardOutput], Tensor] | None = None
+    ) -> Tensor:
         """Return the logits (N, C) for an output of the classifier.
+
+        Args:
+            output: Output of the classifier.
+            predict: `Algorithm.predict` of a part of the algorithm; None for that of the whole.
 
         Raises:
             PluginError: `predict` returned something else.
@@ -60,7 +67,7 @@ class Predictor(nn.Module):
         if self.algorithm is None:
             return output.logits
         with self._averaged(self.algorithm), in_eval_mode(self.algorithm):
-            logits = self.algorithm.predict(output)
+            logits = (predict or self.algorithm.predict)(output)
         shape = getattr(logits, "shape", None)
         if shape != output.logits.shape:
             actual = type(logits).__name__ if shape is None else f"the shape {tuple(shape)}"
@@ -115,12 +122,25 @@ class Predictor(nn.Module):
     @contextmanager
     def _averaged(self, algorithm: Algorithm) -> Iterator[None]:
         """Replace submodules of the algorithm by their averages."""
-        live = {name: algorithm._modules[name] for name in self.averages._modules}
-        algorithm._modules.update(self.averages._modules)
+        live = []
+        for path, average in by_path(self.averages).items():
+            parent, _, name = path.rpartition(".")
+            modules = algorithm.get_submodule(parent)._modules
+            live.append((modules, name, modules[name]))
+            modules[name] = average
         try:
             yield
         finally:
-            algorithm._modules.update(live)
+            for modules, name, module in live:
+                modules[name] = module
+
+
+def by_path(averages: nn.Module) -> dict[str, nn.Module]:
+    """Return averages of an algorithm's modules, by the names of `Algorithm.averaged_modules`.
+
+    A name of a module can't contain the dots of such a path, so slashes replace them.
+    """
+    return {name.replace("/", "."): module for name, module in averages.named_children()}
 
 
 def restore_predictor(

@@ -26,6 +26,7 @@ from ssl_toolkit.comparisons.schema import (
 from ssl_toolkit.config import defaults
 from ssl_toolkit.config.comparison import ComparisonConfig, load_comparison
 from ssl_toolkit.config.loading import check_options, plain_tree
+from ssl_toolkit.config.plugin_names import kind_of
 from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError, ModelError
@@ -217,7 +218,7 @@ def registered_here(comparison: ComparisonConfig) -> str:
         if registry.has(group, name):
             entry = registry.find(group, name)
             if entry.distribution == registry.NOTEBOOK:
-                return f"{group.removesuffix('s')} {entry.name!r}"
+                return f"{kind_of(group)} {entry.name!r}"
     return ""
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.config.options import Options, is_in_steps
+from ssl_toolkit.config.plugin_names import section_of
 from ssl_toolkit.config.run_defaults import without_unused_options
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.recipes.load import AUTOMATIC_KEYS, Recipe, find_recipe, load_recipes
@@ -40,7 +41,7 @@ def settings_under(recipe: Recipe, tree: Tree) -> Tree:
     settings = without_unused_options(recipe.settings, tree)
     algo = settings["algo"]
     replaced = {"dataset"} if tree.get("data") else set()
-    if str(tree.get("algo") or algo).rpartition(":")[2] != algo:
+    if section_of(str(tree.get("algo") or algo)) != algo:
         replaced.add(algo)
     if any(tree.get(key) for key in LABEL_KEYS):
         replaced |= LABEL_KEYS

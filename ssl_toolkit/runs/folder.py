@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.loading import Layer, ResolvedConfig, filled, validate
+from ssl_toolkit.config.plugin_names import bare
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, DataError, ModelError
 from ssl_toolkit.files import check_writable
@@ -220,7 +221,7 @@ def default_name(settings: Settings) -> str:
         data = path.stem if path.is_file() else path.name
     else:
         data = (settings.dataset or "").rpartition(":")[2]
-    return f"{settings.algo.rpartition(':')[2]}-{data or 'data'}-s{settings.seed}"
+    return f"{bare(settings.algo)}-{data or 'data'}-s{settings.seed}"
 
 
 def _exists(path: Path) -> str:

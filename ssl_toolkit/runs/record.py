@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import nn
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.plugin_names import parts_of
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
 from ssl_toolkit.engine.experiment import Experiment
@@ -152,7 +153,7 @@ def make_record(
     """
     settings = experiment.config.settings
     plugins = [
-        ("algorithms", settings.algo),
+        *parts_of("algorithms", settings.algo),
         ("augmenters", settings.augment.weak),
         ("backbones", settings.backbone),
         ("datasets", settings.dataset),

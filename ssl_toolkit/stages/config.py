@@ -20,6 +20,7 @@ from ssl_toolkit.config.loading import (
 )
 from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.config.options import Names, Options, option
+from ssl_toolkit.config.plugin_names import section_of
 from ssl_toolkit.config.settings import FREE_ON_RESUME, Settings, keys_behind
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
@@ -172,7 +173,7 @@ def _misspelled(tree: Tree) -> dict[str, str]:
 
 def _section(layers: Sequence[Layer]) -> str:
     algos = [layer.tree["algo"] for layer in layers if layer.tree.get("algo")]
-    return str([Settings.model_fields["algo"].default, *algos][-1]).rpartition(":")[2]
+    return section_of(str([Settings.model_fields["algo"].default, *algos][-1]))
 
 
 def _wrong_names(origin: str, names: Mapping[str, Any]) -> Iterator[str]:

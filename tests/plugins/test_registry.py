@@ -166,7 +166,7 @@ def test_damaged_metadata_is_skipped(damage: str, install: Install) -> None:
     [
         ("[ssl_toolkit.algorithm]", "'ssl_toolkit.algorithm' (did you mean 'ssl_toolkit.algor"),
         ("[ssl-toolkit.augmenters]", "'ssl-toolkit.augmenters' (did you mean 'ssl_toolkit.augm"),
-        ("[ssl_toolkit]", "'ssl_toolkit'; known: ssl_toolkit.algorithms, ssl_toolkit.augmenters, "),
+        ("[ssl_toolkit]", "'ssl_toolkit'; known: ssl_toolkit.algorithms, ssl_toolkit.addons, "),
         ("[ssl_toolkit_other.hooks]", ""),
         ("[console_scripts]\nssl_toolkit = x:y\n[pytest11]", ""),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ssl_toolkit.config.loading import fingerprint_of
+from ssl_toolkit.config.plugin_names import section_of
 
 CONFIG: dict[str, Any] = {
     "algo": "supervised",
@@ -55,7 +56,7 @@ def fake_run(
     The last three arguments replace keys of its files, which may make them inconsistent.
     """
     folder.mkdir(parents=True)
-    section = algo.rpartition(":")[2]
+    section = section_of(algo)
     tree = {**copy.deepcopy(CONFIG), "algo": algo, "seed": seed, section: options or {}}
     tree |= config or {}
     of_config = {"fingerprint": fingerprint_of(tree)}

@@ -40,6 +40,7 @@ class FlexMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of FlexMatch."""
@@ -87,21 +88,21 @@ class FlexMatch(Algorithm):
         """L_s + lambda · L_u."""
         c = self.config
         labeled, weak, strong = joint_logits(batch, ctx)
-        probs = weak.detach().softmax(dim=-1)
+        probs = ctx.refine(weak.detach().softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
 
         status = _MAPPINGS[c.threshold_mapping](self._learning_status())
         thresholds = c.confidence_threshold * status
-        mask = confidence >= thresholds[pseudo_labels]
+        weights = ctx.weigh(probs, confidence >= thresholds[pseudo_labels])
         self._record(batch.unlabeled_indices, pseudo_labels, confidence, ctx)
 
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),
+                "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
             metrics={"mean_threshold": thresholds.mean()},
         )
 

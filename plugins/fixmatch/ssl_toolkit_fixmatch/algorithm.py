@@ -37,6 +37,7 @@ class FixMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
     auto_rank: ClassVar[int] = 60
     auto_rank_from_scratch: ClassVar[int] = 50
 
@@ -106,18 +107,19 @@ class FixMatch(Algorithm):
         probs = weak.detach().softmax(dim=-1)
         if c.align_exponent:
             probs = self._align(probs, ctx).log().softmax(dim=-1)
+        probs = ctx.refine(probs)
 
         supervised = F.cross_entropy(labeled, batch.labels)  # eq. 3
         confidence, pseudo_labels = probs.max(dim=-1)
-        mask = confidence >= c.confidence_threshold
+        weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
-        unsupervised = (losses * mask).sum() / len(mask)  # eq. 4: all rows are in the divisor
+        unsupervised = (losses * weights).sum() / len(weights)  # eq. 4: all rows are in the divisor
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
         )
 
     def _align(self, probs: Tensor, ctx: Context) -> Tensor:

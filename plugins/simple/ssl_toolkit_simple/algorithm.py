@@ -49,6 +49,7 @@ class SimPLE(Algorithm):
     """
 
     family: ClassVar[str] = "pairs"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
     auto_rank: ClassVar[int] = 50
     auto_rank_from_scratch: ClassVar[int] = 100
     metrics = PAIR_METRICS
@@ -153,7 +154,7 @@ class SimPLE(Algorithm):
         c = self.config
         # q_b: mean over the K weak views, sharpened; every strong view of u_b gets the same one.
         weak = ctx.view_logits(batch.unlabeled_weak, c.pseudo_labels_from)
-        probs = average_and_sharpen(weak, c.temperature)
+        probs = average_and_sharpen(weak, c.temperature, ctx.refine)
         targets = probs.repeat(c.strong_views, 1)
 
         images = torch.cat([batch.labeled_weak[0], *batch.unlabeled_strong])
@@ -167,23 +168,24 @@ class SimPLE(Algorithm):
         if c.gather_pairs:
             pairs = ctx.all_gather(unlabeled), ctx.all_gather(targets)
         phi_c, phi_s = pair_weights(pairs[1], c.confidence_threshold, c.similarity_threshold)
-        confident = phi_c > 0
-        masks = pair_masks(confident, phi_s)
-        mask = self._local(confident, ctx)
-        anchor = phi_c if c.confidence_weighted else confident.to(phi_c)
+        count = len(probs)  # rows of the first strong view
+        weights = ctx.weigh(probs, self._local(phi_c > 0, ctx)[:count])
+        of_rows = weights.repeat(c.strong_views)
+        of_pairs = ctx.all_gather(of_rows) if c.gather_pairs else of_rows
+        masks = pair_masks(of_pairs > 0, phi_s)
+        anchor = phi_c * of_pairs if c.confidence_weighted else of_pairs.to(phi_c)
 
         supervised = F.cross_entropy(at_least_float32(labeled), batch.labels)
-        unsupervised = self._unsupervised(unlabeled, targets, mask)
+        unsupervised = self._unsupervised(unlabeled, targets, of_rows)
         pair = pair_loss(*pairs, anchor, phi_s, c.pair_distance)
         ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction, c.rampup_steps)
-        count = len(probs)  # rows of the first strong view
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, ramp * c.unsupervised_weight),
                 "pair": Loss(pair, ramp * self._pair_weight(probs.shape[-1])),
             },
-            pseudo_labels=PseudoLabels(probs, mask[:count]),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
             pairs={k: self._local(m, ctx)[:count, :count] for k, m in masks.items()},
             metrics={f"pair_{k}": share for k, share in pair_statistics(masks).items()},
         )
@@ -194,11 +196,11 @@ class SimPLE(Algorithm):
             rows = ctx.local_shard(rows, dim)
         return rows
 
-    def _unsupervised(self, logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    def _unsupervised(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return L_U: the mean over all rows, where those at or below the threshold count 0."""
         if self.config.unsupervised_loss == "l2":
-            return l2_consistency(logits, targets, mask)
-        return (soft_cross_entropy(logits, targets) * mask).mean()
+            return l2_consistency(logits, targets, weights)
+        return (soft_cross_entropy(logits, targets) * weights).mean()
 
     def _pair_weight(self, classes: int) -> float:
         # The pseudo label of an image weighs lambda_U / C; its pairs 2 lambda_P times the share of

@@ -34,7 +34,7 @@ from ssl_toolkit.text import display_path
 # Pillow logs what is odd in a TIFF as errors, which Python prints if logging is not configured.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
-IMAGE_SUFFIXES = frozenset(
+IMAGE_SUFFIXES: frozenset[str] = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
     + ((".avif",) if AVIF_IS_READ else ())
 )
