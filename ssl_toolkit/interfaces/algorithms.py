@@ -136,8 +136,8 @@ class Algorithm(nn.Module, ABC):
     """True if `step` computes images from its views (MixUp, CutMix, perturbations), so that cached
     features of a frozen backbone can't be used."""
     addon_hooks: ClassVar[frozenset[str]] = frozenset()
-    """What add-ons may change, as far as `step` asks for it: ``refine`` if it passes pseudo labels
-    through `Context.refine`, ``weigh`` if it takes their weights from `Context.weigh`."""
+    """Methods of the context by which `step` lets add-ons change its pseudo labels: ``refine`` if
+    it passes them through `Context.refine`, ``weigh`` if it uses `Context.weigh`."""
     averaged_modules: ClassVar[tuple[str, ...]] = ()
     """Names of modules that are averaged with the decay of the teacher, for `Context.averaged` and
     `predict`."""
