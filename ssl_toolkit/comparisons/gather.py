@@ -10,6 +10,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint, run_defaults_of
+from ssl_toolkit.comparisons.ranking import ranking
 from ssl_toolkit.comparisons.schema import (
     SCORES,
     ComparedRun,
@@ -100,9 +101,12 @@ def gather(
     shared, overrides = check_comparable(completed, allow)
     of_row = {row: tuple(run for run in runs if run.row == row) for row in names}
     rows = [_variant(row, algorithms[row], of_row[row], overrides.get(row, {})) for row in names]
+    ranked_by, reason = ranking(run.summary for run in completed if run.summary)
+    notes = [*notes, reason] if reason else notes
     return Comparison(
         name=name,
-        rows=tuple(_with_differences(rows, baseline)),
+        ranked_by=ranked_by,
+        rows=tuple(_with_differences(rows, baseline, ranked_by)),
         seeds=tuple(sorted({run.seed for run in runs})),
         baseline=baseline,
         shared=shared,
@@ -149,13 +153,17 @@ def _variant(
     )
 
 
-def _with_differences(rows: Sequence[Variant], baseline: str | None) -> list[Variant]:
+def _with_differences(
+    rows: Sequence[Variant], baseline: str | None, ranked_by: str
+) -> list[Variant]:
     """Return the rows with their differences to the baseline, p-values adjusted for their number.
+
+    Differences are of the score that ranks, on test images.
 
     A row that uses hidden labels is an upper bound: it has no adjusted p-value and doesn't count.
     """
-    values = {r.name: r.scores["test.accuracy"].values for r in rows if "test.accuracy" in r.scores}
-    if baseline not in values:
+    values = {r.name: r.scores[ranked_by].values for r in rows if ranked_by in r.scores}
+    if baseline not in values or not ranked_by.startswith("test."):
         return [*rows]
     differences = {
         name: paired_difference(of_row, values[baseline])

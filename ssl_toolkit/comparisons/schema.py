@@ -33,11 +33,16 @@ Status = Literal["completed", "failed", "interrupted", "running", "missing"]
 
 _OF_SPLITS = {
     "test": ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll"),
-    "validation": ("accuracy",),
+    "validation": ("accuracy", "balanced_accuracy"),
 }
 _OF_RUN = ("convergence_step", "seconds", "images_per_second", "steps")
 SCORES = (*(f"{split}.{name}" for split, names in _OF_SPLITS.items() for name in names), *_OF_RUN)
 """The scores that a row may have."""
+
+
+def score_title(score: str) -> str:
+    """Return a score as text, such as ``test balanced accuracy``."""
+    return score.replace(".", " ").replace("_", " ")
 
 
 def upper_bound(score: str) -> float:
@@ -257,7 +262,10 @@ class ScoreStats(Part):
 
 
 class Difference(ScoreStats):
-    """Paired differences of the test accuracy, row - baseline, on the seeds that both completed."""
+    """Paired differences of the score that ranks, row - baseline, on the seeds that both completed.
+
+    Without test images there are none.
+    """
 
     p_value: float | None
     """Two-sided paired t-test; None for one seed and for equal differences."""
@@ -281,7 +289,8 @@ class Variant(Part):
     scores: dict[str, ScoreStats]
     """By name, completed runs only; a score that no run has is absent: ``test.accuracy``,
     ``test.balanced_accuracy``, ``test.macro_f1``, ``test.ece``, ``test.nll``,
-    ``validation.accuracy``, ``convergence_step``, ``seconds``, ``images_per_second``, ``steps``."""
+    ``validation.accuracy``, ``validation.balanced_accuracy``, ``convergence_step``, ``seconds``,
+    ``images_per_second``, ``steps``."""
     difference: Difference | None
     """None for the baseline itself and without a common seed."""
     runs: tuple[ComparedRun, ...]
@@ -301,6 +310,8 @@ class Comparison(Document):
     seeds: tuple[int, ...]
     fingerprint: str
     """Hash of the shared settings."""
+    ranked_by: str = "test.accuracy"
+    """Name of the score that ranks: the balanced accuracy where the classes are uneven."""
     rows: tuple[Variant, ...]
     notes: tuple[Text, ...] = ()
     """Notes for readers: differences in threads, devices and versions, missing results."""

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ssl_toolkit.comparisons.schema import ComparedRun
+from ssl_toolkit.comparisons.ranking import ranking
+from ssl_toolkit.comparisons.schema import ComparedRun, score_title
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
 from ssl_toolkit.runs.folder import RunFolder
@@ -40,8 +41,11 @@ def state_of(run: ComparedRun, failure: str = "") -> State:
         failure: Reason of a run that failed.
     """
     if run.completed and run.summary is not None:
-        test, seconds = run.summary.test, run.summary.seconds
-        score = "no test split" if test is None else f"test accuracy {test.accuracy:.4f}"
+        test, seconds, score = run.summary.test, run.summary.seconds, "no test split"
+        if test is not None:
+            ranked_by, _ = ranking([run.summary])
+            value = getattr(test, ranked_by.removeprefix("test."))
+            score = f"{score_title(ranked_by)} {value:.4f}"
         return State("done", f"{score}, {duration(seconds)}")
     if run.status == "interrupted":
         return State("stopped", f"by {run.reason}")

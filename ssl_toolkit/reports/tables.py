@@ -20,6 +20,7 @@ from ssl_toolkit.comparisons.schema import (
     Comparison,
     ScoreStats,
     Variant,
+    score_title,
 )
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
@@ -70,7 +71,8 @@ def summary_table(comparison: Comparison) -> SummaryTable:
 
     A column without any value is absent.
     """
-    rows = [_cells(row, comparison.baseline or "") for row in comparison.rows]
+    balanced = comparison.ranked_by == "test.balanced_accuracy"
+    rows = [_cells(row, comparison.baseline or "", balanced) for row in comparison.rows]
     shown = [
         tuple(title for title in group if any(row[k][title] != NOTHING for row in rows))
         for k, group in enumerate(rows[0])
@@ -92,9 +94,9 @@ def table_notes(comparison: Comparison) -> list[str]:
         )
     if any(row.difference and row.difference.p_value is not None for row in comparison.rows):
         lines.append(
-            f"p: two-sided paired t-test of the test accuracy against {comparison.baseline} on the "
-            "common seeds, its interval that of the same t; p (Holm): adjusted for the number of "
-            "rows"
+            f"p: two-sided paired t-test of the {score_title(comparison.ranked_by)} against "
+            f"{comparison.baseline} on the common seeds, its interval that of the same t; p "
+            "(Holm): adjusted for the number of rows"
         )
     if scores and all(stats.count == 1 for stats in scores):
         lines.append("one seed each: the spread over seeds is unknown")
@@ -198,7 +200,7 @@ def _interval(stats: ScoreStats | None, sign: str = "") -> str:
     return f"{lower:{sign}.4f} to {upper:{sign}.4f}"
 
 
-def _cells(row: Variant, baseline: str) -> list[dict[str, str]]:
+def _cells(row: Variant, baseline: str, balanced: bool) -> list[dict[str, str]]:
     """Return the cells of a row by title, in groups of columns that fit 80 characters."""
 
     def score(name: str, digits: int = 4) -> str:
@@ -209,11 +211,13 @@ def _cells(row: Variant, baseline: str) -> list[dict[str, str]]:
     p_value, adjusted = (
         (difference.p_value, difference.adjusted_p_value) if difference else (None, None)
     )
+    ranks, other = ("balanced accuracy", "accuracy")[:: 1 if balanced else -1]
+    ranked_by = f"test.{ranks.replace(' ', '_')}"
     return [
         {
             "n": str(completed) + f" of {len(row.runs)}" * (completed < len(row.runs)),
-            "accuracy": score("test.accuracy"),
-            "95 % interval": _interval(row.scores.get("test.accuracy")),
+            ranks: score(ranked_by),
+            "95 % interval": _interval(row.scores.get(ranked_by)),
         },
         {
             f"difference to {display_text(baseline)}": (
@@ -225,7 +229,7 @@ def _cells(row: Variant, baseline: str) -> list[dict[str, str]]:
         },
         {
             "validation accuracy": score("validation.accuracy"),
-            "balanced accuracy": score("test.balanced_accuracy"),
+            other: score(f"test.{other.replace(' ', '_')}"),
             "macro F1": score("test.macro_f1"),
         },
         {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.record import RunRecord
+from ssl_toolkit.runs.scoring import uneven_text
 from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
 
 FEW = 30
@@ -87,7 +88,23 @@ def _results(summary: RunSummary) -> str:
         "(10,000 resamples), as in `summary.json` of the run: it covers the choice of images only."
     )
     scored = table((*head, "calibration error", "negative log-likelihood (nats)"), rows)
-    return f"{scored}\n\n{seed}"
+    return "\n\n".join([scored, *_balanced(summary), seed])
+
+
+def _balanced(summary: RunSummary) -> Iterator[str]:
+    """Yield a sentence on the balanced accuracy where the classes of the test are uneven."""
+    test = summary.test
+    if test is None or not test.uneven:
+        return
+    counts = uneven_text(score.count for score in test.per_class.values())
+    interval = ""
+    if test.balanced_interval is not None:
+        low, high = test.balanced_interval
+        interval = f"; its 95 % interval is {low:.4f} to {high:.4f}"
+    yield (
+        f"Compare models by the balanced accuracy, the mean of the accuracies of the classes: in "
+        f"the test {counts}{interval}."
+    )
 
 
 def _use(config: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ssl_toolkit.engine.transfer import ProbeResult
 from ssl_toolkit.runs.predictions import Predictions
-from ssl_toolkit.runs.scoring import paired_interval
+from ssl_toolkit.runs.scoring import are_uneven, paired_balanced_interval, paired_interval
 from ssl_toolkit.runs.summary import ProbeScores, ProbeSummary
 
 
@@ -34,10 +34,19 @@ def compare_with_probe(probe: ProbeResult, predictions: Predictions) -> ProbeSum
         probs, labels = predictions[split]
         if not len(labels):
             return None
+        hits = probs.argmax(axis=1) == labels
         probe_hits = probe_probs.numpy().argmax(axis=1) == labels
-        difference, lower, upper = paired_interval(probs.argmax(axis=1) == labels, probe_hits)
+        of_classes = [labels == label for label in np.unique(labels)]
+        balanced = are_uneven(int(of.sum()) for of in of_classes)
+        if balanced:
+            accuracy = np.mean([np.mean(probe_hits[of]) for of in of_classes])
+            difference, lower, upper = paired_balanced_interval(hits, probe_hits, labels)
+        else:
+            accuracy = np.mean(probe_hits)
+            difference, lower, upper = paired_interval(hits, probe_hits)
         return ProbeScores(
-            accuracy=float(np.mean(probe_hits)),
+            balanced=balanced,
+            accuracy=float(accuracy),
             count=len(labels),
             difference=difference,
             interval=(lower, upper),
@@ -66,6 +75,7 @@ def verdict(probe: ProbeSummary) -> str:
         answer = "these images do not show whether training helped"
     return (
         f"{answer}: {100 * scores.difference:+.1f} points over the linear probe's "
-        f"{100 * scores.accuracy:.1f} % on {scores.count} {split} images "
+        f"{100 * scores.accuracy:.1f} %{' balanced accuracy' * scores.balanced} on {scores.count} "
+        f"{split} images "
         f"(95 % interval {100 * lower:+.1f} to {100 * upper:+.1f}, paired)"
     )

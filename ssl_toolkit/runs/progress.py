@@ -17,6 +17,7 @@ from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.errors import visible
 from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.health import alarms, collapse, is_evaluation
+from ssl_toolkit.runs.scoring import are_uneven, uneven_text
 from ssl_toolkit.text import duration
 
 Row = dict[str, Any]
@@ -290,16 +291,27 @@ def score_rows(
 
 def _part_rows(part: str, scores: dict[str, Any], all_in: str) -> list[tuple[str, str]]:
     lower, upper = scores["interval"]
-    rows = [
+    accuracy = [
         (f"{part} accuracy", f"{scores['accuracy']:.4f} of {scores['count']} images"),
         (f"{part} accuracy, 95 % interval", f"{lower:.4f} to {upper:.4f}"),
-        (f"{part} balanced accuracy", f"{scores['balanced_accuracy']:.4f}"),
+    ]
+    balanced = [(f"{part} balanced accuracy", f"{scores['balanced_accuracy']:.4f}")]
+    counts = [one["count"] for one in scores["per_class"].values()]
+    if are_uneven(counts):
+        name, value = balanced[0]
+        balanced[0] = name, f"{value}, which ranks: {uneven_text(counts)}"
+        if scores.get("balanced_interval"):
+            lower, upper = scores["balanced_interval"]
+            balanced.append((f"{name}, 95 % interval", f"{lower:.4f} to {upper:.4f}"))
+    rows = [
+        *(balanced + accuracy if are_uneven(counts) else accuracy + balanced),
         (f"{part} macro F1", f"{scores['macro_f1']:.4f}"),
         (f"{part} calibration error", f"{scores['ece']:.4f}"),
         (f"{part} negative log-likelihood", f"{scores['nll']:.4f}"),
     ]
     if len(scores["per_class"]) > 5:
-        rows.insert(2, (f"{part} top-5 accuracy", f"{scores['top5']:.4f}"))
+        place = rows.index(accuracy[-1]) + 1
+        rows.insert(place, (f"{part} top-5 accuracy", f"{scores['top5']:.4f}"))
     classes = [*scores["per_class"].items()]
     if len(classes) > MOST_CLASSES:
         scored = [item for item in classes if item[1]["accuracy"] is not None]

@@ -13,7 +13,7 @@ from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.runs.health import alarms, is_evaluation
-from ssl_toolkit.runs.scoring import convergence_step
+from ssl_toolkit.runs.scoring import are_uneven, convergence_step
 
 Status = Literal["running", "completed", "interrupted", "failed"]
 
@@ -44,13 +44,22 @@ class Scores(Part):
     """Accuracy of the five most probable classes."""
     interval: tuple[float, float]
     """95 % bootstrap interval of the accuracy over the images."""
+    balanced_interval: tuple[float, float] | None = None
+    """95 % bootstrap interval of the balanced accuracy, over the images of each class."""
     per_class: dict[str, ClassScore]
     """By class name."""
+
+    @property
+    def uneven(self) -> bool:
+        """True if the classes are so uneven that the balanced accuracy ranks."""
+        return are_uneven(score.count for score in self.per_class.values())
 
 
 class ProbeScores(Part):
     """Scores of the linear probe, and the difference from those of the run."""
 
+    balanced: bool = False
+    """True if the numbers are of the balanced accuracy, because the classes are uneven."""
     accuracy: float
     count: int
     difference: float

@@ -88,6 +88,7 @@ def test_only_what_is_a_share_ends_at_one() -> None:
     assert {score for score in SCORES if upper_bound(score) == 1} == {
         *(f"test.{name}" for name in ("accuracy", "balanced_accuracy", "macro_f1", "ece")),
         "validation.accuracy",
+        "validation.balanced_accuracy",
     }
 
 

@@ -14,6 +14,8 @@ from ssl_toolkit.comparisons.schema import ComparedRun
 from ssl_toolkit.console import Console
 from ssl_toolkit.multirun.progress import RunStates, State, state_of
 
+TEST = Summary(accuracy=0.5, uneven=False)
+
 
 def console_of(*, terminal: bool, height: int = 25) -> Console:
     console = Console()
@@ -94,7 +96,7 @@ def test_a_small_screen_shows_the_runs_that_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "summary", "failure", "state"),
     [
-        ("completed", Summary(test=Summary(accuracy=0.5), seconds=61), "",
+        ("completed", Summary(test=TEST, recipe=None, seconds=61), "",
          State("done", "test accuracy 0.5000, 1 min 1 s")),
         ("completed", Summary(test=None, seconds=2), "", State("done", "no test split, 2 s")),
         ("interrupted", None, "", State("stopped", "by SIGTERM")),

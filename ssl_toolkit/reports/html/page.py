@@ -10,7 +10,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ssl_toolkit.comparisons.schema import ComparedRun, Comparison, Difference, ScoreStats, Variant
+from ssl_toolkit.comparisons.schema import (
+    ComparedRun,
+    Comparison,
+    Difference,
+    ScoreStats,
+    Variant,
+    score_title,
+)
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.reports.html import classes as by_class
 from ssl_toolkit.reports.html import curves as over_steps
@@ -90,6 +97,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         shared=_lines(comparison.shared),
         options=[(row.name, _lines(row.options)) for row in comparison.rows],
         conditions=_conditions(comparison),
+        ranked_by=score_title(comparison.ranked_by),
         swatch=swatch,
         setting_text=setting_text,
     )
@@ -101,16 +109,10 @@ def _name(comparison: Comparison, run: ComparedRun) -> str:
     return seed if len(comparison.rows) == 1 else f"{run.row}, {seed}"
 
 
-def _main_score(comparison: Comparison) -> str:
-    """Return the score that ranks: the test accuracy, or the validation accuracy without tests."""
-    tested = any("test.accuracy" in row.scores for row in comparison.rows)
-    return "test.accuracy" if tested else "validation.accuracy"
-
-
 def _summary(comparison: Comparison) -> list[str]:
     """Return the results in a few sentences."""
-    score = _main_score(comparison)
-    kind = "test accuracy" if score == "test.accuracy" else "validation accuracy (no test split)"
+    score = comparison.ranked_by
+    kind = score_title(score) + " (no test split)" * score.startswith("validation.")
     rows = [row for row in comparison.rows if score in row.scores]
     if not rows:
         return ["No run is completed, so there are no results yet."]
@@ -161,19 +163,19 @@ def _imbalance(comparison: Comparison) -> str:
 
 def _seeds_plot(comparison: Comparison) -> Markup:
     """Plot the main score of every seed; empty without results."""
-    score = _main_score(comparison)
+    score = comparison.ranked_by
     rows = [
         (row.name, index, row.scores[score])
         for index, row in enumerate(comparison.rows)
         if score in row.scores
     ]
-    split = score.partition(".")[0].capitalize()
-    return dot_plot("seeds", f"{split} accuracy of each seed", rows) if rows else Markup("")
+    title = f"{score_title(score).capitalize()} of each seed"
+    return dot_plot("seeds", title, rows) if rows else Markup("")
 
 
 def _runs_table(comparison: Comparison, folder: Path) -> TextTable:
     """Return every run with its status and main score."""
-    score = _main_score(comparison)
+    score = comparison.ranked_by
     rows = []
     for run in comparison.runs:
         facts = [getattr(run.summary, name, None) for name in ("best_step", "steps", "seconds")]
@@ -186,8 +188,7 @@ def _runs_table(comparison: Comparison, folder: Path) -> TextTable:
                 _path(run.folder, folder),
             ]
         )
-    accuracy = f"{score.partition('.')[0]} accuracy"
-    heads = ("run", "status", accuracy, "best step", "steps", "seconds", "folder")
+    heads = ("run", "status", score_title(score), "best step", "steps", "seconds", "folder")
     return TextTable(heads, rows)
 
 
@@ -195,7 +196,7 @@ def _single(row: Variant, stats: ScoreStats, kind: str) -> str:
     run = row.runs[0]
     summary = run.summary
     test = summary and summary.test
-    images = f" on {test.count:,} images" if test and kind == "test accuracy" else ""
+    images = f" on {test.count:,} images" if test and kind.startswith("test ") else ""
     text = f"{row.name}, seed {run.seed}: a {kind} of {share(stats.mean)}{images}"
     if summary and summary.best_step is not None:
         best = f"step {summary.best_step:,} of {summary.steps:,}"

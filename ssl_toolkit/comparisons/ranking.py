@@ -1,0 +1,32 @@
+"""Choose the score that ranks the rows of a comparison, in every table, page and message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ssl_toolkit.runs.scoring import uneven_text
+from ssl_toolkit.runs.summary import RunSummary
+
+
+def ranking(summaries: Iterable[RunSummary]) -> tuple[str, str]:
+    """Return the name of the score that ranks, and the reason if it is a balanced accuracy.
+
+    It is a score on the test images, or on the validation images if no run has test images: the
+    balanced accuracy where the classes are uneven, else the accuracy. Runs of a recipe are ranked
+    by the accuracy, as the published table is.
+
+    Args:
+        summaries: Of the completed runs.
+    """
+    runs = [*summaries]
+    part = "test" if not runs or any(run.test for run in runs) else "validation"
+    scores = [of_part for run in runs if (of_part := getattr(run, part)) is not None]
+    uneven = next((of_part for of_part in scores if of_part.uneven), None)
+    if uneven is None or any(run.recipe for run in runs):
+        return f"{part}.accuracy", ""
+    counts = uneven_text(score.count for score in uneven.per_class.values())
+    return (
+        f"{part}.balanced_accuracy",
+        f"ranked by the balanced accuracy, the mean of the accuracies of the classes, because in "
+        f"the {part} images {counts}",
+    )
