@@ -25,9 +25,9 @@ from ssl_toolkit.labeling.selection import (
     Choice,
     Method,
     by_badge,
+    by_clusters,
     by_margin,
     by_random,
-    by_typicality,
 )
 from ssl_toolkit.models.factory import own_image_size
 from ssl_toolkit.models.probe import DEFAULT_STRENGTH, choose_strength, fit_logistic_regression
@@ -73,7 +73,7 @@ def choose_next(
     source: str | os.PathLike[str],
     *,
     budget: int,
-    method: Method = "typicality",
+    method: Method = "kmeans",
     labels: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     backbone: str = BACKBONE,
@@ -96,8 +96,8 @@ def choose_next(
         source: Data as for ``--data``, or a folder of images without labels; or the folder of a
             run, whose model then gives features and predictions.
         budget: Number of images; fewer are returned if there are fewer.
-        method: ``typicality`` and ``random`` need no label; ``margin`` and ``badge`` use the
-            predictions of the run, or of a linear probe on the labels.
+        method: ``kmeans``, ``typicality`` and ``random`` need no label; ``margin`` and ``badge``
+            use the predictions of the run, or of a linear probe on the labels.
         labels: Path to a labels file: only its images have a label, and those with an empty one
             are skipped. None for the labels of the data or of the run.
         root: Folder that the paths of a manifest are relative to.
@@ -176,7 +176,7 @@ def _check(pool: Pool, method: Method, path: Path, labels: Path | None, *, has_m
     if count < 2:
         raise ConfigError(
             f"--method {method} needs labels of at least two classes, and there are "
-            f"{len(pool.labeled)} labels of {count}: start with --method typicality, or name the "
+            f"{len(pool.labeled)} labels of {count}: start with --method kmeans, or name the "
             "labels by --labels FILE"
         )
 
@@ -239,8 +239,9 @@ def _choices(
     generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":
         return by_random(pool.keys(pool.candidates), budget, seed)
-    if method == "typicality":
-        return by_typicality(embedding.x, np.arange(len(embedding.x)) >= count, budget, generator)
+    if method in ("kmeans", "typicality"):
+        candidates, typical = np.arange(len(embedding.x)) >= count, method == "typicality"
+        return by_clusters(embedding.x, candidates, budget, generator, typical=typical)
     assert embedding.probabilities is not None
     if method == "margin":
         return by_margin(embedding.probabilities, budget)

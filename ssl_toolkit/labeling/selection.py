@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ssl_toolkit.labeling.clusters import Floats, Rows, k_means, plus_plus, typicality
 
-Method = Literal["typicality", "margin", "badge", "random"]
+Method = Literal["kmeans", "typicality", "margin", "badge", "random"]
 METHODS: tuple[Method, ...] = get_args(Method)
 NEED_LABELS = ("margin", "badge")
 """Methods that use predictions, of a run or of a probe on the labels."""
@@ -48,37 +48,46 @@ def by_random(keys: Sequence[str], budget: int, seed: int) -> list[Choice]:
     return [Choice(index, None) for index in sorted(range(len(keys)), key=rank)[:budget]]
 
 
-def by_typicality(
-    x: Floats, candidates: NDArray[np.bool_], budget: int, generator: np.random.Generator
+def by_clusters(
+    x: Floats,
+    candidates: NDArray[np.bool_],
+    budget: int,
+    generator: np.random.Generator,
+    *,
+    typical: bool = False,
 ) -> list[Choice]:
-    """Choose the most typical image of each cluster without a labeled one, large clusters first.
+    """Choose an image of each cluster of k-means without a labeled one, large clusters first.
 
+    There are as many clusters as images with a label after this choice, at most `MOST_CLUSTERS`.
     Hacohen, Dekel and Weinshall, *Active Learning on a Budget: Opposite Strategies Suit High and
-    Low Budgets*, ICML 2022 (TypiClust): as many clusters as images with a label after this choice,
-    at most `MOST_CLUSTERS`. The score is the inverse of the mean distance to `NEIGHBORS` neighbors
-    in the cluster.
+    Low Budgets*, ICML 2022 (TypiClust), choose the most typical image of a cluster.
 
     Args:
         x: (N, K) features of the labeled images and the candidates.
         candidates: (N,) True for candidates, n of them.
         budget: Number of images, at most n.
         generator: Source of the starts of k-means.
+        typical: True to choose by typicality, the score: the inverse of the mean distance to
+            `NEIGHBORS` neighbors in the cluster. False to choose the image nearest to the center of
+            the cluster; the score is its distance.
     """
     labeled = int((~candidates).sum())
     count = min(labeled + budget, MOST_CLUSTERS, len(x))
     clusters = k_means(x, count, generator)
     sizes = np.bincount(clusters, minlength=count)
     used = np.bincount(clusters[~candidates], minlength=count)
-    queues: dict[int, list[tuple[int, float]]] = {}
-    positions = np.cumsum(candidates) - 1
     left = np.bincount(clusters[candidates], minlength=count)
+    positions = np.cumsum(candidates) - 1
+    rank = _most_typical if typical else _most_central
+    queues: dict[int, list[tuple[int, float]]] = {}
     chosen: list[Choice] = []
     while len(chosen) < budget:
         # A cluster of few images holds outliers, and is used when no other is left.
         small = sizes < SMALLEST_CLUSTER
         cluster = int(np.lexsort((-sizes, used, small, left == 0))[0])
         if cluster not in queues:
-            queues[cluster] = _most_typical(x, np.flatnonzero(clusters == cluster), candidates)
+            members = np.flatnonzero(clusters == cluster)
+            queues[cluster] = [one for one in rank(x, members) if candidates[one[0]]]
         row, score = queues[cluster].pop(0)
         chosen.append(Choice(int(positions[row]), score))
         used[cluster] += 1
@@ -132,11 +141,17 @@ def by_badge(
     return [Choice(row, float(np.sqrt(square))) for row, square in drawn]
 
 
-def _most_typical(
-    x: Floats, members: Rows, candidates: NDArray[np.bool_]
-) -> list[tuple[int, float]]:
-    """Return the candidates of a cluster and their typicality, the most typical first."""
-    scores = typicality(x[members], NEIGHBORS)
-    order = np.argsort(-scores, kind="stable")
-    ranked = zip(members[order].tolist(), scores[order].tolist(), strict=True)
-    return [(row, score) for row, score in ranked if candidates[row]]
+def _most_typical(x: Floats, members: Rows) -> list[tuple[int, float]]:
+    """Return the images of a cluster and their typicality, the most typical first."""
+    return _sorted(members, typicality(x[members], NEIGHBORS), -1)
+
+
+def _most_central(x: Floats, members: Rows) -> list[tuple[int, float]]:
+    """Return the images of a cluster and their distance to its center, the nearest first."""
+    gaps = x[members] - x[members].mean(axis=0)
+    return _sorted(members, np.sqrt(np.einsum("nk,nk->n", gaps, gaps)), 1)
+
+
+def _sorted(members: Rows, scores: Floats, sign: int) -> list[tuple[int, float]]:
+    order = np.argsort(sign * scores, kind="stable")
+    return [*zip(members[order].tolist(), scores[order].tolist(), strict=True)]

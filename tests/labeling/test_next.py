@@ -13,6 +13,7 @@ from PIL import Image
 
 from ssl_toolkit.labeling.next import choose_next
 from ssl_toolkit.labeling.queue import Queued, read_queue, write_queue
+from ssl_toolkit.labeling.selection import Method
 
 COLORS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (40, 40, 210)}
 ONE = ("--image-size", 96, "--workers", 0, "--device", "cpu")
@@ -62,29 +63,33 @@ def test_a_folder_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(rows[0]) == ["path", "score", "guess", "confidence", "method"]
     assert len({int(row["path"][2:].split(",")[0]) % 3 for row in rows}) == 3
     assert {row["guess"] for row in rows} == {""}
-    assert "3 of 18 images to label next, by typicality; 0 have a label" in done.stderr
+    assert "3 of 18 images to label next, by kmeans; 0 have a label" in done.stderr
     assert call(*one).stdout == done.stdout
     output = tmp_path / "queue.csv"
     assert call(*one, "-o", output).stdout == ""
     assert [image.path for image in read_queue(output)] == [row["path"] for row in rows]
 
 
-def test_typicality_covers_the_groups(groups: Path) -> None:
-    chosen = choose_next(groups, budget=4).images
+@pytest.mark.parametrize("method", ["kmeans", "typicality"])
+def test_clusters_cover_the_groups(groups: Path, method: Method) -> None:
+    chosen = choose_next(groups, budget=4, method=method).images
     assert {int(image.path[:3]) % 4 for image in chosen} == {0, 1, 2, 3}
     assert all(image.score for image in chosen)
 
 
-def test_typicality_goes_to_groups_without_a_label(groups: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["kmeans", "typicality"])
+def test_groups_without_a_label_come_first(groups: Path, tmp_path: Path, method: Method) -> None:
     labels = label_file(tmp_path / "labels.csv", {"000.png": "a", "001.png": "b"})
-    result = choose_next(groups, budget=2, labels=labels)
+    result = choose_next(groups, budget=2, method=method, labels=labels)
     assert {int(image.path[:3]) % 4 for image in result.images} == {2, 3}
     assert result.labeled == 2
     assert {image.guess for image in result.images} <= {"a", "b"}
 
 
-@pytest.mark.parametrize("method", ["typicality", "margin", "badge", "random"])
-def test_never_a_labeled_skipped_or_equal_image(groups: Path, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["kmeans", "typicality", "margin", "badge", "random"])
+def test_never_a_labeled_skipped_or_equal_image(
+    groups: Path, tmp_path: Path, method: Method
+) -> None:
     with np.load(groups) as file:
         features = file["features"].copy()
     features[10] = features[0]  # of a labeled image
@@ -92,7 +97,7 @@ def test_never_a_labeled_skipped_or_equal_image(groups: Path, tmp_path: Path, me
     np.savez(groups, features=features, keys=[f"{i:03d}.png" for i in range(60)])
     known = {"000.png": "a", "001.png": "b", "002.png": "null'", "003.png": ""}
     labels = label_file(tmp_path / "labels.csv", known)
-    done = [choose_next(groups, budget=100, method=method, labels=labels) for _ in range(2)]  # type: ignore[arg-type]
+    done = [choose_next(groups, budget=100, method=method, labels=labels) for _ in range(2)]
     assert done[0] == done[1]
     chosen = [image.path for image in done[0].images]
     assert len(chosen) == len({*chosen}) == 54
@@ -105,7 +110,7 @@ def test_never_a_test_or_validation_image(tmp_path: Path) -> None:
     data = write_features(
         tmp_path / "d.npz", [i % 4 for i in range(40)], splits=splits, labels=labels
     )
-    for method in ("typicality", "random"):
+    for method in ("kmeans", "typicality", "random"):
         chosen = choose_next(data, budget=50, method=method).images
         assert sorted(image.path for image in chosen) == [f"{i:03d}.png" for i in range(20)]
     file = label_file(tmp_path / "labels.csv", {"025.png": "a"})
@@ -134,7 +139,7 @@ def test_methods_that_need_labels_say_so(groups: Path, tmp_path: Path) -> None:
     for method in ("margin", "badge"):
         message = refusal("label", "next", groups, "--budget", 2, "--method", method)
         assert f"--method {method} needs labels of at least two classes" in message
-        assert "--method typicality" in message
+        assert "--method kmeans" in message
 
 
 def test_bad_input_is_refused_in_one_line(groups: Path, tmp_path: Path) -> None:
@@ -168,12 +173,13 @@ def test_a_queue_reads_back_the_same(tmp_path: Path) -> None:
 
 
 def test_a_large_pool_takes_bounded_time_and_memory() -> None:
-    from ssl_toolkit.labeling.selection import by_badge, by_typicality
+    from ssl_toolkit.labeling.selection import by_badge, by_clusters
 
     x = np.random.default_rng(0).standard_normal((30_000, 16)).astype(np.float32)
     candidates = np.ones(len(x), dtype=bool)
-    chosen = by_typicality(x, candidates, 30, np.random.default_rng(0))
-    assert len({choice.position for choice in chosen}) == 30
+    for typical in (False, True):
+        chosen = by_clusters(x, candidates, 30, np.random.default_rng(0), typical=typical)
+        assert len({choice.position for choice in chosen}) == 30
     probabilities = np.full((len(x), 10), 0.1, dtype=np.float32)
     chosen = by_badge(x, probabilities, 30, np.random.default_rng(0))
     assert len({choice.position for choice in chosen}) == 30

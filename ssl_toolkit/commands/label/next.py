@@ -9,7 +9,7 @@ import click
 
 from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, toolkit_command
 
-METHODS = ("typicality", "margin", "badge", "random")
+METHODS = ("kmeans", "typicality", "margin", "badge", "random")
 
 
 @toolkit_command
@@ -24,9 +24,9 @@ METHODS = ("typicality", "margin", "badge", "random")
 @click.option(
     "--method",
     type=click.Choice(METHODS),
-    default="typicality",
-    help="typicality and random need no label; margin and badge use the predictions of RUN, or "
-    "of a linear probe on the labels (default: typicality).",
+    default="kmeans",
+    help="kmeans, typicality and random need no label; margin and badge use the predictions of "
+    "RUN, or of a linear probe on the labels (default: kmeans).",
 )
 @click.option(
     "--labels",
