@@ -17,7 +17,7 @@ STARTS = 5
 ROUNDS = 50
 """Most iterations of k-means."""
 SAMPLE = 20_000
-"""Most images among which k-means is initialized, and neighbors of an image are searched."""
+"""Most images that determine the components and the starts of k-means, and most neighbors."""
 _BLOCK = 4096
 
 
@@ -25,7 +25,8 @@ def compact(features: Floats) -> Floats:
     """Return features (N, K) with nearly the inner products of the transformed ones.
 
     The transform is that of `models.probe.pooled_transform`: the power 1/2 with the sign kept,
-    unit length, centered, unit length. K is at most `MOST_COMPONENTS`.
+    unit length, centered, unit length. K is at most `MOST_COMPONENTS`: the principal components of
+    at most `SAMPLE` rows, evenly chosen.
 
     Args:
         features: (N, D) features of a backbone.
@@ -35,18 +36,20 @@ def compact(features: Floats) -> Floats:
         mean += _unit(_root(block)).sum(axis=0)
     mean /= len(features)
 
-    def transformed() -> Iterator[NDArray[np.float64]]:
-        return (_unit(_unit(_root(block)) - mean) for block in _blocks(features))
+    def transformed(rows: Floats) -> Iterator[NDArray[np.float64]]:
+        return (_unit(_unit(_root(block)) - mean) for block in _blocks(rows))
 
     size = min(MOST_COMPONENTS, *features.shape)
     if len(features) < features.shape[1]:
-        left, values, _ = np.linalg.svd(np.concatenate([*transformed()]), full_matrices=False)
+        left, values, _ = np.linalg.svd(
+            np.concatenate([*transformed(features)]), full_matrices=False
+        )
         return np.asarray(left[:, :size] * values[:size], dtype=np.float32)
     products = np.zeros((features.shape[1],) * 2)
-    for block in transformed():
+    for block in transformed(_sample(features)):
         products += block.T @ block
     axes = np.linalg.eigh(products)[1][:, ::-1][:, :size]
-    return np.concatenate([(block @ axes).astype(np.float32) for block in transformed()])
+    return np.concatenate([(block @ axes).astype(np.float32) for block in transformed(features)])
 
 
 def k_means(x: Floats, k: int, generator: np.random.Generator) -> Rows:
@@ -121,7 +124,7 @@ def typicality(x: Floats, neighbors: int) -> Floats:
         x: (N, K) features of a cluster.
         neighbors: Number of neighbors; at most N - 1 are used.
     """
-    others = x[:: -(-len(x) // SAMPLE)]
+    others = _sample(x)
     count = min(neighbors, len(others) - 1)
     if count < 1:
         return np.zeros(len(x), dtype=np.float32)
@@ -161,6 +164,10 @@ def _lloyd(x: Floats, centers: Floats) -> tuple[Rows, float]:
         centers = centers.copy()
         centers[filled] = means
     return clusters, total
+
+
+def _sample(x: Floats) -> Floats:
+    return x[:: -(-len(x) // SAMPLE)]
 
 
 def _blocks(features: Floats) -> Iterator[NDArray[np.float64]]:

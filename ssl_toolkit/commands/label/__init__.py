@@ -8,6 +8,8 @@ from ssl_toolkit.commands import LazyGroup
 
 VERBS = {
     "next": "Choose the images to label next.",
+    "import": "Read the answers of Label Studio, CVAT or FiftyOne.",
+    "export": "Write labels and tasks for Label Studio, CVAT or FiftyOne.",
     "serve": "Label images on a page in the browser.",
 }
 

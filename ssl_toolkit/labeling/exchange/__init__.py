@@ -1,0 +1,1 @@
+"""Files of labeling tools: tasks and answers of Label Studio, CVAT, FiftyOne and tables."""
