@@ -41,6 +41,10 @@ MOST_VALIDATED = 2000
 """Most labels up to which the strength of the probe is chosen by cross-validation."""
 
 
+class NoImageLeft(DataError):
+    """No image of a pool can be labeled next."""
+
+
 @dataclass(frozen=True)
 class Next:
     """The images to label next, as `choose_next` returns them."""
@@ -157,16 +161,16 @@ def choose_next(
             )
         else:
             features = np.asarray(features[pool.rows], dtype=np.float32)
-        embedding = _by_probe(features, pool)
+        embedding = by_probe(features, pool)
     pool, embedding = _without_equal(pool, embedding)
-    return _result(pool, _choices(pool, embedding, budget, method, seed), method, embedding)
+    return _result(pool, choose(pool, embedding, budget, method, seed), method, embedding)
 
 
 def _check(pool: Pool, method: Method, path: Path, labels: Path | None, *, has_model: bool) -> None:
     """Raise if no image is left, or the method needs labels that are missing."""
     if not len(pool.candidates):
         hint = "" if labels else "; --labels FILE names the images that count as labeled"
-        raise DataError(
+        raise NoImageLeft(
             f"{display_path(path)}: no image is left to label: {len(pool.labeled):,} have a label, "
             f"the others are test or validation images, skipped ones or duplicates{hint}"
         )
@@ -196,7 +200,7 @@ def _by_model(model: Model, pool: Pool, batch_size: int, progress: Progress | No
     return Embedding(features, compact(features), probabilities, model.classes)
 
 
-def _by_probe(features: Floats, pool: Pool) -> Embedding:
+def by_probe(features: Floats, pool: Pool) -> Embedding:
     """Return features and, with labels of two classes, the predictions of a linear probe."""
     x, labels = compact(features), pool.labels
     present = np.unique(labels)
@@ -232,9 +236,18 @@ def _without_equal(pool: Pool, embedding: Embedding) -> tuple[Pool, Embedding]:
     return pool, replace(embedding, features=features[keep], x=embedding.x[keep])
 
 
-def _choices(
+def choose(
     pool: Pool, embedding: Embedding, budget: int, method: Method, seed: int
 ) -> list[Choice]:
+    """Return the candidates of a pool that a method chooses, at most `budget`.
+
+    Args:
+        pool: Labeled images and candidates.
+        embedding: Their features, with predictions if the method needs labels.
+        budget: Number of images.
+        method: As for `choose_next`.
+        seed: As for `choose_next`.
+    """
     budget, count = min(budget, len(pool.candidates)), len(pool.labeled)
     generator = np.random.Generator(np.random.PCG64(seed))
     if method == "random":

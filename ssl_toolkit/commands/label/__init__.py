@@ -10,6 +10,7 @@ VERBS = {
     "next": "Choose the images to label next.",
     "import": "Read the answers of Label Studio, CVAT or FiftyOne.",
     "export": "Write labels and tasks for Label Studio, CVAT or FiftyOne.",
+    "round": "Train on the labels so far, and choose the next images.",
     "serve": "Label images on a page in the browser.",
 }
 
