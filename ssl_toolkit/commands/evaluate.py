@@ -52,7 +52,7 @@ def command(
     """
     from ssl_toolkit.console import Console
     from ssl_toolkit.inference.evaluate import evaluate
-    from ssl_toolkit.runs.progress import score_rows
+    from ssl_toolkit.runs.progress import multilabel_rows, score_rows
 
     if data is None and root is not None:
         raise click.UsageError("--root belongs to the manifest of --data; name that too")
@@ -66,6 +66,14 @@ def command(
         progress=progress,
         **settings,
     )
+    if result.multilabel:
+        several = {part: s.model_dump() if s else None for part, s in result.multilabel.items()}
+        if as_json:
+            echo_json(several)
+            return
+        for name, value in multilabel_rows(several, all_in="--json"):
+            echo(f"{name}: {value}")
+        return
     tree = {part: s.model_dump() if s else None for part, s in result.scores.items()}
     if as_json:
         matrices = {part: {"confusion": m.tolist()} for part, m in result.confusion.items()}

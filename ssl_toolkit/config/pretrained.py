@@ -42,8 +42,9 @@ def with_transfer_recipe(settings: Settings, *, trained: bool) -> Settings:
         return settings
     backbone_lr = FINE_TUNING_RATE if trained else 2e-5 if settings.pretrained else None
     freeze = "backbone" if frozen and not settings.lora.rank else "none"
-    model = _replace_auto(settings.model, freeze=freeze, probe=frozen)
-    head = "probe" if frozen and model.freeze != "none" else "random"
+    one_class = settings.task == "multiclass"  # as the probe needs
+    model = _replace_auto(settings.model, freeze=freeze, probe=frozen and one_class)
+    head = ("probe" if one_class else "zero") if frozen and model.freeze != "none" else "random"
     stages = 2 if model.freeze == "backbone" else 0
     update = {
         "optimizer": _replace_auto(optimizer, backbone_lr=backbone_lr),

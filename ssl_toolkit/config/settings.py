@@ -93,6 +93,10 @@ class Settings(Options):
         metavar="PATH", affects=("data",), resume="moved",
         resume_help="path to the images, if they were moved",
     )
+    task: Literal["multiclass", "multilabel"] = setting(
+        "multiclass", help="one class per image, or any number of classes (in a manifest, joined "
+        "by | or a JSON list)", flag=True, affects=("data",),
+    )
     root: Place | None = setting(
         None, help="path to the files of a named data set, or the base of a manifest's paths",
         metavar="DIR", compared=False, resume="free",

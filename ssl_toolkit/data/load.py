@@ -28,9 +28,10 @@ from ssl_toolkit.data.readers.image_files import (
     unreadable,
     with_files,
 )
+from ssl_toolkit.data.readers.label_sets import read_label_sets
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
 from ssl_toolkit.data.readers.npz import array_format, read_npz
-from ssl_toolkit.data.readers.rows import SUFFIXES
+from ssl_toolkit.data.readers.rows import SEPARATOR, SUFFIXES
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.splits.draw import Rows
@@ -66,7 +67,7 @@ def load_table(
         table = read_data(
             Path(settings.data), root=root, size=size, fit=settings.fit, pixels=pixels,
             workers=settings.workers, skip_bad=skip, progress=progress,
-            unlabeled=settings.labels is not None,
+            unlabeled=settings.labels is not None, multilabel=settings.task == "multilabel",
         )  # fmt: skip
         if settings.labels is not None and len(table.classes) < 2:
             found = {*table.classes, *classes_of(Path(settings.labels))}
@@ -76,6 +77,11 @@ def load_table(
         table = _named(named_dataset(settings.dataset).load(root, download=settings.download))
         table = lay_out(table, settings.fit, settings.workers, pixels)
         table = verify(table, size, skip_bad=skip, progress=progress)
+    if (table.label_sets is not None) != (settings.task == "multilabel"):
+        has, task = ("several classes", "multilabel")
+        if table.label_sets is None:
+            has, task = ("one class", "multiclass")
+        raise DataError(f"the images of {settings.dataset} have {has} each: give --task {task}")
     files = files_of(table)
     if streamed and (files is None or files.in_parquet):
         raise ConfigError(
@@ -130,6 +136,7 @@ def read_data(
     workers: int = 0,
     skip_bad: bool = False,
     unlabeled: bool = False,
+    multilabel: bool = False,
     progress: Progress | None = None,
 ) -> ImageTable:
     """Return the images of a folder or file of any layout; see `folders.LAYOUTS`.
@@ -149,13 +156,23 @@ def read_data(
         workers: Threads that decode.
         skip_bad: Drop unreadable images, each with a note, instead of refusing them.
         unlabeled: Accept data without classes, such as a folder of images.
+        multilabel: Read any number of classes per image; only manifests can have them.
         progress: Called while images are decoded.
 
     Raises:
         DataError: The path doesn't exist, its layout is unknown, or its content is wrong.
     """
     rows, least_classes = TableBuilder(), 0 if unlabeled else 2
-    if is_array_file(path):
+    if multilabel:
+        if path.suffix.lower() not in SUFFIXES or path.is_dir():
+            raise DataError(
+                f"--task multilabel: {display_path(path)} gives one class per image; give a "
+                f"manifest ({', '.join(SUFFIXES)}) with labels such as cat{SEPARATOR}dog, or JSON "
+                "lists"
+            )
+        names, label_sets = read_label_sets(path, root, rows)
+        table = replace(rows.table(names), label_sets=label_sets)
+    elif is_array_file(path):
         pixels = pixels or array_format(path)
         table = read_npz(path, least_classes, pixels.bits)
     else:
@@ -285,14 +302,11 @@ def verify(
         raise unreadable(files, faults)
     good = np.delete(np.arange(len(files)), sorted(faults))
     labeled = np.isin(table.parts, ("labeled", "pool")) & (table.labels >= 0)
-    before, left = (
-        np.bincount(table.labels[rows], minlength=len(table.classes))
-        for rows in (np.flatnonzero(labeled), good[labeled[good]])
-    )
+    before, left = map(table.class_counts, (np.flatnonzero(labeled), good[labeled[good]]))
     if empty := np.flatnonzero((before > 0) & (left == 0)).tolist():
         messages = []
         for label in empty:
-            row = next(row for row in sorted(faults) if labeled[row] and table.labels[row] == label)
+            row = next(row for row in sorted(faults) if labeled[row] and table.has(row, label))
             messages.append(
                 f"class {table.classes[label]!r} has no readable image with a label, but "
                 f"{before[label]} unreadable ones, the first {table.keys[row]}: {faults[row]}"
@@ -366,6 +380,9 @@ def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
             f"{summarize(missing) or 'none'} and adds {summarize(unknown) or 'none'}"
         )
     index = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
+    if table.label_sets is not None:
+        sets = table.label_sets[:, np.argsort(index)]
+        return replace(table, classes=tuple(classes), label_sets=sets)
     labels = np.where(table.labels >= 0, index[table.labels], -1).astype(np.int64)
     return replace(table, classes=tuple(classes), labels=labels)
 

@@ -42,6 +42,7 @@ from ssl_toolkit.engine.devices import (
 )
 from ssl_toolkit.engine.distributed import ProcessGroup, convert_sync_batchnorm
 from ssl_toolkit.engine.ema import EMA
+from ssl_toolkit.engine.multilabel import check_task
 from ssl_toolkit.engine.networks import ModelFactory, build_network, share_statistics
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
@@ -123,6 +124,7 @@ def prepare(
         UserError: any error that the user can fix; nothing has been trained or written.
     """
     resolved, defaults = resolve_config(config)
+    check_task(resolved.settings)
     with plugin_faults(resolved.settings, PluginError):
         return _prepare(resolved, defaults, progress, processes or ProcessGroup(), table, split)
 
@@ -263,7 +265,7 @@ def _prepare(
         recorder=StepRecorder(
             task.label_counts,
             processes,
-            _class_counts(table, split.validation).tolist(),
+            table.class_counts(split.validation).tolist(),
             type(algorithm).metrics,
         ),
         processes=processes,
@@ -294,7 +296,7 @@ def _task(
     settings: ResolvedSettings,
     processes: ProcessGroup,
 ) -> TaskInfo:
-    counts = _class_counts(table, split.labeled)
+    counts = table.class_counts(split.labeled)
     return TaskInfo(
         num_classes=len(table.classes),
         feature_dim=classifier.backbone.feature_dim,
@@ -305,6 +307,8 @@ def _task(
         channels=classifier.channels,
         batch_size=settings.batch_size,
         processes=processes.size,
+        kind=settings.task,
+        labeled_images=None if table.label_sets is None else len(split.labeled),
         flip=settings.augment.flip is True,
         model_factory=ModelFactory(settings, table.classes),
     )
@@ -314,11 +318,8 @@ def _part(
     images: TrainingImages, table: ImageTable, rows: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor]:
     """Return the image indices and the labels of a part of the split."""
-    return images.indices_of(rows), torch.from_numpy(table.labels[rows]).to(images.labels.device)
-
-
-def _class_counts(table: ImageTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.bincount(table.labels[rows], minlength=len(table.classes))
+    labels = table.labels[rows] if table.label_sets is None else table.targets(rows)
+    return images.indices_of(rows), torch.from_numpy(labels).to(images.labels.device)
 
 
 def _augmenter(name: str, options: Options, flip: bool, device: torch.device) -> Augmenter:

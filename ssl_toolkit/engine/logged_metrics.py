@@ -25,6 +25,16 @@ LABELED_LOSS: Metric = Metric(
     "Loss on the labeled training images",
     "cross-entropy in nats, logged where there is no validation split",
 )
+VALIDATION_MAP: Metric = Metric(
+    "validation.map",
+    "Mean average precision on the validation images",
+    "under --task multilabel; of the averaged weights where they exist",
+)
+LABELED_MAP: Metric = Metric(
+    f"{TRAIN}labeled.map",
+    "Mean average precision on the labeled training images",
+    "under --task multilabel, logged where there is no validation split",
+)
 LOSS: Metric = Metric(f"{TRAIN}loss", "Training loss", "weighted sum of the loss terms")
 COVERAGE: Metric = Metric(
     f"{TRAIN}coverage",
@@ -58,6 +68,7 @@ ENGINE_METRICS = {
     metric.name: metric
     for metric in (
         *(VALIDATION_ACCURACY, VALIDATION_LOSS, LABELED_ACCURACY, LABELED_LOSS, LOSS),
+        *(VALIDATION_MAP, LABELED_MAP),
         *(COVERAGE, PSEUDO_LABEL_ACCURACY, LARGEST_CLASS_SHARE, SHIFT, ESTIMATED_SHIFT),
         IMAGES_PER_SECOND,
     )

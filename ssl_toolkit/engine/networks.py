@@ -32,7 +32,7 @@ def build_network(
         The network on the CPU, and messages for the user.
     """
     momentum = settings.model.batchnorm_momentum
-    return build_classifier(
+    classifier, notes = build_classifier(
         settings.backbone,
         len(classes),
         image_size=settings.image_size,
@@ -47,6 +47,8 @@ def build_network(
         stages=settings.model.stages if isinstance(settings.model.stages, int) else 0,
         arguments=settings.model.args,
     )
+    classifier.task = settings.task
+    return classifier, notes
 
 
 @dataclass(frozen=True)

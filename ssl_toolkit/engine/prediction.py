@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit.engine.distributed import ProcessGroup
+from ssl_toolkit.engine.multilabel import binary_cross_entropy, mean_average_precision
 from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.predictor import Predictor
@@ -19,6 +20,7 @@ class Best:
 
     step: int
     accuracy: float
+    """Of the validation images; the mean average precision under ``--task multilabel``."""
     weights: dict[str, Tensor]
     algorithm_state: dict[str, Tensor] = field(default_factory=dict)
     """Result of `Predictor.algorithm_state`."""
@@ -49,7 +51,7 @@ def predict(
         processes: share the images; each gets the predictions of all. None for this one alone.
 
     Returns:
-        (N, C) float32 on the CPU; rows sum to 1.
+        (N, C) float32 on the CPU; rows sum to 1, but not under ``--task multilabel``.
     """
     if processes is not None and processes.size > 1 and len(indices):
         # All parts are of one size: the last row fills the last ones, and is cut off again.
@@ -62,8 +64,26 @@ def predict(
     with in_eval_mode(classifier):
         parts = [
             # Not compiled, even if the steps are: the last chunk would be a compilation of its own.
-            classifier.forward(source.gather(chunk)).logits.float().softmax(dim=-1)
+            classifier.probabilities(classifier.forward(source.gather(chunk)).logits)
             for chunk in torch.split(indices, batch_size)
             if len(chunk)
         ]
     return torch.cat(parts).cpu() if parts else torch.empty(0, classifier.num_classes)
+
+
+def evaluation(probs: Tensor, labels: Tensor, split: str) -> tuple[float, dict[str, float]]:
+    """Return the score that chooses weights, and the row of metrics of an evaluation.
+
+    Args:
+        probs: (N, C) probabilities on the CPU.
+        labels: (N,) classes, or (N, C) in {0, 1} under ``--task multilabel``, on the CPU.
+        split: start of the names of the metrics.
+    """
+    if labels.ndim == 2:
+        score = mean_average_precision(probs, labels)
+        return score, {f"{split}.map": score, f"{split}.loss": binary_cross_entropy(probs, labels)}
+    right = probs.argmax(dim=-1) == labels
+    truth = probs[torch.arange(len(probs)), labels].double()
+    accuracy = right.sum().item() / len(right)
+    loss = -truth.clamp_min(torch.finfo(torch.float32).tiny).log().mean().item()
+    return accuracy, {f"{split}.accuracy": accuracy, f"{split}.loss": loss}

@@ -12,6 +12,7 @@ from ssl_toolkit.data.load import chosen_labels, load_table
 from ssl_toolkit.data.splits.draw import Split, draw_split
 from ssl_toolkit.data.splits.duplicates import Leaks, drop_leaks, find_leaks, split_parts
 from ssl_toolkit.data.splits.imbalance import described
+from ssl_toolkit.data.splits.multilabel import draw_multilabel_split
 from ssl_toolkit.data.splits.pseudo_labels import add_labeled, pseudo_labeled
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split
 from ssl_toolkit.errors import DataError
@@ -42,6 +43,16 @@ def split_of(
     stored = None if settings.split is None else load_split(Path(settings.split), labeled)
     if stored is not None:
         split = stored.split
+    elif table.label_sets is not None:
+        split = draw_multilabel_split(
+            table,
+            seed=settings.seed,
+            labels_per_class=settings.labels_per_class,
+            num_labels=settings.num_labels,
+            val_fraction=settings.val_fraction,
+            test_fraction=settings.test_fraction,
+            labeled_in_pool=settings.labeled_in_pool,
+        )
     else:
         split = draw_split(
             table,

@@ -53,7 +53,9 @@ def check_output(output: Any, batch: Batch, num_classes: int) -> None:
                 f"returned metric {name!r}, a name reserved by the engine; choose another"
             )
         _check_scalar(f"metric {name!r}", metric)
-    _check_pseudo_labels(output, len(batch.unlabeled_indices), num_classes)
+    _check_pseudo_labels(
+        output, len(batch.unlabeled_indices), num_classes, per_class=batch.labels.ndim == 2
+    )
 
 
 def check_gradients(total: Tensor, untouched: Iterable[nn.Parameter]) -> None:
@@ -112,7 +114,9 @@ def _check_scalar(what: str, value: Any) -> None:
         )
 
 
-def _check_pseudo_labels(output: StepOutput, count: int, num_classes: int) -> None:
+def _check_pseudo_labels(
+    output: StepOutput, count: int, num_classes: int, *, per_class: bool
+) -> None:
     for name, pairs in output.pairs.items():
         _check_shape(f"pairs {name!r}", pairs, (count, count), torch.bool)
     if output.pseudo_labels is None:
@@ -120,11 +124,12 @@ def _check_pseudo_labels(output: StepOutput, count: int, num_classes: int) -> No
     _check_shape(
         "pseudo_labels.probs", getattr(output.pseudo_labels, "probs", None), (count, num_classes)
     )
+    shape = (count, num_classes) if per_class else (count,)
     _check_shape(
-        "pseudo_labels.mask", getattr(output.pseudo_labels, "mask", None), (count,), torch.bool
+        "pseudo_labels.mask", getattr(output.pseudo_labels, "mask", None), shape, torch.bool
     )
     if (weights := getattr(output.pseudo_labels, "weights", None)) is not None:
-        _check_shape("pseudo_labels.weights", weights, (count,))
+        _check_shape("pseudo_labels.weights", weights, shape)
 
 
 def _check_shape(

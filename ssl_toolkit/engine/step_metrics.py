@@ -66,7 +66,8 @@ class StepRecorder:
             step: the optimizer step of the batch, counted from 1.
             total: the objective.
             output: the return value of the algorithm.
-            hidden: (U,) true classes of the unlabeled images, -1 where unknown.
+            hidden: (U,) true classes of the unlabeled images, -1 where unknown; (U, C) in {0, 1},
+                nan where unknown, under ``--task multilabel``.
         """
         values: dict[_Column, Tensor | float] = {_Column(logged.LOSS.name): total}
         for name, loss in output.losses.items():
@@ -80,17 +81,26 @@ class StepRecorder:
             used = pseudo_labels.mask.float()
             if pseudo_labels.weights is not None:
                 used = used * pseudo_labels.weights
-            predicted = pseudo_labels.probs.argmax(dim=-1)
-            known = used * (hidden >= 0)
-            correct = known * (predicted == hidden)
+            if hidden.ndim == 2:  # --task multilabel: one pseudo label for each class
+                predicted = pseudo_labels.probs > 0.5
+                known = used * ~hidden.isnan()
+                correct = known * (predicted == (hidden > 0.5))
+            else:
+                predicted = pseudo_labels.probs.argmax(dim=-1)
+                known = used * (hidden >= 0)
+                correct = known * (predicted == hidden)
             values[_Column(logged.COVERAGE.name)] = used.mean()
             values |= {_KNOWN: known.sum(), _CORRECT: correct.sum()}
-            values |= _pair_counts(output.pairs, hidden)
+            values |= _pair_counts(output.pairs, hidden) if hidden.ndim == 1 else {}
         row = [torch.as_tensor(v, device=total.device).detach().float() for v in values.values()]
         vector = torch.stack(row)
         columns = tuple(values)
         if pseudo_labels is not None and len(pseudo_labels.mask):
-            classes = used.new_zeros(pseudo_labels.probs.shape[-1]).index_add_(0, predicted, used)
+            if hidden.ndim == 2:
+                classes = (used * predicted).sum(dim=0)
+            else:
+                none = used.new_zeros(pseudo_labels.probs.shape[-1])
+                classes = none.index_add_(0, predicted, used)
             vector = torch.cat([vector, classes])
             columns += _class_columns(len(classes))
         self._rows.append((step, columns, vector))

@@ -23,7 +23,7 @@ from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.finite_checks import check_finite
 from ssl_toolkit.engine.optimization import gradient_norm, set_learning_rate
 from ssl_toolkit.engine.own_modules import AveragedModules
-from ssl_toolkit.engine.prediction import Best, predict
+from ssl_toolkit.engine.prediction import Best, evaluation, predict
 from ssl_toolkit.engine.random_orders import derive_seed, seeded_generator
 from ssl_toolkit.engine.shares import class_shares
 from ssl_toolkit.engine.step_checks import check_gradients
@@ -298,16 +298,12 @@ class Trainer:
         if not len(indices):
             indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
-        probs = self.predict(indices)
-        right = probs.argmax(dim=-1) == labels.cpu()
-        truth = probs[torch.arange(len(probs)), labels.cpu()].double()
-        accuracy = right.sum().item() / len(right)
+        score, row = evaluation(self.predict(indices), labels.cpu(), split)
         if split == "validation":
-            self.evaluations.append((self.step, accuracy))
-            if self.best is None or accuracy > self.best.accuracy:
-                self.best = Best.of(self.predictor, self.step, accuracy)
-        loss = -truth.clamp_min(torch.finfo(torch.float32).tiny).log().mean().item()
-        return {f"{split}.accuracy": accuracy, f"{split}.loss": loss}
+            self.evaluations.append((self.step, score))
+            if self.best is None or score > self.best.accuracy:
+                self.best = Best.of(self.predictor, self.step, score)
+        return row
 
     def predict(
         self, indices: Tensor, batch_size: int | None = None, *, alone: bool = False

@@ -204,12 +204,13 @@ class TrainingImages:
     labeled: Tensor
     """(n,) int64 indices, on the device of the run; likewise below."""
     labels: Tensor
-    """(n,) int64 classes of the labeled images."""
+    """(n,) int64 classes of the labeled images; (n, C) float32 under ``--task multilabel``."""
     unlabeled: Tensor
     """(m,) int64 indices; of `streamed`, if there is one."""
     hidden: Tensor
     """(m,) int64 true classes of the unlabeled images, -1 if unknown: for metrics, and
-    for algorithms with ``uses_hidden_labels``."""
+    for algorithms with ``uses_hidden_labels``; (m, C) float32 under ``--task multilabel``, nan if
+    unknown."""
     rows: NDArray[np.int64]
     """Row of the table of each loaded image, ascending."""
     streamed: ImageSource | None = None
@@ -276,12 +277,16 @@ def load_training_images(
         )
         streamed = ImageSource(images, unlabeled, device)
         order = reading_order(files, split.unlabeled, buffer)
+    known = [on_device(labels), on_device(hidden)]
+    if table.label_sets is not None:
+        targets = (table.targets(part) for part in (split.labeled, split.unlabeled))
+        known = [torch.from_numpy(part).to(device) for part in targets]
     return TrainingImages(
         loaded,
         labeled=on_device(np.searchsorted(rows, split.labeled)),
-        labels=on_device(labels),
+        labels=known[0],
         unlabeled=on_device(unlabeled),
-        hidden=on_device(hidden),
+        hidden=known[1],
         rows=rows,
         streamed=streamed,
         order=order,

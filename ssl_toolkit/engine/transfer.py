@@ -144,7 +144,7 @@ class Transfer:
         images: TrainingImages,
         validation: Tensor,
         test: Tensor,
-    ) -> ProbeResult:
+    ) -> ProbeResult | None:
         labeled, pool = (
             features.gather(indices).cpu() for indices in (images.labeled, images.unlabeled)
         )
@@ -152,6 +152,10 @@ class Transfer:
             transform = unit_length(classifier.blocks)
         else:
             transform = pooled_transform(torch.cat([labeled, pool]), classifier.blocks)
+        if images.labels.ndim == 2:  # --task multilabel has no probe
+            if isinstance(classifier.head, FeatureHead):
+                classifier.head.transform.load_state_dict(transform.state_dict())
+            return None
         probe = fit_probe(labeled, images.labels.cpu(), classifier.num_classes, transform)
         if self.head == "probe":
             classifier.head.load_state_dict(probe.calibrated_head().state_dict())

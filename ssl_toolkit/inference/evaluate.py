@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +18,21 @@ from ssl_toolkit.engine.compatibility import check_input
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.training_images import load_images
-from ssl_toolkit.errors import DataError
+from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.inference.confusion import draw_confusion
 from ssl_toolkit.inference.model import Model, load_model, reported_algorithm, reported_weights
 from ssl_toolkit.inference.run_inputs import check_beside, data_of
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed
-from ssl_toolkit.runs.predictions import Predictions, confusions, predict_parts, score_parts
+from ssl_toolkit.runs.multilabel import MultiLabelScores
+from ssl_toolkit.runs.predictions import (
+    Predictions,
+    confusions,
+    predict_parts,
+    score_parts,
+    score_several,
+)
 from ssl_toolkit.runs.summary import Scores
 from ssl_toolkit.tabular import write_image
 from ssl_toolkit.text import display_path
@@ -42,6 +49,8 @@ class Evaluation:
     data ``test``, or ``labeled`` if it has no test part."""
     confusion: Mapping[str, NDArray[np.int64]]
     """By part: (C, C) counts; a row for each true class, a column for each predicted one."""
+    multilabel: Mapping[str, MultiLabelScores | None] = field(default_factory=dict)
+    """Scores by part under ``--task multilabel``, where the other two are empty; else empty."""
 
     @property
     def validation(self) -> Scores | None:
@@ -85,17 +94,23 @@ def evaluate(
     Raises:
         ModelError: the run is not finished.
         DataError: the data is not found or not readable, has other classes, or has no labels.
-        ConfigError: the .png file can't be written, or is in the data.
+        ConfigError: the .png file can't be written, or is in the data; or it is for a model of
+            ``--task multilabel``.
     """
     path, image = at_home(run), None if confusion is None else at_home(confusion)
     source, base = None if data is None else at_home(data), None if root is None else at_home(root)
     check_target(image, (".png",))
     for place, place_root in data_of(path) if source is None else [(source, base)]:
         check_beside(image, place, place_root)
+    thresholds: Sequence[float] = ()
     if source is None:
         predictions, classes = _predict_run(path, device, batch_size, progress)
+        if (several := RunFolder(path).read_summary().multilabel) is not None:
+            scored = several.validation or several.test
+            thresholds = [one.threshold for one in scored.per_class.values()] if scored else ()
     else:
         model = load_model(path, device or "auto")
+        thresholds = model.thresholds
         table = read_data(
             source,
             root=base,
@@ -103,11 +118,16 @@ def evaluate(
             size=model.image_size,
             fit=model.fit,
             pixels=model.pixels,
+            multilabel=model.task == "multilabel",
             progress=progress,
         )
         check_classes(table.classes, model.classes, path, source)
         classes = model.classes
         predictions = _predict_table(model, table, source, batch_size or 64)
+    if thresholds:
+        if image is not None:
+            raise ConfigError("--confusion: a model of --task multilabel has no confusion matrix")
+        return Evaluation(classes, {}, {}, score_several(predictions, classes, thresholds))
     result = Evaluation(classes, score_parts(predictions, classes), confusions(predictions))
     if image is not None:
         parts = [part for part, scores in result.scores.items() if scores is not None]
@@ -147,6 +167,10 @@ def _predict_table(model: Model, table: ImageTable, data: Path, batch_size: int)
     check_input(table.features, model.backbone)
     probabilities = predict_rows(model, table, rows, batch_size)
     order = np.array([model.classes.index(name) for name in table.classes], dtype=np.int64)
+    if table.label_sets is not None:
+        targets = np.empty((len(rows), len(order)), dtype=np.int64)
+        targets[:, order] = table.targets(rows)
+        return {part: (probabilities, targets)}
     return {part: (probabilities, order[table.labels[rows]])}
 
 

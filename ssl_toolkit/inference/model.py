@@ -32,6 +32,7 @@ from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.training_images import to_unit
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
+from ssl_toolkit.interfaces import Task
 from ssl_toolkit.models.adapters import merge_adapters
 from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import check_description, load_exported
@@ -65,10 +66,29 @@ class Model:
     """How images get the image size, as in training: ``crop`` or ``pad``."""
     bits: int = 8
     """Bits of a channel that are kept of image files, as in training: 8 or 16."""
+    thresholds: tuple[float, ...] = ()
+    """C probabilities from which on an image has a class, under ``--task multilabel``; else
+    empty."""
     predictor: Predictor | None = None
     """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
 
+    @property
+    def task(self) -> Task:
+        """The task of the run: ``multiclass`` or ``multilabel``."""
+        return self.classifier.task
+
+    def has_classes(self, probabilities: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        """Return (N, C) which classes images have, under ``--task multilabel``.
+
+        Args:
+            probabilities: (N, C), as of `predict`.
+        """
+        result: NDArray[np.bool_] = probabilities.astype(np.float64) >= np.array(self.thresholds)
+        return result
+
     def __post_init__(self) -> None:
+        if self.task == "multilabel" and not self.thresholds:
+            self.thresholds = (0.5,) * len(self.classes)
         # The memory layout of runs, and of decoded images.
         self._network = self.classifier if self.predictor is None else self.predictor
         self._network.to(self.device).to(memory_format=torch.channels_last).eval()
@@ -87,7 +107,8 @@ class Model:
                 (N, D) float for a model that was trained on features.
 
         Returns:
-            (N, C) float32 on the model's device; rows sum to 1.
+            (N, C) float32 on the model's device; rows sum to 1, but not under
+            ``--task multilabel``.
 
         Raises:
             DataError: another shape or dtype.
@@ -127,7 +148,8 @@ class Model:
 
         Returns:
             (N, C) float32; rows sum to 1. The most probable class of image i is
-            ``model.classes[probabilities[i].argmax()]``.
+            ``model.classes[probabilities[i].argmax()]``. Under ``--task multilabel``, each column
+            is the probability that an image has the class; see `has_classes`.
 
         Raises:
             DataError: some images can't be read; one message per image.
@@ -205,8 +227,7 @@ class Model:
 
     @torch.no_grad()
     def _probabilities(self, images: Tensor) -> Tensor:
-        probabilities: Tensor = self._network(images).logits.float().softmax(dim=-1)
-        return probabilities
+        return self._network.probabilities(self._network(images).logits)
 
 
 def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
@@ -252,6 +273,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         device=torch_device,
         fit=config["fit"],
         bits=config.get("bits", 8),
+        thresholds=tuple(config.get("thresholds") or ()),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.data.readers.listing import Listing, list_images
+from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.inference.model import Model, load_model
 from ssl_toolkit.inference.run_inputs import inputs_of
@@ -25,9 +26,10 @@ class ImagePrediction:
     path: str
     """The file as passed; in a folder, the folder as passed joined with the relative path."""
     label: str | None
-    """The most probable class; None for an unreadable image."""
+    """The most probable class, or the predicted classes joined by ``|`` under ``--task
+    multilabel``; None for an unreadable image."""
     confidence: float | None
-    """Its probability."""
+    """Its probability; None under ``--task multilabel``."""
     probabilities: NDArray[np.float32] | None
     """(C,) of each class, in the order of `Model.classes`."""
     error: str = ""
@@ -87,7 +89,8 @@ def predict_table(
 ) -> PredictionTable:
     """Classify image files, and write a row for each as soon as it is classified.
 
-    The columns are ``path``, ``class``, ``confidence`` and ``error``.
+    The columns are ``path``, ``class``, ``confidence`` and ``error``; under ``--task multilabel``
+    ``path``, ``classes`` joined by ``|``, ``error``, and the probability of each class.
 
     Args:
         model: as for `predict`.
@@ -105,17 +108,23 @@ def predict_table(
     """
     model, listing = open_inputs(model, images, output, TABLES, device)
     unreadable = 0
+    several = model.task == "multilabel"
+    probabilities = probabilities or several
 
     def rows() -> Iterator[Row]:
         nonlocal unreadable
         for image in _classify(model, listing, batch_size, workers):
             unreadable += bool(image.error)
-            cells = [image.path, image.label or "", image.confidence, image.error]
+            cells: list[str | float | None] = [image.path, image.label or "", image.error]
+            if not several:
+                cells.insert(2, image.confidence)
             values = image.probabilities
             each = [None] * len(model.classes) if values is None else map(plain, values)
             yield [*cells, *(each if probabilities else ())]
 
     columns = ["path", "class", "confidence", "error"]
+    if several:
+        columns = ["path", "classes", "error"]
     write_rows(output, columns + [f"p_{name}" for name in model.classes] * probabilities, rows())
     return PredictionTable(len(listing.names), unreadable, listing.notes)
 
@@ -153,6 +162,9 @@ def _classify(
     for name, row in zip(listing.names, rows, strict=True):
         if isinstance(row, str):
             yield ImagePrediction(name, None, None, None, row)
+        elif model.task == "multilabel":
+            names = [model.classes[label] for label in np.flatnonzero(model.has_classes(row))]
+            yield ImagePrediction(name, SEPARATOR.join(names), None, row)
         else:
             best = int(row.argmax())
             yield ImagePrediction(name, model.classes[best], plain(row[best]), row)

@@ -25,7 +25,7 @@ from ssl_toolkit.interfaces.datasets import Dataset, DatasetDefaults, ImageTable
 from ssl_toolkit.interfaces.launchers import Job, JobResult, Launcher
 from ssl_toolkit.interfaces.loggers import Logger, RunInfo
 from ssl_toolkit.interfaces.metrics import Metric
-from ssl_toolkit.interfaces.tasks import TaskInfo
+from ssl_toolkit.interfaces.tasks import Task, TaskInfo
 from ssl_toolkit.interfaces.views import Batch, View, Views
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "PseudoLabels",
     "RunInfo",
     "StepOutput",
+    "Task",
     "TaskInfo",
     "TrainingFeatures",
     "View",

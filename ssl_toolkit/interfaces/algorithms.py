@@ -38,7 +38,7 @@ class TrainingFeatures:
     labeled: Tensor
     """(1 + views, n, D)."""
     labels: Tensor
-    """(n,) int64."""
+    """(n,) int64; (n, C) float32 in {0, 1} under ``multilabel``."""
     unlabeled: Tensor
     """(1 + views, m, D); at most `FeatureAlgorithm.most_unlabeled` images of the pool."""
     blocks: tuple[int, ...]
@@ -52,9 +52,10 @@ class PseudoLabels:
     probs: Tensor
     """(U, C) probabilities, without gradient."""
     mask: Tensor
-    """(U,) bool: True for images whose pseudo label is used by the loss."""
+    """(U,) bool: True for images whose pseudo label is used by the loss; under ``multilabel`` (U,
+    C), True for each class whose pseudo label (probability above 0.5 or not) is used."""
     weights: Tensor | None = None
-    """(U,) in [0, 1], without gradient: weight of each image in the loss; None for 1. Coverage,
+    """As `mask`, in [0, 1], without gradient: weights in the loss; None for 1. Coverage,
     accuracy and class shares of the pseudo labels are weighted by it."""
 
     @classmethod
@@ -112,6 +113,8 @@ class Algorithm(nn.Module, ABC):
     ``self-training``, ``graph``, ``probe`` or ``supervised``. ``list --verbose`` shows it."""
     uses_hidden_labels: ClassVar[bool] = False
     """True if batches contain the hidden labels of unlabeled images, for an upper bound."""
+    tasks: ClassVar[frozenset[str]] = frozenset({"multiclass"})
+    """The tasks (`TaskInfo.kind`) that the algorithm supports; a run of another one is refused."""
     is_baseline: ClassVar[bool] = False
     """True if comparisons use this algorithm as the baseline by default."""
     auto_rank: ClassVar[int] = 0

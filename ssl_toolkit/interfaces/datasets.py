@@ -30,7 +30,8 @@ class ImageTable:
     keys: Sequence[str]
     """(N,) unique name of each image, equal on every machine, such as a relative path."""
     labels: NDArray[np.int64]
-    """(N,) index into `classes`; -1 for an image without a label."""
+    """(N,) index into `classes`, or into the rows of `label_sets`; -1 for an image without a
+    label."""
     parts: NDArray[np.str_]
     """(N,) `Part` of each image; labeled, validation and test images are drawn from ``pool``."""
     read: Callable[[NDArray[np.int64], Any], NDArray[np.unsignedinteger[Any]]] = field(
@@ -49,6 +50,32 @@ class ImageTable:
     images, reports corrupt files, detects duplicates and supports streaming."""
     pixels: PixelFormat = RGB8
     """Channels and bits of the images that `read` returns."""
+    label_sets: NDArray[np.bool_] | None = None
+    """(K, C) for ``--task multilabel``: the distinct sets of classes that images have, which
+    `labels` is an index into; None where an image has one class."""
+
+    def targets(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return (n, C) labels of the images in `rows` (n,): 0 or 1, nan without a label.
+
+        Only with `label_sets`.
+        """
+        assert self.label_sets is not None
+        targets = np.full((len(rows), len(self.classes)), np.nan, dtype=np.float32)
+        known = self.labels[rows] >= 0
+        targets[known] = self.label_sets[self.labels[rows][known]]
+        return targets
+
+    def has(self, row: int, label: int) -> bool:
+        """Return True if the labeled image in a `row` has the class `label`, an index."""
+        number = int(self.labels[row])
+        return number == label if self.label_sets is None else bool(self.label_sets[number, label])
+
+    def class_counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (C,) how many of the labeled images in `rows` (n,) have each class."""
+        if self.label_sets is None:
+            return np.bincount(self.labels[rows], minlength=len(self.classes))
+        counts: NDArray[np.int64] = self.label_sets[self.labels[rows]].sum(axis=0, dtype=np.int64)
+        return counts
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import nn
+
+Task = Literal["multiclass", "multilabel"]
+"""``multiclass``: an image has one class. ``multilabel``: an image has any number of classes."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,8 @@ class TaskInfo:
     feature_dim: int
     """Dimension of the backbone's features, for additional heads."""
     label_counts: tuple[int, ...]
-    """Number of labeled images per class, of length C."""
+    """Number of labeled images per class, of length C; under ``multilabel``, of those that have
+    the class."""
     unlabeled_count: int
     """Number of images in the unlabeled pool."""
     max_steps: int
@@ -28,10 +33,20 @@ class TaskInfo:
     """B, the number of labeled images in a batch of all processes."""
     processes: int = 1
     """Number of processes that share each batch."""
+    labeled_images: int | None = None
+    """Number of labeled images, if it isn't the sum of `label_counts`, as under ``multilabel``."""
+    kind: Task = "multiclass"
+    """Under ``multilabel``, labels are (B, C) float32 in {0, 1}, and the probabilities of the
+    classes are independent: the sigmoid of the logits, not their softmax."""
     flip: bool = True
     """True if mirrored images keep their class, for augmenters that the algorithm creates."""
     model_factory: Callable[[bool], nn.Module] | None = field(default=None, repr=False)
     """Implements `new_model`; only tests set it."""
+
+    @property
+    def labeled_count(self) -> int:
+        """Number of labeled images."""
+        return sum(self.label_counts) if self.labeled_images is None else self.labeled_images
 
     def new_model(self, pretrained: bool = False) -> nn.Module:
         """Return another network of the run's kind, for methods with a second network.

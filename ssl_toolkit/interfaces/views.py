@@ -84,7 +84,7 @@ class Batch:
     """
 
     labels: Tensor
-    """(B,) int64."""
+    """(B,) int64; (B, C) float32 in {0, 1} under ``multilabel`` (`TaskInfo.kind`)."""
     labeled_indices: Tensor
     """(B,) int64, positions in the labeled set."""
     labeled_weak: Tensor
@@ -94,6 +94,7 @@ class Batch:
     unlabeled_weak: Tensor
     unlabeled_strong: Tensor
     unlabeled_labels: Tensor | None = None
-    """(U,) int64 hidden labels, only for algorithms with ``uses_hidden_labels = True``."""
+    """(U,) int64 hidden labels, only for algorithms with ``uses_hidden_labels = True``; (U, C)
+    float32 under ``multilabel``."""
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     """(count, B or U, C, size, size) views of `Views.extra`, by name."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ssl_toolkit.interfaces import Backbone, ChannelStatistics, ForwardOutput
+from ssl_toolkit.interfaces import Backbone, ChannelStatistics, ForwardOutput, Task
 from ssl_toolkit.models.heads import head_for
 from ssl_toolkit.torch_workarounds import BatchNorm
 
@@ -47,6 +47,8 @@ class Classifier(nn.Module):
         self.num_classes = num_classes
         self.blocks: tuple[int, ...] = (backbone.feature_dim,)
         """Sizes of the blocks of a feature vector; see `Backbone.use_stages`."""
+        self.task: Task = "multiclass"
+        """How logits become probabilities."""
         self.frozen: list[nn.Module] = []
         """Modules that stay in eval mode and get no gradient; see `ssl_toolkit.models.freezing`."""
         self.lora: dict[str, Any] = {}
@@ -84,6 +86,15 @@ class Classifier(nn.Module):
         """
         features = images if images.ndim == 2 else self.backbone((images - self.mean) / self.std)
         return ForwardOutput(features, self.head(features))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return (N, C) float32 probabilities: softmax, or sigmoid under ``multilabel``.
+
+        Args:
+            logits: (N, C).
+        """
+        logits = logits.float()
+        return logits.sigmoid() if self.task == "multilabel" else logits.softmax(dim=-1)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all modules but the frozen ones, which stay in eval mode."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ssl_toolkit.config.images import Fit, PixelFormat, Size, parse_size, sides, stored_size
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import write_atomically, write_json
-from ssl_toolkit.interfaces import ChannelStatistics
+from ssl_toolkit.interfaces import ChannelStatistics, Task
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.factory import describe, rebuild
 from ssl_toolkit.models.feature_input import input_text
@@ -35,6 +35,7 @@ def export_model(
     image_size: Size,
     bits: int = 8,
     fit: Fit = "crop",
+    thresholds: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors`` for a `predict`.
 
@@ -54,6 +55,7 @@ def export_model(
         image_size: Size in pixels of the training images.
         bits: Bits of a channel of the training images.
         fit: How images got the image size.
+        thresholds: C probabilities from which on an image has a class, for ``--task multilabel``.
 
     Returns:
         The content of ``config.json``; it has a key ``architecture`` if timm can open the folder.
@@ -82,8 +84,11 @@ def export_model(
             f"{shape_text(channels, image_size)} float, {order_text(channels)}(image - mean) / std "
             f"of images in [0, 1]; {preparation(image_size, fit, bits)}",
         ),
-        "output": "logits in the order of `classes`; their softmax is the probabilities",
+        "output": "logits in the order of `classes`; their "
+        f"{'softmax' if thresholds is None else 'sigmoid'} is the probabilities",
     }
+    if thresholds is not None:
+        config["thresholds"] = list(thresholds)
     state = {
         key: tensor
         for key, tensor in classifier.state_dict().items()
@@ -189,6 +194,14 @@ def check_description(path: Path, content: Mapping[str, Any]) -> None:
         "stages": ("an integer from 0 to 8", content.get("stages", 0) in range(9)),
         "arguments": ("a map", isinstance(content.get("arguments", {}), dict)),
         "lora": ("a map", isinstance(content.get("lora", {}), dict)),
+        "task": (
+            f"one of {', '.join(get_args(Task))}",
+            content.get("task", "multiclass") in get_args(Task),
+        ),
+        "thresholds": (
+            "a number from 0 to 1 for each class",
+            _are_thresholds(content.get("thresholds"), classes),
+        ),
     }
     for key, (expected, is_valid) in checks.items():
         if not is_valid:
@@ -200,6 +213,16 @@ def _is_size(value: object) -> bool:
     with contextlib.suppress(ValueError):
         return value is not None and parse_size(value) is not None
     return False
+
+
+def _are_thresholds(values: object, classes: object) -> bool:
+    """Return True if there are none, or as many as classes."""
+    if values is None:
+        return True
+    if not (isinstance(values, list | tuple) and isinstance(classes, list | tuple)):
+        return False
+    numbers = all(isinstance(value, int | float) and 0 <= value <= 1 for value in values)
+    return numbers and len(values) == len(classes)
 
 
 def _statistics(config: Mapping[str, Any]) -> tuple[ChannelStatistics, ChannelStatistics]:

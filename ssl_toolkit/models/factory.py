@@ -174,7 +174,7 @@ def build_classifier(
 
 
 def describe(classifier: Classifier, name: str) -> dict[str, Any]:
-    """Return the keys ``backbone``, ``channels``, ``arguments``, ``stages``, ``lora`` of `rebuild`.
+    """Return ``backbone``, ``channels``, ``task``, ``arguments``, ``stages``, ``lora``.
 
     They need neither the repository nor the folder that a name of a backbone may contain.
 
@@ -184,6 +184,8 @@ def describe(classifier: Classifier, name: str) -> dict[str, Any]:
     """
     backbone = classifier.backbone
     saved = getattr(backbone, "saved", {}) | ({"lora": classifier.lora} if classifier.lora else {})
+    if classifier.task != "multiclass":
+        saved |= {"task": classifier.task}
     stages, channels = backbone.used_stages, classifier.channels
     return {"backbone": name, "channels": channels, "arguments": {}, "stages": stages} | saved
 
@@ -219,6 +221,7 @@ def rebuild(
         stages=description.get("stages", 0),
         arguments=description.get("arguments"),
     )
+    classifier.task = description.get("task", "multiclass")
     if lora := description.get("lora"):
         from ssl_toolkit.models.adapters import add_adapters
 

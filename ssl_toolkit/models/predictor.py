@@ -47,6 +47,10 @@ class Predictor(nn.Module):
         """Number of classes C."""
         return self.classifier.num_classes
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return probabilities (N, C) of logits (N, C), as `Classifier.probabilities`."""
+        return self.classifier.probabilities(logits)
+
     def forward(self, images: Tensor) -> ForwardOutput:
         """Return the features of images and the logits of `predict`, as `Classifier.forward`."""
         output = self.classifier.forward(images)  # not compiled, as in evaluation

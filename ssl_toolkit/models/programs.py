@@ -27,7 +27,7 @@ _CHECKED = (1, 3)
 
 
 class Probabilities(nn.Module):
-    """Images in [0, 1] to probabilities: normalization, backbone, head and softmax.
+    """Images in [0, 1] to probabilities: normalization, backbone, head, softmax or sigmoid.
 
     Args:
         classifier: shared, not copied.
@@ -38,9 +38,8 @@ class Probabilities(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) float in [0, 1], not normalized, to (N, C) float32; rows sum to 1."""
-        probabilities: Tensor = self.classifier(images).logits.float().softmax(dim=-1)
-        return probabilities
+        """(N, C, H, W) float in [0, 1], not normalized, to (N, C) float32 probabilities."""
+        return self.classifier.probabilities(self.classifier(images).logits)
 
 
 def metadata(config: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +54,8 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
         ``output``.
     """
     size, channels, bits = (config[key] for key in ("image_size", "channels", "bits"))
+    several = config.get("task") == "multilabel"
+    last, rows = ("sigmoid", "of each class") if several else ("softmax", "rows sum to 1")
     return {
         "classes": config["classes"],
         "image_size": size,
@@ -71,8 +72,9 @@ def metadata(config: dict[str, Any]) -> dict[str, Any]:
             f"{order_text(channels).replace(',', ' in [0, 1],') or 'in [0, 1], '}not "
             f"normalized; {preparation(parse_size(size), config['fit'], bits)}",
         ),
-        "inside": "(images - mean) / std, the network, softmax",
-        "output": "probabilities: (N, C) float32, rows sum to 1, classes in the order of `classes`",
+        "inside": f"(images - mean) / std, the network, {last}",
+        "output": f"probabilities: (N, C) float32, {rows}, classes in the order of `classes`",
+        **({"task": config["task"], "thresholds": config["thresholds"]} if several else {}),
     }
 
 

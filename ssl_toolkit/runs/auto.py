@@ -15,6 +15,7 @@ from ssl_toolkit.config.loading import Layer, RunConfig, validate
 from ssl_toolkit.config.merging import Tree
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.engine.experiment import Experiment, prepare
+from ssl_toolkit.engine.multilabel import check_task
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import holds_features
 from ssl_toolkit.interfaces import Algorithm, FeatureAlgorithm
@@ -129,6 +130,7 @@ def choose(
     Raises:
         UserError: as `prepare`, or there is no candidate.
     """
+    check_task(config.settings)
     features = holds_features(config.settings.data)
     pretrained = config.settings.pretrained or features
     ranked = candidates(pretrained, features)

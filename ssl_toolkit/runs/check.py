@@ -28,6 +28,7 @@ from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import metric_rows
+from ssl_toolkit.runs.multilabel import MultiLabelScores, multilabel_scores
 from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.runs.scoring import scores
 from ssl_toolkit.runs.summary import RunSummary, Scores
@@ -240,10 +241,17 @@ class _Checker:
         self._same_classes("predictions.npz", arrays["classes"].tolist())
         for part in ("validation", "test"):
             probs, labels = arrays[f"{part}_probabilities"], arrays[f"{part}_labels"]
-            stored: Scores | None = getattr(self._summary, part)
+            stored: Scores | MultiLabelScores | None = getattr(self._summary, part)
+            if (several := self._summary.multilabel) is not None:
+                stored = getattr(several, part)
             if stored is None and not self._completed:  # killed before its summary was written
                 continue
-            computed = scores(probs, labels, self._summary.classes) if len(labels) else {}
+            computed = {}
+            if isinstance(stored, MultiLabelScores):
+                thresholds = [score.threshold for score in stored.per_class.values()]
+                computed = multilabel_scores(probs, labels, self._summary.classes, thresholds)
+            elif len(labels):
+                computed = scores(probs, labels, self._summary.classes)
             names = _different(computed, {} if stored is None else stored.model_dump())
             if names:
                 self._fault(

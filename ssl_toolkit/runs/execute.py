@@ -18,8 +18,10 @@ from ssl_toolkit.engine.compiling import compile_forwards
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.logged_metrics import (
     LABELED_ACCURACY,
+    LABELED_MAP,
     PSEUDO_LABEL_ACCURACY,
     VALIDATION_ACCURACY,
+    VALIDATION_MAP,
 )
 from ssl_toolkit.engine.plugin_faults import plugin_faults
 from ssl_toolkit.engine.trainer import Trainer
@@ -36,11 +38,14 @@ from ssl_toolkit.runs.estimate import Estimate
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
+from ssl_toolkit.runs.multilabel import MultiLabelResults
 from ssl_toolkit.runs.predictions import (
     Predictions,
     predict_parts,
     prediction_seconds,
     score_parts,
+    score_several,
+    thresholds_of,
     worst_mistakes,
     write_predictions,
 )
@@ -164,7 +169,7 @@ class _Run:
             raise self.failure(message) from error
         summary = summary.model_copy(update={"reason": reason})
         self.end(summary)
-        if summary.validation is not None or summary.test is not None:
+        if (summary.validation or summary.test or summary.multilabel) is not None:
             self.show(summary)
         message = f"stopped by {reason} after step {trainer.saved}; {resume}"
         self.console.say(message, important=True)
@@ -257,6 +262,7 @@ class _Run:
             image_size=settings.image_size,
             bits=settings.pixels.bits,
             fit=settings.fit,
+            thresholds=thresholds_of(predictions),
         )
         write_table(folder.metrics, folder.table)
         card = model_card(self.experiment, summary, folder.read_record(), exported)
@@ -274,6 +280,10 @@ class _Run:
         classes, probe = self.experiment.classes, self.experiment.trainer.probe
         mistakes = worst_mistakes(self.experiment, predictions)
         write_predictions(self.folder.predictions, predictions, classes, mistakes)
+        thresholds = thresholds_of(predictions)
+        if thresholds is not None:
+            several = score_several(predictions, classes, thresholds)
+            return self.summary(status, multilabel=MultiLabelResults(**several))
         summary = self.summary(status, **score_parts(predictions, classes))
         if probe is None:
             return summary
@@ -310,6 +320,9 @@ def _stop_reason(interrupts: Interrupts, limit: float | None, start: float) -> s
 
 def _expected_metrics(trainer: Trainer) -> set[str]:
     """Return metrics that the first row may lack, though later rows contain them."""
-    accuracy = VALIDATION_ACCURACY if len(trainer.validation[0]) else LABELED_ACCURACY
+    validated = len(trainer.validation[0]) > 0
+    accuracy = VALIDATION_ACCURACY if validated else LABELED_ACCURACY
+    if trainer.classifier.task == "multilabel":
+        accuracy = VALIDATION_MAP if validated else LABELED_MAP
     hidden = bool((trainer.batches.images.hidden >= 0).any())
     return {accuracy.name} | ({PSEUDO_LABEL_ACCURACY.name} if hidden else set())

@@ -43,6 +43,8 @@ DROP, LARGE_DROP = 0.1, 0.25
 _ACCURACIES = {
     logged.VALIDATION_ACCURACY.name: "validation accuracy",
     logged.LABELED_ACCURACY.name: "accuracy on the labeled training images",
+    logged.VALIDATION_MAP.name: "validation mAP",
+    logged.LABELED_MAP.name: "mAP on the labeled training images",
 }
 _COVERAGE = logged.COVERAGE.name
 _SHARE = logged.LARGEST_CLASS_SHARE.name

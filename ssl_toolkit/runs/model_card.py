@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.images import parse_size, size_text
 from ssl_toolkit.data.load import named_dataset
@@ -17,6 +15,7 @@ from ssl_toolkit.models.export import preparation
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.recipes import recipe_name
+from ssl_toolkit.runs.multilabel import MultiLabelResults, MultiLabelScores
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.scoring import uneven_text
 from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
@@ -62,7 +61,7 @@ def _front(summary: RunSummary, config: dict[str, Any]) -> str:
     front: dict[str, Any] = {
         "pipeline_tag": "image-classification",
         "tags": [*tags, summary.algorithm],
-        "metrics": ["accuracy", "f1"],
+        "metrics": ["accuracy", "f1"] if summary.multilabel is None else ["mAP", "f1"],
     }
     # The hub loads models that timm knows without another import.
     if "architecture" in config and find_backbone(config["backbone"])[0].timm_module is None:
@@ -71,6 +70,8 @@ def _front(summary: RunSummary, config: dict[str, Any]) -> str:
 
 
 def _results(summary: RunSummary) -> str:
+    if summary.multilabel is not None:
+        return _multilabel_results(summary.multilabel, summary.seed)
     columns = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
     rows = []
     for part, measured in (("test", summary.test), ("validation", summary.validation)):
@@ -107,19 +108,44 @@ def _balanced(summary: RunSummary) -> Iterator[str]:
     )
 
 
+def _multilabel_results(results: MultiLabelResults, seed: int) -> str:
+    rows = []
+    for part in ("test", "validation"):
+        scores: MultiLabelScores | None = getattr(results, part)
+        if scores is not None:
+            low, high = scores.interval
+            values = (scores.micro_f1, scores.macro_f1, scores.exact)
+            rows.append(
+                [part, str(scores.count), f"{scores.map:.4f}", f"{low:.4f} to {high:.4f}"]
+                + [f"{value:.4f}" for value in values]
+            )
+    if not rows:
+        return "Not measured: there are no test or validation images."
+    head = ("part", "images", "mAP", "95 % interval", "micro F1", "macro F1", "all classes right")
+    return (
+        f"{table(head, rows)}\n\nAn image has any number of classes. mAP is the mean over the "
+        "classes of the average precision; F1 counts a class as predicted from its threshold on. "
+        f"One run, seed {seed}. The interval is that of a bootstrap over the images: it covers the "
+        "choice of images only."
+    )
+
+
 def _use(config: dict[str, Any]) -> str:
     size, length = parse_size(config["image_size"]), feature_length(config["backbone"])
     arguments = '["image.jpg"])  # any size; (1, classes)'
     prepared = preparation(size, config["fit"], config["bits"])
-    inside = f"{prepared}; then the normalization, the network, softmax"
+    several = "thresholds" in config
+    last = "sigmoid" if several else "softmax"
+    inside = f"{prepared}; then the normalization, the network, {last}"
     if length is not None:
-        arguments, inside = f"features)  # (N, {length}); (N, classes)", "the head, softmax"
+        arguments, inside = f"features)  # (N, {length}); (N, classes)", f"the head, {last}"
     lines = [
         "```python",
         "from ssl_toolkit import load_model",
         "",
         'model = load_model("FOLDER")  # where this card is, or the run around it',
         f"probabilities = model.predict({arguments}",
+        *(["has = model.has_classes(probabilities)  # by the thresholds"] if several else []),
         "```",
         "",
         f"Inside `model`: {inside}.",
@@ -142,7 +168,7 @@ def _use(config: dict[str, Any]) -> str:
             ),
             "```",
             "",
-            "Inside `network`: neither normalization nor softmax. `transform` scales, "
+            f"Inside `network`: neither normalization nor {last}. `transform` scales, "
             f"{'pads' if config['fit'] == 'pad' else 'crops'} and "
             "normalizes; `network.pretrained_cfg` has the normalization and the names of the "
             "classes (`label_names`).",
@@ -151,13 +177,19 @@ def _use(config: dict[str, Any]) -> str:
 
 
 def _classes(experiment: Experiment, summary: RunSummary) -> str:
-    labels, split = experiment.table.labels, experiment.split
-    number = len(summary.classes)
+    data, split = experiment.table, experiment.split
     counts = [
-        np.bincount(labels[part], minlength=number)
-        for part in (split.labeled, split.validation, split.test)
+        data.class_counts(part).tolist() for part in (split.labeled, split.validation, split.test)
     ]
     test = summary.test
+    if (several := summary.multilabel) is not None:
+        rows = [
+            [escaped(name), *(str(count[i]) for count in counts), *_precision(several, name)]
+            for i, name in enumerate(summary.classes)
+        ]
+        heads = ("class", "labeled", "validation", "test", "test AP", "test F1", "threshold")
+        listed = table(heads, rows)
+        return f"{_counts(summary.counts)}. The classes, in the order of the output:\n\n{listed}"
     rows = [
         [escaped(name), *(str(count[i]) for count in counts), _accuracy(test, name)]
         for i, name in enumerate(summary.classes)
@@ -214,12 +246,20 @@ def _training(experiment: Experiment, summary: RunSummary, record: RunRecord) ->
 
 
 def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
-    test, seed = summary.test, summary.seed
+    test, seed, several = summary.test, summary.seed, summary.multilabel
     lines = [
         f"The scores are those of one run with seed {seed}. Another seed draws other labels and "
         "gives other scores; a single run does not show how much they vary."
     ]
-    if test is None:
+    if several is not None and several.test is not None:
+        few = [
+            f"{escaped(name)} ({score.count})"
+            for name, score in several.test.per_class.items()
+            if score.count < FEW
+        ]
+        if few:
+            lines.append(f"Classes with fewer than {FEW} test images: {_some(few)}.")
+    elif test is None:
         lines.append("No test images: the accuracy on unseen images is unknown.")
     else:
         low, high = test.interval
@@ -237,18 +277,19 @@ def _limits(experiment: Experiment, summary: RunSummary) -> list[str]:
             )
     lines.append(
         "There are no validation images: the last weights are reported."
-        if summary.validation is None
+        if not summary.counts.validation
+        else "The weights and thresholds were chosen by the validation images, whose scores are "
+        "therefore too high."
+        if several is not None
         else "The weights were chosen by the validation accuracy, which is therefore too high."
     )
-    labeled = experiment.table.labels[experiment.split.labeled]
-    counts = np.bincount(labeled, minlength=len(summary.classes))
+    counts = experiment.table.class_counts(experiment.split.labeled).tolist()
     single = [escaped(n) for n, c in zip(summary.classes, counts, strict=True) if c <= 1]
     if single:
         lines.append(f"Classes with one labeled image or none: {_some(single)}.")
-    lines.append(
-        "Every image gets one of these classes, even if it shows none of them. The probabilities "
-        "are not calibrated."
-    )
+    if several is None:
+        lines.append("Every image gets one of these classes, even if it shows none of them.")
+    lines[-1] += " The probabilities are not calibrated."
     return lines + [
         f"The run warned: {escaped(_private(w, experiment))}" for w in experiment.warnings
     ]
@@ -274,6 +315,16 @@ def _terms(name: str) -> list[str]:
     link = f"<{dataset.homepage}>" if dataset.homepage else ""
     source = ", ".join(filter(None, (dataset.citation, link, dataset.license)))
     return [f"The images: {source}.", *([] if dataset.license or dataset.is_example else [terms])]
+
+
+def _precision(results: MultiLabelResults, name: str) -> tuple[str, str, str]:
+    scores = results.test or results.validation
+    if scores is None:
+        return "", "", ""
+    score = scores.per_class[name]
+    precision = "" if score.average_precision is None else f"{score.average_precision:.4f}"
+    threshold = f"{score.threshold:.4f}"
+    return (precision, f"{score.f1:.4f}", threshold) if results.test else ("", "", threshold)
 
 
 def _accuracy(test: Scores | None, name: str) -> str:

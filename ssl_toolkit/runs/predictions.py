@@ -18,6 +18,7 @@ from ssl_toolkit.engine.costs import seconds_each
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import check_format, checked_archive, write_bytes
+from ssl_toolkit.runs.multilabel import MultiLabelScores, choose_thresholds, multilabel_scores
 from ssl_toolkit.runs.scoring import confusion_matrix, scores
 from ssl_toolkit.runs.summary import Results, Scores
 from ssl_toolkit.text import display_path
@@ -35,10 +36,12 @@ SCHEMA = {
     "mistakes_keys": ("U", 1),
     "mistakes_images": ("u", 4),
 }
-"""Kind of dtype and number of dimensions by array; those of the mistakes are optional."""
+"""Kind of dtype and number of dimensions by array; those of the mistakes are optional. Under
+``--task multilabel``, labels have two dimensions."""
 
 Predictions = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
-"""By part of the data: (N, C) probabilities and (N,) labels."""
+"""By part of the data: (N, C) probabilities and (N,) labels; under ``--task multilabel`` (N, C)
+labels in {0, 1}."""
 
 
 def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions:
@@ -51,7 +54,7 @@ def predict_parts(experiment: Experiment, *, alone: bool = False) -> Predictions
     trainer = experiment.trainer
     parts = {"validation": trainer.validation, "test": experiment.test}
     return {
-        part: (trainer.predict(rows, alone=alone).numpy(), labels.cpu().numpy())
+        part: (trainer.predict(rows, alone=alone).numpy(), labels.long().cpu().numpy())
         for part, (rows, labels) in parts.items()
     }
 
@@ -77,6 +80,30 @@ def score_parts(predictions: Predictions, classes: Sequence[str]) -> Results:
     }
 
 
+def thresholds_of(predictions: Predictions) -> tuple[float, ...] | None:
+    """Return the thresholds of the classes by the validation images; None for one class per image.
+
+    Args:
+        predictions: of `predict_parts`.
+    """
+    probs, labels = predictions["validation"]
+    if labels.ndim == 1:
+        return None
+    return choose_thresholds(probs, labels)
+
+
+def score_several(
+    predictions: Predictions, classes: Sequence[str], thresholds: Sequence[float]
+) -> dict[str, MultiLabelScores | None]:
+    """Return the scores of each part under ``--task multilabel``, None for an empty one."""
+    return {
+        part: MultiLabelScores(**multilabel_scores(probs, labels, classes, thresholds))
+        if len(labels)
+        else None
+        for part, (probs, labels) in predictions.items()
+    }
+
+
 def worst_mistakes(
     experiment: Experiment, predictions: Predictions, most: int = 24, size: int = 64
 ) -> dict[str, NDArray[Any]]:
@@ -91,11 +118,11 @@ def worst_mistakes(
     Returns:
         ``mistakes`` (n,) indices into the test arrays, the most confident first; ``mistakes_keys``
         (n,) names; ``mistakes_images`` (n, H, W, 3) uint8, see `for_display`. Empty if the data
-        are features.
+        are features, and under ``--task multilabel``.
     """
-    if experiment.table.features is not None:
-        return {}
     probs, labels = predictions["test"]
+    if experiment.table.features is not None or labels.ndim == 2:
+        return {}
     wrong = np.flatnonzero(probs.argmax(axis=1) != labels)
     indices = wrong[np.argsort(-probs[wrong].max(axis=1), kind="stable")][:most]
     rows = experiment.test[0][torch.from_numpy(indices)]
@@ -161,7 +188,8 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         array = arrays.get(name)
         if array is None and not name.startswith("mistakes"):
             raise ModelError(f"{display_path(path)}: damaged: array {name} not found")
-        if array is not None and (array.dtype.kind, array.ndim) != (kind, dimensions):
+        several = name.endswith("_labels") and array is not None and array.ndim == 2
+        if array is not None and (array.dtype.kind, array.ndim - several) != (kind, dimensions):
             raise ModelError(
                 f"{display_path(path)}: damaged: {name} is {array.dtype} {array.shape}"
             )

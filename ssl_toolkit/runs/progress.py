@@ -46,6 +46,8 @@ _COLUMNS = {
     logged.LOSS.name: _Column("loss", 8),
     logged.VALIDATION_ACCURACY.name: _Column("val acc", 7),
     logged.LABELED_ACCURACY.name: _Column("train acc", 9),
+    logged.VALIDATION_MAP.name: _Column("val mAP", 7),
+    logged.LABELED_MAP.name: _Column("train mAP", 9),
     _BEST: _Column("best", 6),
     logged.COVERAGE.name: _Column("coverage", 8),
     logged.PSEUDO_LABEL_ACCURACY.name: _Column("pl acc", 6),
@@ -53,6 +55,14 @@ _COLUMNS = {
     _TIME_LEFT: _Column("time left", 9),
 }
 """Columns by metric, in their order."""
+
+
+_CHOOSING = {logged.VALIDATION_ACCURACY.name, logged.VALIDATION_MAP.name}
+"""Metrics that choose the best weights."""
+
+
+def _choosing(row: Row) -> float | None:
+    return next((row[name] for name in _CHOOSING if name in row), None)
 
 
 class ProgressRows:
@@ -81,7 +91,7 @@ class ProgressRows:
         names = self._seen | self._expected
         if logged.COVERAGE.name not in self._seen:
             names.discard(logged.PSEUDO_LABEL_ACCURACY.name)
-        if logged.VALIDATION_ACCURACY.name in names:
+        if names & _CHOOSING:
             names.add(_BEST)
         columns = [name for name in _COLUMNS if name in {*names, _STEP, _TIME_LEFT}]
         if columns == self._names:
@@ -171,8 +181,8 @@ class TrainingProgress:
         self._before = collapse(self._evaluations, steps=steps)
         self.collapsed = False
         """True if training has collapsed; stays False for a run resumed after a collapse."""
-        accuracies = [row.get(logged.VALIDATION_ACCURACY.name) for row in self._evaluations]
-        self._best = max((value for value in accuracies if value is not None), default=None)
+        scores = map(_choosing, self._evaluations)
+        self._best = max((value for value in scores if value is not None), default=None)
         self._rows = ProgressRows(steps, expected)
         self._bar = BarColumn(bar_width=20)
         self._progress = (
@@ -204,7 +214,7 @@ class TrainingProgress:
 
     def row(self, row: Row) -> None:
         """Show one row of metrics."""
-        accuracy = row.get(logged.VALIDATION_ACCURACY.name)
+        accuracy = _choosing(row)
         if accuracy is not None:
             self._best = accuracy if self._best is None else max(accuracy, self._best)
         printed = self._console.verbose or is_evaluation(row)
@@ -262,7 +272,10 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["best_step"] is not None:
         steps += f", best validation at {summary['best_step']}"
     rows.append(("steps", steps))
-    rows += score_rows({part: summary[part] for part in ("validation", "test")})
+    if (several := summary["multilabel"]) is None:
+        rows += score_rows({part: summary[part] for part in ("validation", "test")})
+    else:
+        rows += multilabel_rows(several)
     rows.append(("time", duration(summary["seconds"])))
     return rows
 
@@ -286,6 +299,44 @@ def score_rows(
             rows.append((part, f"none: there are no {part} images"))
         else:
             rows += _part_rows(part, scores, all_in)
+    return rows
+
+
+def multilabel_rows(
+    results: Mapping[str, dict[str, Any] | None], *, all_in: str = "summary.json"
+) -> list[tuple[str, str]]:
+    """Return names and values of the scores of parts under ``--task multilabel``.
+
+    Args:
+        results: as for `score_rows`, of `MultiLabelScores`.
+        all_in: as for `score_rows`.
+    """
+    rows = []
+    for part, scores in results.items():
+        if scores is None:
+            rows.append((part, f"none: there are no {part} images"))
+            continue
+        rows.append((f"{part} mAP", f"{scores['map']:.4f} of {scores['count']} images"))
+        if part == "validation":
+            continue
+        lower, upper = scores["interval"]
+        rows += [
+            (f"{part} mAP, 95 % interval", f"{lower:.4f} to {upper:.4f}"),
+            (f"{part} micro F1", f"{scores['micro_f1']:.4f}"),
+            (f"{part} macro F1", f"{scores['macro_f1']:.4f}"),
+            (f"{part} all classes right", f"{scores['exact']:.4f}"),
+        ]
+        classes = [*scores["per_class"].items()]
+        if len(classes) > MOST_CLASSES:
+            classes.sort(key=lambda item: item[1]["average_precision"] or 2.0)
+            text = f"the {WORST_CLASSES} least precise of {len(classes):,} ({all_in} lists all)"
+            rows.append((f"{part} classes", text))
+            classes = classes[:WORST_CLASSES]
+        for name, score in classes:
+            precision, count = score["average_precision"], score["count"]
+            text = "no images" if precision is None else f"AP {precision:.4f} of {count} images"
+            f1 = f"F1 {score['f1']:.4f} with threshold {score['threshold']:.3f}"
+            rows.append((f"  {name}", f"{text}, {f1}"))
     return rows
 
 

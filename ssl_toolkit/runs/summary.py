@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.runs.health import alarms, is_evaluation
+from ssl_toolkit.runs.multilabel import MultiLabelResults
 from ssl_toolkit.runs.scoring import are_uneven, convergence_step
 
 Status = Literal["running", "completed", "interrupted", "failed"]
@@ -136,6 +135,8 @@ class RunSummary(Document):
     """None until the run ends, or if there are no validation images."""
     test: Scores | None
     """None until the run ends, or if there are no test images."""
+    multilabel: MultiLabelResults | None = None
+    """Scores under ``--task multilabel``, where `validation` and `test` are None; else None."""
     probe: ProbeSummary | None
     fitted: bool
     """True if a head was fitted to frozen features instead of trained in steps."""
@@ -175,6 +176,11 @@ class RunResult(Part):
     def test(self) -> Scores | None:
         """Scores on the test images; None without any."""
         return self.summary.test
+
+    @property
+    def multilabel(self) -> MultiLabelResults | None:
+        """Scores under ``--task multilabel``; None under another task, or before the run ends."""
+        return self.summary.multilabel
 
 
 def counts(split: Split) -> Counts:
@@ -243,8 +249,7 @@ def _imbalance(experiment: Experiment) -> Imbalance | None:
 
 
 def _per_class(experiment: Experiment, rows: Rows) -> dict[str, int]:
-    labels = experiment.table.labels[rows]
-    counts = np.bincount(labels, minlength=len(experiment.classes)).tolist()
+    counts = experiment.table.class_counts(rows).tolist()
     return dict(zip(experiment.classes, counts, strict=True))
 
 

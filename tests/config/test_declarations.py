@@ -21,7 +21,7 @@ from ssl_toolkit.config.settings import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = {"dataset", "data", "classes", "channels", "bits"}
+DATA = {"dataset", "data", "classes", "channels", "bits", "task"}
 SPLIT = DATA | {
     "labels_per_class", "num_labels", "labels", "val_fraction", "test_fraction", "labeled_in_pool",
     "on_bad_image", "drop_leaks", "stream_buffer", "pseudo_labels", "imbalance", "imbalance.labels",

@@ -212,7 +212,8 @@ def test_similar_class_names_are_reported(folder):
         ("l.csv", "path,label\nx.png,cat\ny.png,dog\n", "none of the 2 images.*--root"),
         ("l.jsonl", "{oops}\n", "line 1: no JSON"),
         ("l.jsonl", "[1]\n", "text under 'path'"),
-        ("l.jsonl", '{"path": "a.png", "label": [1]}\n', "label and split"),
+        ("l.jsonl", '{"path": "a.png", "label": [1]}\n', "label is a list; --task multilabel"),
+        ("l.jsonl", '{"path": "a.png", "label": {"a": 1}}\n', "label and split"),
         ("l.json", "{}", "no known kind"),
     ],
 )

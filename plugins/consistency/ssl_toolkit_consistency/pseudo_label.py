@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
@@ -26,6 +28,7 @@ class PseudoLabel(Algorithm):
     """Train on the classes that the model itself predicts for the unlabeled images."""
 
     family: ClassVar[str] = "self-training"
+    tasks: ClassVar[frozenset[str]] = frozenset({"multiclass", "multilabel"})
 
     class Config(Options):
         """Options of Pseudo-Label."""
@@ -69,15 +72,40 @@ class PseudoLabel(Algorithm):
         unlabeled = at_least_float32(
             ctx.forward(batch.unlabeled_weak[0], update_statistics=False).logits
         )
+        ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction)
+        weight = c.unsupervised_weight * ramp
+        if self.task.kind == "multilabel":
+            return self._per_class(labeled, unlabeled, batch, weight)
         probs = unlabeled.detach().softmax(dim=-1)
         confidence, pseudo_labels = probs.max(dim=-1)
         mask = confidence >= c.confidence_threshold
         losses = F.cross_entropy(unlabeled, pseudo_labels, reduction="none")
-        ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction)
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight * ramp),
+                "unsupervised": Loss((losses * mask).mean(), weight),
+            },
+            pseudo_labels=PseudoLabels(probs, mask),
+        )
+
+    def _per_class(
+        self, labeled: Tensor, unlabeled: Tensor, batch: Batch, weight: float
+    ) -> StepOutput:
+        """Return the same with an independent pseudo label of each class, for several classes.
+
+        A class is a positive pseudo label from the threshold on, a negative one up to 1 minus it.
+        """
+        probs = unlabeled.detach().sigmoid()
+        confidence = torch.maximum(probs, 1 - probs)
+        mask = confidence >= self.config.confidence_threshold
+        losses = F.binary_cross_entropy_with_logits(
+            unlabeled, (probs > 0.5).to(unlabeled), reduction="none"
+        )
+        supervised = F.binary_cross_entropy_with_logits(labeled, batch.labels)
+        return StepOutput(
+            losses={
+                "supervised": Loss(supervised),
+                "unsupervised": Loss((losses * mask).mean(), weight),
             },
             pseudo_labels=PseudoLabels(probs, mask),
         )

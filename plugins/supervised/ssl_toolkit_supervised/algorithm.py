@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit import (
@@ -26,6 +27,7 @@ class Supervised(Algorithm):
     """Train on the labeled images alone: the baseline of semi-supervised training."""
 
     family: ClassVar[str] = "supervised"
+    tasks: ClassVar[frozenset[str]] = frozenset({"multiclass", "multilabel"})
     is_baseline: ClassVar[bool] = True
     auto_rank: ClassVar[int] = 70
     auto_rank_from_scratch: ClassVar[int] = 10
@@ -47,10 +49,10 @@ class Supervised(Algorithm):
         return Views(labeled_weak=1 - strong, labeled_strong=strong)
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
-        """Return the mean cross-entropy of the B labeled images."""
+        """Return the mean cross-entropy of the B labeled images; binary for several classes."""
         views = batch.labeled_strong if self.config.strong else batch.labeled_weak
         logits = at_least_float32(ctx.model(views[0]))
-        return StepOutput({"supervised": Loss(F.cross_entropy(logits, batch.labels))})
+        return StepOutput({"supervised": Loss(_cross_entropy(logits, batch.labels))})
 
 
 class FullySupervised(Algorithm):
@@ -61,6 +63,7 @@ class FullySupervised(Algorithm):
     """
 
     family: ClassVar[str] = "supervised"
+    tasks: ClassVar[frozenset[str]] = frozenset({"multiclass", "multilabel"})
     uses_hidden_labels: ClassVar[bool] = True
 
     class Config(Options):
@@ -91,7 +94,14 @@ class FullySupervised(Algorithm):
         images = torch.cat([batch.labeled_weak[0], batch.unlabeled_weak[0]])
         logits = at_least_float32(ctx.model(images))
         labeled, unlabeled = torch.split(logits, [len(batch.labels), len(batch.unlabeled_labels)])
-        sizes = sum(self.task.label_counts), self.task.unlabeled_count
-        loss = sizes[0] * F.cross_entropy(labeled, batch.labels)
-        loss = loss + sizes[1] * F.cross_entropy(unlabeled, batch.unlabeled_labels)
+        sizes = self.task.labeled_count, self.task.unlabeled_count
+        loss = sizes[0] * _cross_entropy(labeled, batch.labels)
+        loss = loss + sizes[1] * _cross_entropy(unlabeled, batch.unlabeled_labels)
         return StepOutput({"supervised": Loss(loss / sum(sizes))})
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over images, or over images and classes for labels (N, C)."""
+    if labels.ndim == 2:
+        return F.binary_cross_entropy_with_logits(logits, labels)
+    return F.cross_entropy(logits, labels)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ssl_toolkit.data.class_names import class_of, unguarded
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
@@ -22,6 +23,9 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 MOST_FAULTS = 20
 """Number of invalid rows that are reported one by one; the rest are counted."""
+
+SEPARATOR = "|"
+"""Character between the classes of an image under ``--task multilabel``."""
 
 LABEL_LENGTH = 2**20
 """Most characters, or bytes, of a label."""
@@ -63,7 +67,9 @@ class RowErrors:
             raise DataError(self.messages)
 
 
-def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterator[Record]:
+def records(
+    path: Path, bad: RowErrors, column: str, notes: list[str], *, lists: bool = False
+) -> Iterator[Record]:
     """Yield the rows of a manifest of any kind.
 
     Args:
@@ -71,6 +77,7 @@ def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterat
         bad: Takes the rows that can't be read.
         column: The one that holds the path.
         notes: Takes a line on columns that were ignored.
+        lists: True to accept JSON lists of classes, which are joined by `SEPARATOR`.
 
     Raises:
         DataError: The file is missing, not UTF-8, or has no such column.
@@ -80,7 +87,7 @@ def records(path: Path, bad: RowErrors, column: str, notes: list[str]) -> Iterat
     if suffix == ".txt":
         yield from _listed(lines, bad)
     elif suffix in (".jsonl", ".ndjson"):
-        yield from _objects(lines, bad, column)
+        yield from _objects(lines, bad, column, lists)
     else:
         yield from _table(lines, suffix, bad, column, notes)
 
@@ -172,7 +179,7 @@ def _table(
         raise DataError(f"{bad.where}, line {rows.line_num + 1}: {error}") from None
 
 
-def _objects(lines: Iterable[str], bad: RowErrors, column: str) -> Iterator[Record]:
+def _objects(lines: Iterable[str], bad: RowErrors, column: str, lists: bool) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -184,9 +191,22 @@ def _objects(lines: Iterable[str], bad: RowErrors, column: str) -> Iterator[Reco
         if not isinstance(content, dict) or not isinstance(content.get(column), str):
             bad.add(number, f"no JSON object with a text under {column!r}")
             continue
-        label = label_text(content.get("label", content.get("labels")))
+        value = content.get("label", content.get("labels"))
+        label = _joined(value) if lists else label_text(value)
         split = content.get("split") or ""
-        if label is None or not isinstance(split, str):
+        if isinstance(value, list) and not lists:
+            bad.add(number, "label is a list; --task multilabel reads several classes per image")
+        elif label is None or not isinstance(split, str):
             bad.add(number, "label and split must be a text, a whole number or null")
         else:
             yield number, content[column], class_of(label), split
+
+
+def _joined(value: Any) -> str | None:
+    """Return a list of classes as one text, `SEPARATOR` for an empty one; as `label_text`."""
+    if not isinstance(value, list):
+        return label_text(value)
+    texts = [label_text(item) for item in value]
+    if any(not text or SEPARATOR in text for text in texts):
+        return None
+    return SEPARATOR.join(map(str, texts)) or SEPARATOR

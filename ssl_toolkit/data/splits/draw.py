@@ -48,7 +48,7 @@ def without_rows(table: ImageTable, split: Split, rows: Rows) -> tuple[Split, li
     """Return the split without some rows, and the classes left without labeled images."""
     parts = ("labeled", "unlabeled", "validation", "test")
     remaining = {part: (old := getattr(split, part))[~np.isin(old, rows)] for part in parts}
-    counts = np.bincount(table.labels[remaining["labeled"]], minlength=len(table.classes))
+    counts = table.class_counts(remaining["labeled"])
     empty = [table.classes[label] for label in np.flatnonzero(counts == 0)]
     return replace(split, **remaining), empty
 
