@@ -62,8 +62,9 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
     yield f"images: {_describe(facts['counts'])}"
     yield from _listed("classes", [f"{k}: {_describe(v)}" for k, v in facts["per_class"].items()])
     balance = facts["balance"]
-    ratio = f"{balance['largest'] / balance['smallest']:.1f} times the smallest"
-    yield f"balance: the largest class has {balance['largest']} images, {ratio}"
+    largest, smallest = balance["largest"], balance["smallest"]
+    ratio = f"{largest / smallest:.1f} times the smallest" if smallest else "the smallest none"
+    yield f"balance: the largest class has {largest} images with a label, {ratio}"
     if "widths" in facts:
         yield from _file_lines(facts)
     yield from _listed("byte-identical", [" = ".join(group) for group in facts["duplicates"]])

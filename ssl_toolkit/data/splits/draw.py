@@ -24,7 +24,7 @@ from ssl_toolkit.text import summarize
 Rows = NDArray[np.int64]
 
 RARE = 10
-"""A class with at most a tenth of the images of the largest one is reported as rare."""
+"""A class with at most a tenth of the labels of the largest one is reported as rare."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +178,10 @@ def draw_split(
     counts = np.bincount(table.labels[labeled], minlength=len(names))
     if single := [names[label] for label in np.flatnonzero(counts == 1)]:
         warnings.append(f"only one labeled image for {len(single)} classes: {summarize(single)}")
-    if rare := [label for label, size in enumerate(sizes) if size * RARE <= max(sizes)]:
-        description = _describe([names[label] for label in rare], [sizes[label] for label in rare])
-        warnings.append(
-            f"far fewer images with a label than the largest class ({max(sizes)}): {description}"
-        )
+    most = int(counts.max())
+    if imbalance.labels is None and (rare := np.flatnonzero(counts * RARE <= most).tolist()):
+        description = _describe([names[label] for label in rare], counts[rare].tolist())
+        warnings.append(f"far fewer labels than the largest class ({most}): {description}")
     if len(test) == 0:
         warnings.append("no test images: there will be no test result (--test-fraction sets some)")
     return Split(
