@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ssl_toolkit.commands.options import JSON, ROOT, setting_option, toolkit_command
-from ssl_toolkit.commands.screen import echo_json, echo_wrapped
+from ssl_toolkit.commands.screen import echo, echo_json, echo_wrapped
 
 if TYPE_CHECKING:
     from ssl_toolkit.reports.dataset import DatasetFacts
@@ -53,6 +53,8 @@ def command(
     for line in _lines(facts):
         indent = len(line) - len(line.lstrip())
         echo_wrapped(line.lstrip(), indent + 2, first=indent)
+    for line in facts["advice"]:
+        echo(line)  # whole, to be pasted
     if contact_sheet is not None:
         echo_wrapped(f"contact sheet: {contact_sheet}", 2)
 

@@ -24,6 +24,7 @@ from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.run_inputs import check_beside
 from ssl_toolkit.interfaces import ImageTable, Part
+from ssl_toolkit.runs.advice import uneven_advice
 from ssl_toolkit.tabular import write_image
 from ssl_toolkit.text import display_text
 
@@ -73,6 +74,8 @@ class DatasetFacts(TypedDict):
     """Groups of equal images in parts where they must not be, as in ``leaks.json`` of a run."""
     warnings: list[str]
     notes: list[str]
+    advice: list[str]
+    """What helps with uneven classes."""
 
 
 def inspect(
@@ -142,6 +145,12 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
         "leaks": leaks.file(table).tree()["groups"],
         "warnings": [text for text in warnings if text],
         # The first note repeats the counts above, and skipped images are listed with reasons.
+        "advice": uneven_advice(
+            {"labels": dict(zip(table.classes, sizes.tolist(), strict=True))},
+            "fixmatch",
+            ["--data", str(data)],
+            "runs/fixmatch",
+        ),
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
     if files is not None:

@@ -27,6 +27,7 @@ from ssl_toolkit.files import write_text
 from ssl_toolkit.interrupts import handled
 from ssl_toolkit.recipes import find_recipe
 from ssl_toolkit.recipes.apply import check_initial_weights
+from ssl_toolkit.runs.advice import uneven_advice
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import Output, RunFolder
 from ssl_toolkit.runs.record import AutoChoice, MinutesChoice, make_record
@@ -34,6 +35,7 @@ from ssl_toolkit.runs.resume import resume_as_main
 from ssl_toolkit.runs.summary import RunResult, counts, summary_of
 from ssl_toolkit.runs.time_budget import check_same_config, resolve_minutes
 from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
+from ssl_toolkit.text import display_path
 
 
 def train(
@@ -185,7 +187,16 @@ def _write_start(
             experiment.leaks.file(experiment.table).write(folder.leaks)
         console.say(f"run folder: {folder.path}", important=True)
         _introduce(experiment, console)
-        summary_of(experiment, "running").write(folder.summary)
+        summary = summary_of(experiment, "running")
+        path = display_path(folder.path)
+        again = ["--config", display_path(folder.config)]
+        algo = experiment.config.settings.algo
+        classes = {"labels": summary.health.labeled}
+        if (tails := summary.imbalance) is not None and tails.pool is not None:
+            classes["unlabeled images"] = tails.pool
+        for line in uneven_advice(classes, algo, again, path):
+            console.say(line)
+        summary.write(folder.summary)
     except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):
