@@ -75,7 +75,7 @@ class DatasetFacts(TypedDict):
     warnings: list[str]
     notes: list[str]
     advice: list[str]
-    """What helps with uneven classes."""
+    """Add-ons for uneven classes, and a command that uses one."""
 
 
 def inspect(
