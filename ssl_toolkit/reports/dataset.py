@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ssl_toolkit.config.defaults import ALGORITHM
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, look_alike
@@ -147,9 +148,9 @@ def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
         # The first note repeats the counts above, and skipped images are listed with reasons.
         "advice": uneven_advice(
             {"labels": dict(zip(table.classes, sizes.tolist(), strict=True))},
-            "fixmatch",
+            ALGORITHM,
             ["--data", str(data)],
-            "runs/fixmatch",
+            f"runs/{ALGORITHM}",
         ),
         "notes": [note for note in table.notes[1:] if not note.startswith("skipped ")],
     }
