@@ -85,4 +85,4 @@ def test_inspect_recommends_too(tmp_path):
             Image.new("RGB", (8, 8), color).save(tmp_path / "labeled" / name / f"{i}.png")
     result = call("inspect", tmp_path)
     assert "uneven labels, 2 to 6 in a class" in result.stdout
-    assert f"--algo simple+toy --data {tmp_path} --output" in result.stdout
+    assert f"--algo simple+refining --data {tmp_path} --output" in result.stdout
