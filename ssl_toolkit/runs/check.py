@@ -269,12 +269,12 @@ class _Checker:
 def _different(computed: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     """Return the names of scores that differ.
 
-    The interval, which follows from the accuracy, is not compared. On another processor or version
-    of numpy, it may differ, as may the last digits. An older version may have stored fewer scores.
+    The intervals, which follow from the accuracies, are not compared. On another processor or
+    version of numpy, they may differ, as may the last digits. An older version may have stored fewer scores.
     """
     if not (computed and stored):
         return [*computed, *stored]
-    names = [key for key in computed if key in stored and key != "interval"]
+    names = [key for key in computed if key in stored and not key.endswith("interval")]
     return [key for key in names if not _close(computed[key], stored[key])]
 
 

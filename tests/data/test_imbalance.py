@@ -147,7 +147,7 @@ def test_runs_record_it_and_a_given_split_must_agree(tmp_path):
     assert "Drawn with an imbalance of labels 8 and pool 1/4." in (RunFolder(run).card).read_text()
     call("report", run)
     assert "imbalance of labels 8 and pool 1/4 (8 to 1 labels" in (run / "report.html").read_text()
-    call("check-run", run)
+    assert call("check-run", run).returncode == 0
     split = run / "split.json"
     with_split = call("run", *keys, "--split", split, "--output", tmp_path / "same")
     assert with_split.returncode == 0
