@@ -270,7 +270,8 @@ def _different(computed: Mapping[str, Any], stored: Mapping[str, Any]) -> list[s
     """Return the names of scores that differ.
 
     The intervals, which follow from the accuracies, are not compared. On another processor or
-    version of numpy, they may differ, as may the last digits. An older version may have stored fewer scores.
+    version of numpy, they may differ, as may the last digits. An older version may have stored
+    fewer scores.
     """
     if not (computed and stored):
         return [*computed, *stored]
