@@ -50,6 +50,10 @@ JOBS: dict[str, dict[str, Any]] = {
         "algo": "dash",
         "dash": {"warmup_fraction": 0.34, "decay_fraction": 0.2, "mean_over_selected": True},
     },
+    "openmatch": {
+        "algo": "openmatch",
+        "openmatch": {"confidence_threshold": 0.11, "warmup_fraction": 0.34, "scan_interval": 2},
+    },
     "defixmatch": {"algo": "defixmatch", "defixmatch": {"confidence_threshold": 0.11}},
     "deep_label_propagation": {
         "algo": "deep_label_propagation",

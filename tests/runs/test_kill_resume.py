@@ -31,8 +31,9 @@ SUITE = {
     "pseudo_label": (1, False),
     "pi_model": (1, False),
     "vat": (1, True),
+    "openmatch": (1, False),
 }
-"""Kills of each algorithm, 24 in all, and whether threads read its images."""
+"""Kills of each algorithm, 25 in all, and whether threads read its images."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_algorithm_is_killed() -> None:
     assert SUITE.keys() == set(kill_resume.algorithms())
-    assert sum(count for count, _ in SUITE.values()) == 24
+    assert sum(count for count, _ in SUITE.values()) == 25
 
 
 @pytest.mark.parametrize("algo", SUITE)

@@ -23,6 +23,7 @@ from loops_consistency import (
 )
 from loops_graph import CoMatchLoop, PropagationLoop, SimMatchLoop
 from loops_mixing import MixMatchEnhancedLoop, MixMatchLoop, ReMixMatchLoop, SimPLELoop
+from loops_open import OpenMatchLoop
 from step_parity import Case
 
 RAMP = {"rampup_fraction": 0.1}
@@ -35,6 +36,10 @@ CASES = {
     "mixmatch": Case(MixMatchLoop),
     "mixmatch_enhanced": Case(MixMatchEnhancedLoop),
     "fixmatch": Case(FixMatchLoop, {"confidence_threshold": 0.8}),
+    "openmatch": Case(
+        OpenMatchLoop,
+        {"confidence_threshold": 0.6, "warmup_fraction": 0.04, "scan_interval": 3},
+    ),
     "remixmatch": Case(ReMixMatchLoop, {"strong_views": 3, **RAMP}, scale=40),
     "flexmatch": Case(FlexMatchLoop, {"confidence_threshold": 0.8}),
     "freematch": Case(FreeMatchLoop, {"momentum": 0.9, "fairness_weight": 0.2}),
