@@ -182,8 +182,9 @@ def read_data(
     counts = {part: int((table.parts == part).sum()) for part in get_args(Part)}
     listed = ", ".join(f"{part} {count}" for part, count in counts.items() if count)
     kind = "images" if table.features is None else "features"
-    classes = f"{len(table.classes)} classes ({summarize(table.classes)})"
-    summary = f"{classes if table.classes else 'no classes yet'}; {kind}: {listed}"
+    summary = f"{kind}: {listed}"
+    if table.classes:
+        summary = f"{len(table.classes)} classes ({summarize(table.classes)}); {summary}"
     return replace(table, notes=(summary, *table.notes))
 
 

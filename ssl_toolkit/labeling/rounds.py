@@ -180,13 +180,14 @@ def _complete(plan: RoundPlan, number: int, console: Console) -> str:
     rows = LabelsTable(folder.labels).rows
     classes = tuple(sorted({label for label in rows.values() if label}))
     labels = sum(map(bool, rows.values()))
-    console.say(f"round {number}: {labels:,} labels of {len(classes)} classes", important=True)
+    count = f"{labels:,} labels of {len(classes)} classes" if labels else "no labels yet"
+    console.say(f"round {number}: {count}", important=True)
     config = plan.config(folder.labels, folder.run)
     config = config.with_settings(val_fraction=0.0, test_fraction=0.0)
     reason = _untrained(plan, classes)
     test = None
     if reason:
-        console.say(f"not trained: {reason}", important=True)
+        console.say(f"not trained: {reason}", important=labels > 0)
     else:
         result = train(config, resume=True, console=console)
         if result.status != "completed":

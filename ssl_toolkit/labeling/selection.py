@@ -79,11 +79,12 @@ def by_clusters(
     left = np.bincount(clusters[candidates], minlength=count)
     positions = np.cumsum(candidates) - 1
     rank = _most_typical if typical else _most_central
+    least = min(SMALLEST_CLUSTER, len(x) / count / 2)  # clusters of a small pool are small
     queues: dict[int, list[tuple[int, float]]] = {}
     chosen: list[Choice] = []
     while len(chosen) < budget:
         # A cluster of few images holds outliers, and is used when no other is left.
-        small = sizes < SMALLEST_CLUSTER
+        small = sizes < least
         cluster = int(np.lexsort((-sizes, used, small, left == 0))[0])
         if cluster not in queues:
             members = np.flatnonzero(clusters == cluster)
