@@ -187,15 +187,18 @@ def _check(pool: Pool, method: Method, path: Path, labels: Path | None, *, has_m
 
 def _by_model(model: Model, pool: Pool, batch_size: int, progress: Progress | None) -> Embedding:
     """Return features and predictions of the model of a run."""
-    features = network_features(
-        model.classifier,
-        pool.table,
-        pool.rows,
-        model.image_size,
-        model.device,
-        batch_size,
-        progress,
-    )
+    if pool.table.features is not None:
+        features = np.asarray(pool.table.features[pool.rows], dtype=np.float32)
+    else:
+        features = network_features(
+            model.classifier,
+            pool.table,
+            pool.rows,
+            model.image_size,
+            model.device,
+            batch_size,
+            progress,
+        )
     probabilities = predict_rows(model, pool.table, pool.candidates, batch_size)
     return Embedding(features, compact(features), probabilities, model.classes)
 

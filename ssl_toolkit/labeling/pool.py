@@ -18,7 +18,7 @@ from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.duplicates import same_images
 from ssl_toolkit.data.splits.labels_file import listed_rows
 from ssl_toolkit.data.splits.split_file import SplitFile
-from ssl_toolkit.errors import DataError
+from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.runs.folder import RunFolder
@@ -80,10 +80,16 @@ def pool_of_run(run: Path, labels: Path | None, progress: Progress | None = None
         progress: Called while images are decoded.
 
     Raises:
-        UserError: The run or its data can't be read, or the labels file as for `pool_of_data`.
+        UserError: The run or its data can't be read, the labels file as for `pool_of_data`, or the
+            run is one of several classes per image.
     """
     folder = RunFolder(run)
     settings = folder.reopen().settings
+    if settings.task == "multilabel":
+        raise ConfigError(
+            f"{display_path(run)}: trained with --task multilabel; images to label next are chosen "
+            "for one class per image only"
+        )
     if settings.data is not None and labels is not None:
         settings = settings.model_copy(update={"labels": str(labels)})
     table = load_table(settings, progress)

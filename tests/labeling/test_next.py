@@ -135,6 +135,21 @@ def test_margin_and_badge_choose_uncertain_images(tmp_path: Path) -> None:
     assert 0.5 <= (margin.confidence or 0) < 0.75
 
 
+def test_a_run_on_features(groups: Path, tmp_path: Path) -> None:
+    labels = label_file(tmp_path / "l.csv", {f"{i:03d}.png": "abc"[i % 4] for i in (0, 1, 2, 4)})
+    run = tmp_path / "run"
+    flags = ("--data", groups, "--labels", labels, "--algo", "linear_probe", "--device", "cpu")
+    assert call("run", *flags, "--output", run, "--quiet").returncode == 0
+    for method in ("kmeans", "margin"):
+        done = call("label", "next", run, "--budget", 2, "--method", method)
+        assert done.returncode == 0, done.stderr
+        assert {row["guess"] for row in table(done.stdout)} <= {"a", "b", "c"}
+        assert "2 of 56 images to label next" in done.stderr
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("task: multiclass", "task: multilabel"))
+    assert "--task multilabel" in refusal("label", "next", run, "--budget", 2)
+
+
 def test_methods_that_need_labels_say_so(groups: Path, tmp_path: Path) -> None:
     for method in ("margin", "badge"):
         message = refusal("label", "next", groups, "--budget", 2, "--method", method)

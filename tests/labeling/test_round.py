@@ -129,7 +129,7 @@ def test_until_no_image_is_left(data: Path) -> None:
 
 def test_settings_that_contradict_rounds(data: Path) -> None:
     assert "no such option --val-fraction" in refusal(*command(data, "--val-fraction", 0.1))
-    for text in ("val_fraction=0.1", "labels_per_class=2", "data=elsewhere"):
+    for text in ("val_fraction=0.1", "labels_per_class=2", "data=elsewhere", "task=multilabel"):
         assert "label round: --" in refusal(*command(data, "--set", text))
     assert "stepps" in refusal(*command(data, "--set", "stepps=1"))
     assert not (data.parent / "rounds").exists()
