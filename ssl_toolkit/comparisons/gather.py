@@ -198,7 +198,7 @@ def _uses_hidden_labels(algorithm: str, runs: Sequence[ComparedRun]) -> bool:
 def _notes(runs: Sequence[ComparedRun], completed: Sequence[ComparedRun]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
     notes = [_missing(runs)] if len(completed) < len(runs) else []
-    if any(run.summary and run.summary.test is None for run in completed):
+    if any(run.summary and not run.summary.is_tested for run in completed):
         notes.append(
             "runs without test images have a validation accuracy only, which chose their weights"
         )

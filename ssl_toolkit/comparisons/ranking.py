@@ -12,13 +12,16 @@ def ranking(summaries: Iterable[RunSummary]) -> tuple[str, str]:
     """Return the name of the score that ranks, and the reason if it is a balanced accuracy.
 
     It is a score on the test images, or on the validation images if no run has test images: the
-    balanced accuracy where the classes are uneven, else the accuracy. Runs of a recipe are ranked
+    balanced accuracy where the classes are uneven, else the accuracy; the mean average precision
+    under ``--task multilabel``. Runs of a recipe are ranked
     by the accuracy, as the published table is.
 
     Args:
         summaries: Of the completed runs.
     """
     runs = [*summaries]
+    if several := [run.multilabel for run in runs if run.multilabel is not None]:
+        return ("test.map" if any(one.test for one in several) else "validation.map"), ""
     part = "test" if not runs or any(run.test for run in runs) else "validation"
     scores = [of_part for run in runs if (of_part := getattr(run, part)) is not None]
     uneven = next((of_part for of_part in scores if of_part.uneven), None)

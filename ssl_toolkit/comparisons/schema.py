@@ -35,14 +35,24 @@ _OF_SPLITS = {
     "test": ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll"),
     "validation": ("accuracy", "balanced_accuracy"),
 }
+_OF_SEVERAL = {"test": ("map", "micro_f1", "macro_f1", "exact"), "validation": ("map",)}
+"""Scores under ``--task multilabel``."""
 _OF_RUN = ("convergence_step", "seconds", "images_per_second", "steps")
-SCORES = (*(f"{split}.{name}" for split, names in _OF_SPLITS.items() for name in names), *_OF_RUN)
+SCORES = tuple(
+    dict.fromkeys(
+        [
+            *(f"{split}.{name}" for split, names in _OF_SPLITS.items() for name in names),
+            *_OF_RUN,
+            *(f"{split}.{name}" for split, names in _OF_SEVERAL.items() for name in names),
+        ]
+    )
+)
 """The scores that a row may have."""
 
 
 def score_title(score: str) -> str:
     """Return a score as text, such as ``test balanced accuracy``."""
-    return score.replace(".", " ").replace("_", " ")
+    return score.replace(".map", ".mAP").replace(".", " ").replace("_", " ")
 
 
 def upper_bound(score: str) -> float:
@@ -220,6 +230,9 @@ class ComparedRun(Part):
         for split, names in _OF_SPLITS.items():
             if (of_split := getattr(self.summary, split)) is not None:
                 scores |= {f"{split}.{name}": getattr(of_split, name) for name in names}
+        for split, names in _OF_SEVERAL.items() if self.summary.multilabel else ():
+            if (several := getattr(self.summary.multilabel, split)) is not None:
+                scores |= {f"{split}.{name}": getattr(several, name) for name in names}
         scores |= {name: getattr(self.summary, name) for name in _OF_RUN}
         return {name: value for name, value in scores.items() if value is not None}
 

@@ -41,11 +41,10 @@ def state_of(run: ComparedRun, failure: str = "") -> State:
         failure: Reason of a run that failed.
     """
     if run.completed and run.summary is not None:
-        test, seconds, score = run.summary.test, run.summary.seconds, "no test split"
-        if test is not None:
+        seconds, score = run.summary.seconds, "no test split"
+        if run.summary.is_tested:
             ranked_by, _ = ranking([run.summary])
-            value = getattr(test, ranked_by.removeprefix("test."))
-            score = f"{score_title(ranked_by)} {value:.4f}"
+            score = f"{score_title(ranked_by)} {run.scores[ranked_by]:.4f}"
         return State("done", f"{score}, {duration(seconds)}")
     if run.status == "interrupted":
         return State("stopped", f"by {run.reason}")

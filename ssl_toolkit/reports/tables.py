@@ -71,8 +71,7 @@ def summary_table(comparison: Comparison) -> SummaryTable:
 
     A column without any value is absent.
     """
-    balanced = comparison.ranked_by == "test.balanced_accuracy"
-    rows = [_cells(row, comparison.baseline or "", balanced) for row in comparison.rows]
+    rows = [_cells(row, comparison.baseline or "", comparison.ranked_by) for row in comparison.rows]
     shown = [
         tuple(title for title in group if any(row[k][title] != NOTHING for row in rows))
         for k, group in enumerate(rows[0])
@@ -200,7 +199,7 @@ def _interval(stats: ScoreStats | None, sign: str = "") -> str:
     return f"{lower:{sign}.4f} to {upper:{sign}.4f}"
 
 
-def _cells(row: Variant, baseline: str, balanced: bool) -> list[dict[str, str]]:
+def _cells(row: Variant, baseline: str, ranking: str) -> list[dict[str, str]]:
     """Return the cells of a row by title, in groups of columns that fit 80 characters."""
 
     def score(name: str, digits: int = 4) -> str:
@@ -211,8 +210,11 @@ def _cells(row: Variant, baseline: str, balanced: bool) -> list[dict[str, str]]:
     p_value, adjusted = (
         (difference.p_value, difference.adjusted_p_value) if difference else (None, None)
     )
+    balanced = ranking == "test.balanced_accuracy"
     ranks, other = ("balanced accuracy", "accuracy")[:: 1 if balanced else -1]
     ranked_by = f"test.{ranks.replace(' ', '_')}"
+    if ranking.endswith(".map"):  # --task multilabel
+        ranks, ranked_by = "mAP", "test.map"
     return [
         {
             "n": str(completed) + f" of {len(row.runs)}" * (completed < len(row.runs)),
@@ -229,10 +231,13 @@ def _cells(row: Variant, baseline: str, balanced: bool) -> list[dict[str, str]]:
         },
         {
             "validation accuracy": score("validation.accuracy"),
+            "validation mAP": score("validation.map"),
             other: score(f"test.{other.replace(' ', '_')}"),
+            "micro F1": score("test.micro_f1"),
             "macro F1": score("test.macro_f1"),
         },
         {
+            "all classes right": score("test.exact"),
             "ECE": score("test.ece"),
             "NLL": score("test.nll"),
             "convergence step": score("convergence_step", 0),

@@ -147,6 +147,11 @@ class RunSummary(Document):
     seconds: float
     images_per_second: float | None
 
+    @property
+    def is_tested(self) -> bool:
+        """True if it has scores on test images."""
+        return (self.test or (self.multilabel and self.multilabel.test)) is not None
+
 
 Results = dict[str, Scores | None]
 """Scores by part, None for an empty one."""

@@ -89,6 +89,7 @@ def test_only_what_is_a_share_ends_at_one() -> None:
         *(f"test.{name}" for name in ("accuracy", "balanced_accuracy", "macro_f1", "ece")),
         "validation.accuracy",
         "validation.balanced_accuracy",
+        *("test.map", "test.micro_f1", "test.exact", "validation.map"),
     }
 
 

@@ -165,6 +165,36 @@ def test_without_validation_the_thresholds_are_one_half(folder: Path) -> None:
     assert summary_of(output)["multilabel"]["validation"] is None
 
 
+def test_a_comparison_is_ranked_by_the_mean_average_precision(folder: Path) -> None:
+    output = folder / "compared"
+    result = call("compare", "--data", folder / "images.csv", *COMMON, *FEW, "--algos",
+                  "supervised,pseudo_label", "--seeds", "0,1", "--output", output)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    comparison = json.loads((output / "comparison.json").read_text())
+    assert comparison["ranked_by"] == "test.map"
+    for row in comparison["rows"]:
+        for seed, value in row["scores"]["test.map"]["values"].items():
+            run_folder = next(Path(r["folder"]) for r in row["runs"] if str(r["seed"]) == seed)
+            summary = summary_of(output / run_folder)
+            assert value == summary["multilabel"]["test"]["map"]
+    assert comparison["rows"][1]["difference"] is not None
+    markdown = (output / "comparison.md").read_text()
+    for title in ("mAP", "micro F1", "macro F1", "all classes right", "difference to supervised"):
+        assert title in markdown
+    assert "| accuracy |" not in markdown
+    assert "runs without test images" not in markdown
+    page = (output / "report.html").read_text()
+    assert "the highest mean test mAP" in page
+    assert "Test average precision of each class" in page
+    assert "Mean average precision on the validation images" in page
+    assert "Mistakes are not shown for images with several classes." in page
+    with (output / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["test.map"] and not row["test.accuracy"] for row in rows)
+    # A page of one run.
+    assert call("report", output / "runs" / "supervised" / "s0").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

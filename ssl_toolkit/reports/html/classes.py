@@ -7,6 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,14 @@ class Predicted:
 
 def class_results(comparison: Comparison) -> dict[str, Any]:
     """Return what the page shows of classes and mistakes, by the names in its template."""
+    if (precisions := precision_table(comparison)) is not None:
+        return {
+            "classes": [row[0] for row in precisions.rows],
+            "per_class": precisions,
+            **dict.fromkeys(("matrices", "pairs", "unpredicted", "mistakes"), ()),
+            "score": "average precision",
+            "shows_mistakes": False,
+        }
     classes, predictions = read_predictions(comparison)
     few = len(classes) <= MOST_IN_MATRIX
     names = {of_row.row for of_row in predictions}
@@ -101,7 +110,35 @@ def class_results(comparison: Comparison) -> dict[str, Any]:
         "per_class": class_table(predictions, classes) if predictions else None,
         "unpredicted": [row.name for row in comparison.rows if row.name not in names],
         "mistakes": [(p.row, p.mistakes) for p in predictions if p.mistakes],
+        "score": "accuracy",
+        "shows_mistakes": True,
     }
+
+
+def precision_table(comparison: Comparison) -> TextTable | None:
+    """Return the mean average precision over seeds by class and row; None for other tasks."""
+    columns: dict[str, dict[str, list[float]]] = {}
+    counts: dict[str, int] = {}
+    for run in comparison.runs:
+        several = run.summary and run.summary.multilabel
+        if not (run.completed and several and several.test):
+            continue
+        column = columns.setdefault(run.row, {})
+        for name, score in several.test.per_class.items():
+            counts.setdefault(name, score.count)
+            if score.average_precision is not None:
+                column.setdefault(name, []).append(score.average_precision)
+    if not columns:
+        return None
+    cells = [
+        [
+            name,
+            f"{count:,}",
+            *(share(fmean(c[name])) if name in c else NOTHING for c in columns.values()),
+        ]
+        for name, count in counts.items()
+    ]
+    return TextTable(("class", "test images", *columns), cells)
 
 
 def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Predicted]]:
@@ -121,7 +158,7 @@ def read_predictions(comparison: Comparison) -> tuple[tuple[str, ...], list[Pred
                 arrays = read_arrays(RunFolder(run.folder).predictions)
             except ModelError:
                 continue
-            if not len(arrays["test_labels"]):
+            if not len(arrays["test_labels"]) or arrays["test_labels"].ndim == 2:
                 continue
             names = tuple(str(name) for name in arrays["classes"])
             classes = classes or names

@@ -30,14 +30,19 @@ _NOT_CHARTED = {"step", "lr", "seconds", "images_per_second"}
 
 _LEARNING = (
     logged.VALIDATION_ACCURACY,
+    logged.VALIDATION_MAP,
     logged.VALIDATION_LOSS,
     logged.LABELED_ACCURACY,
+    logged.LABELED_MAP,
     logged.LABELED_LOSS,
     logged.LOSS,
 )
 _PSEUDO_LABELS = (logged.COVERAGE, logged.PSEUDO_LABEL_ACCURACY)
 _HEALTH = (logged.LARGEST_CLASS_SHARE, logged.SHIFT, logged.ESTIMATED_SHIFT)
-_RARE = (logged.LABELED_ACCURACY, logged.LABELED_LOSS, logged.ESTIMATED_SHIFT)
+_RARE = (
+    *(logged.LABELED_ACCURACY, logged.LABELED_LOSS, logged.ESTIMATED_SHIFT),
+    *(logged.VALIDATION_MAP, logged.LABELED_MAP),
+)
 """Metrics that most runs lack, so that their absence is not mentioned."""
 
 Values = Mapping[str, float]

@@ -195,7 +195,7 @@ def _runs_table(comparison: Comparison, folder: Path) -> TextTable:
 def _single(row: Variant, stats: ScoreStats, kind: str) -> str:
     run = row.runs[0]
     summary = run.summary
-    test = summary and summary.test
+    test = summary and (summary.test or (summary.multilabel and summary.multilabel.test))
     images = f" on {test.count:,} images" if test and kind.startswith("test ") else ""
     text = f"{row.name}, seed {run.seed}: a {kind} of {share(stats.mean)}{images}"
     if summary and summary.best_step is not None:
