@@ -74,6 +74,7 @@ from ssl_toolkit.models.heads import FeatureHead as FeatureHead
 from ssl_toolkit.models.heads import FeatureTransform as FeatureTransform
 from ssl_toolkit.models.heads import Neighbors as Neighbors
 from ssl_toolkit.models.probe import Probe as Probe
+from ssl_toolkit.models.probe import fit_multilabel_probe as fit_multilabel_probe
 from ssl_toolkit.models.probe import fit_probe as fit_probe
 from ssl_toolkit.models.probe import fit_soft_labels as fit_soft_labels
 from ssl_toolkit.models.probe import pooled_transform as pooled_transform

@@ -34,6 +34,7 @@ def check_task(settings: Settings) -> None:
         ("--algo auto", settings.algo == AUTO),
         ("--labels", settings.labels is not None),
         ("--pseudo-labels", settings.pseudo_labels is not None),
+        (f"--algo {settings.algo}: an add-on", "+" in settings.algo),
         ("--imbalance", described(settings.imbalance) != ()),
         ("sampler=balanced", settings.sampler == "balanced"),
         ("model.probe=true", settings.model.probe is True),

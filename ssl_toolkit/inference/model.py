@@ -77,6 +77,18 @@ class Model:
         """The task of the run: ``multiclass`` or ``multilabel``."""
         return self.classifier.task
 
+    def require_one_class(self, what: str) -> None:
+        """Refuse a model of ``--task multilabel``.
+
+        Args:
+            what: start of the message: what needs one class per image.
+
+        Raises:
+            ModelError: The model predicts any number of classes.
+        """
+        if self.task == "multilabel":
+            raise ModelError(f"{what} needs a model with one class per image (--task multiclass)")
+
     def has_classes(self, probabilities: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         """Return (N, C) which classes images have, under ``--task multilabel``.
 

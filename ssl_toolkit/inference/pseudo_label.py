@@ -100,11 +100,12 @@ def pseudo_label(
 
     Raises:
         DataError: the pool is not found or has no image, or a name can't be in a manifest.
-        ModelError: as `load_model`.
+        ModelError: as `load_model`, or a model of ``--task multilabel``.
         ConfigError: the output can't be written, or is one of the inputs.
     """
     target = None if output is None else at_home(output)
     loaded, listing = open_inputs(model, pool, target, (".csv", ".tsv", ".jsonl"), device)
+    loaded.require_one_class("pseudo-label")
     if target is not None or not uncertain:
         check_names(loaded.classes, listing)
     folder = None if target is None else target.absolute().parent

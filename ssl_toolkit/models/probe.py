@@ -153,6 +153,39 @@ def fit_probe(
     return Probe(head, *validation)
 
 
+def fit_multilabel_probe(labeled: Tensor, targets: Tensor, transform: FeatureTransform) -> Probe:
+    """Fit a logistic regression for each class to transformed features, for ``multilabel``.
+
+    C is the same for all classes: the one of `STRENGTHS` with the smallest cross-validated log
+    loss, or `DEFAULT_STRENGTH` if there are fewer labels than twice the folds. A class that all or
+    no images have gets a constant probability.
+
+    Args:
+        labeled: (n, D) features.
+        targets: (n, C) in {0, 1}.
+        transform: transform of the features, such as `unit_length`.
+    """
+    x, y = transform(labeled).double().numpy(), targets.numpy() > 0.5
+    strength, folds = DEFAULT_STRENGTH, 0
+    if len(x) >= 2 * FOLDS:
+        from sklearn.model_selection import KFold
+
+        folds = FOLDS
+        parts = list(KFold(folds, shuffle=True, random_state=0).split(x))
+        signs = np.where(y, 1, -1)
+        losses = []
+        for each in STRENGTHS:
+            logits = np.empty(y.shape)
+            for train, test in parts:
+                weight, bias = _fit_each_class(x[train], y[train], each)
+                logits[test] = x[test] @ weight.T + bias
+            losses.append(float(np.logaddexp(0, -signs * logits).mean()))
+        strength = STRENGTHS[int(np.argmin(losses))]
+    weight, bias = _fit_each_class(x, y, strength)
+    head = FeatureHead.linear(transform, torch.from_numpy(weight), torch.from_numpy(bias))
+    return Probe(head, strength, None, folds)
+
+
 def fit_soft_labels(
     x: Tensor, targets: Tensor, weights: Tensor, strength: float
 ) -> tuple[Tensor, Tensor]:
@@ -244,6 +277,22 @@ def fit_temperature(logits: NDArray[np.float64], y: NDArray[np.int64]) -> float:
 
     bounds = tuple(np.log(TEMPERATURES))
     return float(np.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x))
+
+
+def _fit_each_class(
+    x: NDArray[np.float64], y: NDArray[np.bool_], strength: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Fit scikit-learn's binary logistic regression to each column; return (C, D) and (C,)."""
+    from sklearn.linear_model import LogisticRegression
+
+    weight, bias = np.zeros((y.shape[1], x.shape[1])), np.zeros(y.shape[1])
+    for label, has in enumerate(y.T):
+        if has.all() or not has.any():
+            bias[label] = np.log((has.sum() + 0.5) / ((~has).sum() + 0.5))
+            continue
+        model = LogisticRegression(C=strength, max_iter=5000, tol=1e-9).fit(x, has)
+        weight[label], bias[label] = model.coef_[0], model.intercept_[0]
+    return weight, bias
 
 
 def fit_logistic_regression(

@@ -15,6 +15,7 @@ from multilabel_data import make_manifest
 from safetensors.torch import load_file
 
 from ssl_toolkit import evaluate, load_model
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.runs.predictions import read_arrays
 
 COMMON = ("--task", "multilabel", "--image-size", 16, "--backbone", "wrn_10_1", "--device", "cpu")
@@ -200,6 +201,7 @@ def test_a_comparison_is_ranked_by_the_mean_average_precision(folder: Path) -> N
     [
         (("--algo", "fixmatch"), "--algo fixmatch supports multiclass only; use fully_supervised"),
         (("--algo", "simple"), "--algo simple supports multiclass only"),
+        (("--algo", "pseudo_label", "--imbalance", 5), "--imbalance supports --task multiclass"),
         (("--algo", "auto"), "--algo auto supports --task multiclass only"),
         (("--algo", "supervised", "--labels", "images.csv"), "--labels supports"),
         (("--algo", "supervised", "--set", "sampler=balanced"), "sampler=balanced supports"),
@@ -216,6 +218,42 @@ def test_what_does_not_apply_is_refused_by_name(
     output = ("--output", folder / "refused")
     assert message in refusal("run", "--data", "images.csv", *COMMON, *arguments, *output)
     assert not (folder / "refused").exists()
+
+
+def test_commands_for_one_class_refuse_the_model(folder: Path, finished: Path) -> None:
+    message = "needs a model with one class per image (--task multiclass)"
+    pool = folder / "images"
+    assert message in refusal("pseudo-label", finished, pool, "--output", folder / "p.csv")
+    assert not (folder / "p.csv").exists()
+    message = refusal("label", "next", finished, "--budget", 2, "--method", "margin")
+    assert "chosen for one class per image only" in message
+
+
+def test_bars_in_labels_are_pointed_out(folder: Path) -> None:
+    table = read_data(folder / "images.csv")
+    assert any("--task multilabel reads several classes per image" in n for n in table.notes)
+    assert not any("|" in n for n in read_data(folder / "images.csv", multilabel=True).notes)
+
+
+def test_a_linear_probe_of_a_published_backbone(folder: Path) -> None:
+    output = folder / "probe"
+    result = call("run", "--task", "multilabel", "--data", folder / "images.csv", "--algo",
+                  "linear_probe", "--backbone", "tf_efficientnet_lite0", "--pretrained",
+                  "--image-size", 32, "--labels-per-class", 8, "--output", output)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert summary_of(output)["fitted"]
+    assert summary_of(output)["multilabel"]["test"]["map"] > 0.5
+    assert call("check-run", output).returncode == 0
+
+
+def test_a_published_backbone_is_trained_from_a_head_of_zeros(folder: Path) -> None:
+    output = folder / "frozen"
+    result = call("run", "--task", "multilabel", "--data", folder / "images.csv", "--algo",
+                  "pseudo_label", "--backbone", "tf_efficientnet_lite0", "--pretrained",
+                  "--image-size", 32, *FEW, "--output", output)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert summary_of(output)["probe"] is None
+    assert "head_init: zero" in (output / "config.yaml").read_text()
 
 
 def test_named_data_sets_have_one_class(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.image_files import TableBuilder
-from ssl_toolkit.data.readers.rows import Record, RowErrors, records
+from ssl_toolkit.data.readers.rows import SEPARATOR, Record, RowErrors, records
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import Part
 from ssl_toolkit.registry import did_you_mean
@@ -64,7 +64,14 @@ def read_manifest(
     """
     bad = RowErrors(display_path(path))
     found = records(path, bad, "path", rows.notes)
-    return fill_from_files(found, path.parent if root is None else root, bad, rows, least_classes)
+    base = path.parent if root is None else root
+    classes = fill_from_files(found, base, bad, rows, least_classes)
+    if several := [name for name in classes if SEPARATOR in name]:
+        rows.notes.append(
+            f"labels with {SEPARATOR} are classes of this name; --task multilabel reads several "
+            f"classes per image: {summarize(several)}"
+        )
+    return classes
 
 
 def fill_from_files(
