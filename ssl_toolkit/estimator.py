@@ -43,7 +43,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         algo: name of an algorithm; ``auto`` chooses one by cross-validation on the labels.
         backbone: name of the network for images; None for a small one, and for features.
         pretrained: start a named backbone from its published weights.
-        image_size: side in pixels; None for the backbone's default.
+        image_size: side in pixels, or a text such as ``48x64``; None for the backbone's default.
         steps: optimizer steps, if the algorithm takes steps.
         seed: seed of all random numbers.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
@@ -58,7 +58,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         *,
         backbone: str | None = None,
         pretrained: bool = True,
-        image_size: int | None = None,
+        image_size: int | str | None = None,
         steps: int | None = None,
         seed: int = 0,
         device: str = "auto",

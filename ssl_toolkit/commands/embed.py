@@ -15,6 +15,8 @@ from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, tool
 @setting_option("backbone", required=True)
 @setting_option("weights", help="path to the weights of the backbone", default="the published ones")
 @setting_option("image_size", default="the backbone's")
+@setting_option("channels")
+@setting_option("bits")
 @setting_option("fit")
 @ROOT
 @setting_option("on_bad_image")

@@ -21,6 +21,8 @@ MOST = 20
 @click.argument("data")
 @ROOT
 @setting_option("image_size", default="32")
+@setting_option("channels")
+@setting_option("bits")
 @setting_option("fit")
 @setting_option("workers")
 @click.option(
@@ -30,7 +32,7 @@ MOST = 20
 )
 @JSON
 def command(
-    data: str, image_size: int | None, contact_sheet: str | None, as_json: bool, **settings: Any
+    data: str, image_size: Any, contact_sheet: str | None, as_json: bool, **settings: Any
 ) -> None:
     """Show the images that a run with --data DATA would use.
 

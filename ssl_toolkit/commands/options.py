@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 from pydantic.fields import FieldInfo
 
+from ssl_toolkit.config.images import parse_size
 from ssl_toolkit.config.options import (
     Options,
     declaration_of,
@@ -113,11 +114,28 @@ def setting_option(
     )
 
 
+class ImageSizeType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
+    """A `Size`, such as ``48x64``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the size; a text that is none is an error."""
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
 def _placeholder(field: FieldInfo) -> str:
     return declaration_of(field).metavar or "|".join(map(str, get_args(field.annotation)))
 
 
 def _type(field: FieldInfo) -> Any:
+    if declaration_of(field).metavar == "N|HxW":
+        return ImageSizeType()
+    if declaration_of(field).metavar == "8|16":
+        return click.Choice(("8", "16"))
     types = get_args(field.annotation) or (field.annotation,)
     bounds = {
         name: getattr(part, name)

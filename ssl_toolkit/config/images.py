@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 Fit = Literal["crop", "pad"]
 """How images get the aspect ratio of the image size."""
@@ -22,6 +23,12 @@ def sides(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
+def area(size: Size) -> int:
+    """Return the number of pixels."""
+    height, width = sides(size)
+    return height * width
+
+
 def size_text(size: Size) -> str:
     """Return a size as users write it: ``64``, or ``48x64`` for height 48 and width 64."""
     return str(size) if isinstance(size, int) else f"{size[0]}x{size[1]}"
@@ -31,7 +38,7 @@ def parse_size(value: Any) -> Any:
     """Return the `Size` of a number, a text such as ``48x64`` or a pair; None is left as it is.
 
     Raises:
-        ValueError: it is none of these, or a side is out of range.
+        PydanticCustomError: a ValueError; it is none of these, or a side is out of range.
     """
     if value is None:
         return None
@@ -43,8 +50,9 @@ def parse_size(value: Any) -> Any:
         parts = [value]
     valid = isinstance(parts, list | tuple) and len(parts) in (1, 2)
     if not valid or not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in parts):
-        raise ValueError(
-            f"must be a side in pixels, or HEIGHTxWIDTH such as 48x64, from 1 to {LARGEST_SIDE}"
+        raise PydanticCustomError(
+            "image_size",
+            f"must be a side in pixels, or HEIGHTxWIDTH such as 48x64, from 1 to {LARGEST_SIDE}",
         )
     height, width = parts[0], parts[-1]
     return height if height == width else (height, width)
@@ -59,7 +67,7 @@ ImageSize = Annotated[
     int | tuple[int, int],
     BeforeValidator(parse_size),
     PlainSerializer(stored_size),
-    WithJsonSchema({"type": ["integer", "string"]}),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
 ]
 """A `Size` in settings and files; texts such as ``48x64`` are read and written."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ssl_toolkit.config import defaults
-from ssl_toolkit.config.images import RGB8, Fit, PixelFormat
+from ssl_toolkit.config.images import RGB8, Fit, ImageSize, PixelFormat
 from ssl_toolkit.config.options import (
     Declaration,
     Names,
@@ -160,8 +160,9 @@ class Settings(Options):
         "uniform", help="sampling of labeled images: uniform over images, or over classes",
         affects=("draws",),
     )
-    image_size: int | None = setting(
-        None, help="side length of the images in pixels", ge=1, le=4096, metavar="N",
+    image_size: ImageSize | None = setting(
+        None, help="side length of the images in pixels, or height and width as 48x64",
+        metavar="N|HxW",
         default_text="by data set and backbone", affects=("weights", "draws"),
     )
     channels: int | None = setting(
@@ -170,11 +171,12 @@ class Settings(Options):
         affects=("data", "weights"),
     )
     bits: Bits | None = setting(
-        None, help="bits of a channel to keep, 8 or 16", metavar="N",
+        None, help="bits of a channel to keep", metavar="8|16",
         default_text="8, or those of arrays or the data set", affects=("data", "weights"),
     )
     fit: Fit = setting(
-        "crop", help="how to make images square: crop the center, or pad with white", flag=True,
+        "crop", help="how images get the shape of the image size, square by default: crop the "
+        "center, or pad with white", flag=True,
         affects=("weights",),
     )
 
@@ -289,7 +291,7 @@ class ResolvedSettings(Settings):
     """Settings whose open values are filled by data set, backbone and length of the run."""
 
     backbone: str
-    image_size: int
+    image_size: ImageSize
     val_fraction: float
     test_fraction: float
     steps: int

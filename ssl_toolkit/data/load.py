@@ -12,18 +12,18 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import defaults
-from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size
+from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, size_text
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.arrays import FittedRead
 from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder, read_pool
+from ssl_toolkit.data.readers.form import format_notes, lay_out
 from ssl_toolkit.data.readers.hugging_face import is_metadata, read_image_folder, read_parquet
 from ssl_toolkit.data.readers.image_files import (
     TableBuilder,
     files_of,
-    open_files,
     skipped,
     unreadable,
     with_files,
@@ -83,6 +83,8 @@ def load_table(
             has, task = ("one class", "multiclass")
         raise DataError(f"the images of {settings.dataset} have {has} each: give --task {task}")
     files = files_of(table)
+    if files is not None and size is not None and settings.data is not None:
+        table = replace(table, notes=(*table.notes, *format_notes(files, size)))
     if streamed and (files is None or files.in_parquet):
         raise ConfigError(
             f"--stream-buffer: the images of {settings.data or settings.dataset} are neither "
@@ -245,36 +247,6 @@ def _packed_files(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
     return shards, [file for file in files if file.suffix.lower() == ".parquet"], metadata
 
 
-def lay_out(
-    table: ImageTable, fit: Fit, workers: int = 0, pixels: PixelFormat = RGB8
-) -> ImageTable:
-    """Return the table with its images in this form; see `fit_image`.
-
-    Args:
-        table: Images of a data set.
-        fit: How they get the image size.
-        workers: Threads that decode image files; 0 decodes in the calling one.
-        pixels: Channels and bits.
-
-    Raises:
-        DataError: The data set's own ``read`` gives another form.
-    """
-    if table.files is not None:
-        return open_files(table, workers, fit, pixels)
-    if isinstance(table.read, FittedRead):
-        return replace(table, read=replace(table.read, fit=fit, pixels=pixels), pixels=pixels)
-    if table.features is not None:
-        return table
-    if fit != "crop":
-        raise DataError(f"--fit {fit}: the data set makes its images square itself; leave it out")
-    if pixels != table.pixels:
-        raise DataError(
-            f"--channels {pixels.channels} --bits {pixels.bits}: the data set gives images with "
-            f"{table.pixels} itself; leave them out"
-        )
-    return table
-
-
 def verify(
     table: ImageTable,
     size: Size | None,
@@ -297,6 +269,9 @@ def verify(
         DataError: Some images can't be read, one message each; or no labeled one of a class can.
     """
     files = files_of(table)
+    if isinstance(size, tuple) and files is None and not isinstance(table.read, FittedRead):
+        what = "holds features" if table.features is not None else "makes its images square itself"
+        raise DataError(f"--image-size {size_text(size)}: the data set {what}; leave it out")
     if size is None or files is None or not (faults := files.open(size, progress)):
         return table
     if not skip_bad:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit.augment.weak import NoAugmentation
+from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, seeded_generator
 from ssl_toolkit.engine.training_images import (
@@ -131,7 +132,7 @@ class BatchMaker:
             **views,
         )
 
-    def digests(self, image_size: int) -> dict[str, str]:
+    def digests(self, image_size: Size) -> dict[str, str]:
         """Return hashes of the first positions of each order and of the first draws, by name.
 
         ``labeled_order`` and ``unlabeled_order`` are of the first positions; ``labeled_weak``
@@ -141,7 +142,7 @@ class BatchMaker:
         unlabeled images. Changes nothing.
 
         Args:
-            image_size: side of the images in pixels.
+            image_size: size of the images in pixels.
         """
         streams = {"labeled": (self._labeled, self._labeled_size)}
         if self._unlabeled_size:
@@ -156,10 +157,10 @@ class BatchMaker:
                     digests[name] = _digest(rows)
         return digests
 
-    def _first_rows(self, name: str, kind: str, size: int, image_size: int) -> Iterator[Tensor]:
+    def _first_rows(self, name: str, kind: str, size: int, image_size: Size) -> Iterator[Tensor]:
         augmenter = copy.deepcopy(self.augmenters[name])  # one may count its draws
         for number in range(_BATCHES):
-            draws = augmenter.draw(size, image_size, image_size, self._generator(number, kind, 0))
+            draws = augmenter.draw(size, *sides(image_size), self._generator(number, kind, 0))
             yield from (draws[name][: self._labeled_size] for name in sorted(draws))
 
     def hidden_labels(self, batch: Batch) -> Tensor:
@@ -257,11 +258,14 @@ class BatchMaker:
 
 
 def _resized(views: Tensor, size: int | None) -> Tensor:
-    """Return views (K, n, C, H, W) with another side; unchanged if it is None or theirs."""
-    if size is None or views.shape[-2:] == (size, size):
+    """Return views (K, n, C, H, W) whose shorter side is `size`; unchanged if it is None or so."""
+    if size is None or min(views.shape[-2:]) == size:
         return views
-    resized = F.interpolate(views.flatten(0, 1), (size, size), mode="bilinear", antialias=True)
-    return resized.clamp_(0, 1).view(*views.shape[:3], size, size)
+    height, width = views.shape[-2:]
+    shorter = min(height, width)
+    new = round(height * size / shorter), round(width * size / shorter)
+    resized = F.interpolate(views.flatten(0, 1), new, mode="bilinear", antialias=True)
+    return resized.clamp_(0, 1).view(*views.shape[:3], *new)
 
 
 def _in_order(source: ImageSource, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.images import RGB8
+from ssl_toolkit.config.images import RGB8, Size, sides, size_text
 from ssl_toolkit.config.settings import ResolvedSettings, Settings
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.own_modules import own_modules_fault
@@ -186,7 +186,8 @@ def check_views(
     if backbone.own_image_size(name) is not None and not backbone.takes_other_sizes(name):
         raise ConfigError(
             f"--algo {settings.algo} requests views of size {other}, but backbone "
-            f"{settings.backbone} takes images of size {settings.image_size} only; use another one"
+            f"{settings.backbone} takes images of size {size_text(settings.image_size)} only; "
+            "use another one"
         )
 
 
@@ -226,9 +227,10 @@ def adapt_augmenters(
     return list(dict.fromkeys(notes))
 
 
-def other_sizes(views: Views, size: int) -> list[int]:
-    """Return the sizes of declared views that are not the size of the run."""
-    return sorted({view.size or size for view in views.extra.values()} - {size})
+def other_sizes(views: Views, size: Size) -> list[int]:
+    """Return the sizes of declared views that are not the (shorter) side of the run's images."""
+    side = min(sides(size))
+    return sorted({view.size or side for view in views.extra.values()} - {side})
 
 
 def views_fault(views: object, augmenters: object) -> str:

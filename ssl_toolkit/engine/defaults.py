@@ -9,6 +9,7 @@ import numpy as np
 
 from ssl_toolkit import registry
 from ssl_toolkit.config.defaults import BACKBONE, DATASET
+from ssl_toolkit.config.images import area
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.released_code import PUBLISHED_STEPS
 from ssl_toolkit.config.settings import OPEN_VALUES, Settings
@@ -112,9 +113,12 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         value is not None
         for value in (settings.labels_per_class, settings.num_labels, settings.labels)
     )
-    image_size = settings.image_size or settings.model.args.get("img_size")
-    if not isinstance(image_size, int):  # a rectangle is refused where the model is built
-        image_size = _image_size(settings, backbone, defaults, side)
+    image_size = settings.image_size
+    if image_size is None:
+        own = settings.model.args.get("img_size")  # a rectangle is refused where the model is built
+        image_size = (
+            own if isinstance(own, int) else _image_size(settings, backbone, defaults, side)
+        )
     update: dict[str, Any] = {
         "dataset": None if settings.data else settings.dataset or DATASET,
         "backbone": backbone,
@@ -123,7 +127,7 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         "bits": pixels.bits,
         "steps": steps,
         "batch_size": settings.batch_size or defaults.batch_size,
-        "eval_batch_size": settings.eval_batch_size or (256 if image_size <= 64 else 64),
+        "eval_batch_size": settings.eval_batch_size or (256 if area(image_size) <= 64 * 64 else 64),
         "lr": settings.lr or OPEN_VALUES["lr"],
         "eval_every": eval_every,
         "log_every": settings.log_every or min(10, eval_every),

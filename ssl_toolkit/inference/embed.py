@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ssl_toolkit.config.images import Fit, Size
+from ssl_toolkit.config.images import Fit, Size, parse_size
 from ssl_toolkit.config.settings import Bits, Settings
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import pixel_format, read_data
@@ -75,7 +75,7 @@ def embed(
     *,
     backbone: str,
     weights: str | os.PathLike[str] | None = None,
-    image_size: int | None = None,
+    image_size: Size | str | None = None,
     channels: int | None = None,
     bits: Bits | None = None,
     fit: Fit = "crop",
@@ -95,7 +95,7 @@ def embed(
         data: as for ``--data``, or a folder of images without labels.
         backbone: a registered name or any timm model.
         weights: a file with weights; None for the published ones.
-        image_size: side length in pixels; None for the backbone's default, or 224.
+        image_size: side length in pixels, or (height, width); None for the backbone's, or 224.
         channels: number of channels; None for 3, or those of arrays.
         bits: bits of a channel to keep, 8 or 16; None for 8, or those of arrays.
         fit: ``crop`` crops the center square of an image; ``pad`` pads it with white.
@@ -113,7 +113,7 @@ def embed(
         raise ConfigError(f"{display_path(Path(data))} holds features already")
     torch_device = choose_device(device)
     workers = min(os.cpu_count() or 1, 8) if workers is None else workers
-    size = image_size or own_image_size(backbone) or DEFAULT_SIZE
+    size = parse_size(image_size) or own_image_size(backbone) or DEFAULT_SIZE
     table = read_data(
         Path(data),
         pixels=pixel_format(Settings(data=str(data), channels=channels, bits=bits)),

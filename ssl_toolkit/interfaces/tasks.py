@@ -8,6 +8,8 @@ from typing import Literal
 
 from torch import nn
 
+from ssl_toolkit.config.images import Size, sides
+
 Task = Literal["multiclass", "multilabel"]
 """``multiclass``: an image has one class. ``multilabel``: an image has any number of classes."""
 
@@ -25,8 +27,8 @@ class TaskInfo:
     unlabeled_count: int
     """Number of images in the unlabeled pool."""
     max_steps: int
-    image_size: int = 32
-    """Side of the square images in pixels."""
+    image_size: Size = 32
+    """Side of the images in pixels if they are square, else (height, width)."""
     channels: int = 3
     """Number of channels of the images; 3 for RGB."""
     batch_size: int = 64
@@ -47,6 +49,11 @@ class TaskInfo:
     def labeled_count(self) -> int:
         """Number of labeled images."""
         return sum(self.label_counts) if self.labeled_images is None else self.labeled_images
+
+    @property
+    def shorter_side(self) -> int:
+        """Shorter side of the images in pixels."""
+        return min(sides(self.image_size))
 
     def new_model(self, pretrained: bool = False) -> nn.Module:
         """Return another network of the run's kind, for methods with a second network.

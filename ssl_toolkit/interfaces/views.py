@@ -22,8 +22,8 @@ class View:
     count: int = 1
     """Number of views per image, at least 1."""
     size: int | None = None
-    """Side in pixels; None for that of the run. Views are augmented at the size of the run and then
-    resized, bilinear with antialiasing."""
+    """Side in pixels, of images that are not square the shorter side; None for the size of the run.
+    Views are augmented at the size of the run and then resized, bilinear with antialiasing."""
 
 
 @dataclass(frozen=True)
@@ -97,4 +97,4 @@ class Batch:
     """(U,) int64 hidden labels, only for algorithms with ``uses_hidden_labels = True``; (U, C)
     float32 under ``multilabel``."""
     extra: Mapping[str, Tensor] = field(default_factory=dict)
-    """(count, B or U, C, size, size) views of `Views.extra`, by name."""
+    """(count, B or U, C, h, w) views of `Views.extra`, by name."""

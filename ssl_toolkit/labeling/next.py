@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ssl_toolkit.config.images import Fit
+from ssl_toolkit.config.images import Fit, Size
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.engine.devices import choose_device
@@ -82,7 +82,7 @@ def choose_next(
     root: str | os.PathLike[str] | None = None,
     backbone: str = BACKBONE,
     weights: str | os.PathLike[str] | None = None,
-    image_size: int | None = None,
+    image_size: Size | None = None,
     fit: Fit = "crop",
     skip_bad: bool = False,
     seed: int = 0,

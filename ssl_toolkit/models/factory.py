@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from ssl_toolkit import registry
-from ssl_toolkit.config.images import RGB8, Size, parse_size, sides
+from ssl_toolkit.config.images import RGB8, Size, parse_size, sides, size_text
 from ssl_toolkit.config.sections import LoraSettings
-from ssl_toolkit.errors import ConfigError, ModelError, PluginError, ToolkitError
+from ssl_toolkit.errors import ConfigError, ModelError, PluginError, ToolkitError, one_line
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics
 from ssl_toolkit.models.classifier import Classifier, set_batchnorm_momentum
 from ssl_toolkit.models.feature_input import FeatureInput, feature_length
@@ -134,7 +134,8 @@ def build_classifier(
             f"model.args: backbone {backbone_name!r} takes no arguments; leave it out"
         )
     if image_size is not None and min(sides(image_size)) < 1:
-        raise ModelError(f"backbone {name!r} can't take image size {image_size}: at least 1")
+        size = size_text(image_size)
+        raise ModelError(f"backbone {name!r} can't take image size {size}: at least 1")
     if (channels := len(dataset_mean)) != RGB8.channels:
         if "channels" not in inspect.signature(plugin.build).parameters:
             raise ConfigError(
@@ -148,6 +149,8 @@ def build_classifier(
         torch.default_generator.manual_seed(seed)
         try:
             backbone = plugin.build(name, image_size=image_size, pretrained=fetch, **options)
+            if isinstance(image_size, tuple):
+                _check_rectangle(backbone, backbone_name, image_size, channels)
             blocks = backbone.use_stages(stages)
             statistics = (dataset_mean, dataset_std)
             mean, std = backbone.mean, backbone.std
@@ -171,6 +174,21 @@ def build_classifier(
     if channels_last:
         classifier.to(memory_format=torch.channels_last)
     return classifier, notes
+
+
+def _check_rectangle(backbone: Backbone, name: str, size: Size, channels: int) -> None:
+    """Raise if a backbone fails for images that are not square."""
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            backbone(torch.zeros(1, channels, *sides(size)))
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")[:160]
+        raise ModelError(
+            f"backbone {name!r} can't take image size {size_text(size)} ({reason}); use a square "
+            "one, or another backbone"
+        ) from error
+    backbone.train()
 
 
 def describe(classifier: Classifier, name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ssl_toolkit.config.defaults import ALGORITHM
+from ssl_toolkit.config.images import Size, size_text
 from ssl_toolkit.config.loading import load_config
 from ssl_toolkit.data.cache import Progress
 from ssl_toolkit.data.class_names import class_name, look_alike
@@ -83,7 +84,9 @@ def inspect(
     data: str | os.PathLike[str],
     *,
     root: str | os.PathLike[str] | None = None,
-    image_size: int | str = 32,
+    image_size: Size | str = 32,
+    channels: int | str | None = None,
+    bits: int | str | None = None,
     fit: str | None = None,
     workers: int | str | None = None,
     contact_sheet: str | os.PathLike[str] | None = None,
@@ -96,8 +99,10 @@ def inspect(
     Args:
         data: Path to a folder, manifest, archive or ``.npz`` file, as for training.
         root: Path to the folder that the paths of a manifest are relative to.
-        image_size: Side length in pixels of the decoded images.
-        fit: ``crop`` (default) or ``pad``: how images become square.
+        image_size: Side length in pixels of the decoded images, or ``HEIGHTxWIDTH``.
+        channels: Number of channels; None for 3, or those of arrays.
+        bits: Bits of a channel, 8 or 16; None for 8, or those of arrays.
+        fit: ``crop`` (default) or ``pad``: how images get the aspect ratio of the image size.
         workers: Number of threads that decode images.
         contact_sheet: Path to a ``.png`` file to write, with some images of each class.
         progress: Called while images are decoded.
@@ -112,8 +117,10 @@ def inspect(
     base = None if root is None else at_home(root)
     check_beside(sheet, at_home(data), base)
     flags = {"data": str(at_home(data)), "root": base and str(base), "fit": fit}
-    more = {"image_size": str(image_size), "workers": workers, "on_bad_image": "skip"}
-    settings = load_config([], flags | more).settings
+    size = image_size if isinstance(image_size, str) else size_text(image_size)
+    form = {"image_size": size, "channels": channels, "bits": bits}
+    more = {"workers": workers, "on_bad_image": "skip"}
+    settings = load_config([], flags | form | more).settings
     table = load_table(settings, progress)
     facts = _facts(Path(data), table, settings.image_size or 32)
     if sheet is not None:
@@ -124,7 +131,7 @@ def inspect(
     return facts
 
 
-def _facts(data: Path, table: ImageTable, size: int) -> DatasetFacts:
+def _facts(data: Path, table: ImageTable, size: Size) -> DatasetFacts:
     files = files_of(table)
     leaks = find_leaks(table, table.parts)
     duplicates = same_images(table, np.arange(len(table.keys)))

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import nn
 
 from ssl_toolkit import registry
+from ssl_toolkit.config.images import ImageSize
 from ssl_toolkit.config.plugin_names import parts_of
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.devices import describe
@@ -65,7 +66,7 @@ class MinutesChoice(Part):
     """The choices of ``minutes``."""
 
     minutes: float
-    image_size: int
+    image_size: ImageSize
     steps: int | None = None
     """None if a head is fitted without steps."""
     feature_views: int | None = None

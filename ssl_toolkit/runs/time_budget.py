@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from ssl_toolkit.config.defaults import AUTO
+from ssl_toolkit.config.images import Size, area, size_text
 from ssl_toolkit.config.loading import RunConfig
 from ssl_toolkit.config.settings import FREE_ON_RESUME, OPEN_VALUES, flatten
 from ssl_toolkit.console import Console
@@ -39,14 +40,14 @@ FROM_DATA = "labeled_in_pool"
 """Key that depends on the data: None in the configuration until the run starts."""
 
 
-def describe(fit: MinutesChoice, larger: tuple[int, float] | None) -> str:
+def describe(fit: MinutesChoice, larger: tuple[Size, float] | None) -> str:
     """Return the choice and its reason in one line.
 
     Args:
         fit: the choice.
         larger: the next larger size and its estimated seconds.
     """
-    parts = [f"{fit.image_size} px"]
+    parts = [f"{size_text(fit.image_size)} px"]
     if fit.feature_views is not None:
         parts.append(f"{fit.feature_views} view" + "s" * (fit.feature_views != 1))
     if fit.steps is not None:
@@ -58,7 +59,7 @@ def describe(fit: MinutesChoice, larger: tuple[int, float] | None) -> str:
     ]
     reason = f"measured {', '.join(times)}" if times else "the features are cached"
     if larger is not None:
-        reason += f"; {larger[0]} px would take about {roughly(larger[1])}"
+        reason += f"; {size_text(larger[0])} px would take about {roughly(larger[1])}"
     return f"--minutes {fit.minutes:g}: {', '.join(parts)} ({reason})"
 
 
@@ -169,7 +170,7 @@ class Fitting:
 
     def fit(
         self, config: RunConfig, deadline: float, *, ready: bool = False
-    ) -> tuple[MinutesChoice, tuple[int, float] | None]:
+    ) -> tuple[MinutesChoice, tuple[Size, float] | None]:
         """Choose the best run that ends before a deadline.
 
         Args:
@@ -187,11 +188,11 @@ class Fitting:
         """
         sizes = _sizes(config)
         smallest, base = self._smallest(config, sizes, ready)
-        larger: tuple[int, float] | None = None
+        larger: tuple[Size, float] | None = None
         for size in sizes:
-            factor = (size / smallest) ** 2
+            factor = area(size) / area(smallest)
             plan = self._plan(config, size, base.scaled(factor), deadline)
-            if size > smallest:
+            if size != smallest:
                 optimistic = self._plan(config, size, base.scaled(OPTIMISM * factor), deadline)
                 speeds = self._speeds(config, size, ready) if optimistic.enough else None
                 if speeds is not None:
@@ -208,14 +209,16 @@ class Fitting:
             self._refuse_too_little(config, plan, left)
         return plan, larger
 
-    def _smallest(self, config: RunConfig, sizes: list[int], ready: bool) -> tuple[int, Speeds]:
+    def _smallest(self, config: RunConfig, sizes: list[Size], ready: bool) -> tuple[Size, Speeds]:
         """Return the smallest size that the backbone supports, and its speeds."""
         for size in reversed(sizes):
             if (speeds := self._speeds(config, size, ready)) is not None:
                 return size, speeds
         raise AssertionError(sizes)
 
-    def _plan(self, config: RunConfig, size: int, speeds: Speeds, deadline: float) -> MinutesChoice:
+    def _plan(
+        self, config: RunConfig, size: Size, speeds: Speeds, deadline: float
+    ) -> MinutesChoice:
         """Return the run that fits at one size, or the smallest useful one if none does."""
         split, settings = self._split, config.settings
         left = deadline - time.monotonic()
@@ -264,13 +267,13 @@ class Fitting:
         least = fit.minutes + max(fit.expected_seconds - left, 6) / 60 / self._share
         what = f"{user_steps:,} steps" if user_steps and fit.steps is not None else "training"
         raise ConfigError(
-            f"--minutes {fit.minutes:g}: at {fit.image_size} px {what} with the "
+            f"--minutes {fit.minutes:g}: at {size_text(fit.image_size)} px {what} with the "
             f"{self._images:,} images would take about "
             f"{roughly(fit.expected_seconds)}; give at least --minutes "
             f"{math.ceil(10 * least) / 10:.1f}, a smaller --backbone or fewer images"
         )
 
-    def _speeds(self, config: RunConfig, size: int, ready: bool) -> Speeds | None:
+    def _speeds(self, config: RunConfig, size: Size, ready: bool) -> Speeds | None:
         """Measure at one size; return None if the backbone does not support it."""
         resolved = resolve_config(config.with_settings(image_size=size))[0]
         try:
@@ -291,14 +294,14 @@ def _eval_every(config: RunConfig, steps: int) -> int:
     return resolve_config(config.with_settings(steps=max(1, steps)))[0].settings.eval_every
 
 
-def _default_size(config: RunConfig) -> int:
+def _default_size(config: RunConfig) -> Size:
     return resolve_config(config)[0].settings.image_size
 
 
-def _sizes(config: RunConfig) -> list[int]:
+def _sizes(config: RunConfig) -> list[Size]:
     """Return the image sizes to try, the largest first."""
     default = _default_size(config)
-    if config.settings.image_size is not None:
+    if config.settings.image_size is not None or isinstance(default, tuple):
         return [default]
     # Most backbones halve the image five times; others divide it into patches of 14.
     unit = next(unit for unit in (32, 14, 16, 1) if default % unit == 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.images import size_text
 from ssl_toolkit.config.loading import Layer, RunConfig, plain_tree, validate, with_automatic_recipe
 from ssl_toolkit.config.yaml import find_config
 from ssl_toolkit.console import Console
@@ -223,7 +224,9 @@ def is_started(config: RunConfig) -> bool:
 def _introduce(experiment: Experiment, console: Console) -> None:
     settings = experiment.config.settings
     parts = ", ".join(f"{count} {part}" for part, count in counts(experiment.split))
-    size = "" if experiment.table.features is not None else f" at {settings.image_size} px"
+    size = (
+        "" if experiment.table.features is not None else f" at {size_text(settings.image_size)} px"
+    )
     console.say(
         f"{settings.algo} (profile {settings.profile}), {settings.backbone}{size}, "
         f"{experiment.device}, seed {settings.seed}"

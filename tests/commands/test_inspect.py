@@ -152,7 +152,7 @@ def test_unreadable_data_is_refused(cases, tmp_path):
     assert "labeled/<class>/" in refusal("inspect", tmp_path)
     assert "doesn't exist" in refusal("inspect", tmp_path / "nowhere")
     message = refusal("inspect", cases / "c00_base", "--image-size", "none")
-    assert "value for '--image-size': 'none' is not an integer" in message
+    assert "value for '--image-size': 'none' must be a side in pixels" in message
 
 
 def test_a_run_uses_what_inspect_decoded(cases, tmp_path, monkeypatch):

@@ -16,8 +16,9 @@ from ssl_toolkit import DataError, load_model
 from ssl_toolkit.data.cache import open_cache
 from ssl_toolkit.data.images.files import fit_image, read_images
 from ssl_toolkit.data.images.inputs import to_float01, to_pixels
-from ssl_toolkit.data.load import lay_out, read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
+from ssl_toolkit.data.readers.form import lay_out
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.engine.streaming import StreamedImages
 from ssl_toolkit.inference.evaluate import _predict_table

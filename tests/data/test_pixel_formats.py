@@ -18,8 +18,9 @@ from ssl_toolkit.data.cache import find_cache, open_cache
 from ssl_toolkit.data.images.files import fit_array, fit_image, pillow_muted, try_image
 from ssl_toolkit.data.images.inputs import to_pixels
 from ssl_toolkit.data.images.levels import for_display
-from ssl_toolkit.data.load import lay_out, read_data
+from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
+from ssl_toolkit.data.readers.form import lay_out
 
 RAMP = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 63 + 7
 """1,024 levels of 16 bits."""
@@ -118,7 +119,7 @@ def test_pages_of_a_tiff_are_channels() -> None:
 
 
 def test_what_pillow_would_drop_is_refused() -> None:
-    assert "save it as PNG" in read(saved(Image.fromarray(noise(8, 8, 3))), 7)
+    assert "as arrays (.npz)" in read(saved(Image.fromarray(noise(8, 8, 3))), 7)
     extra = b"\x52\x01\x03\x00\x01\x00\x00\x00"  # the tag ExtraSamples, one number
     content = saved(Image.fromarray(noise(8, 8, 4)), "TIFF")
     assert extra + b"\x02" in content

@@ -288,7 +288,7 @@ def test_an_export_whose_head_has_other_classes_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
-    [("image_size", "x", "an integer from 1 to 4096"), ("fit", "cut", "one of crop, pad")],
+    [("image_size", "x", "a side in pixels, or HEIGHTxWIDTH"), ("fit", "cut", "one of crop, pad")],
 )
 def test_an_invalid_description_says_what_is_expected(
     key: str, value: str, expected: str, tmp_path: Path

@@ -194,6 +194,13 @@ class ImageFiles(Sequence[str]):
             self._release(cache)
         return sums
 
+    def modes(self, size: Size) -> frozenset[str]:
+        """Return Pillow's names of the modes of decoded images."""
+        cache = self._caches[size]
+        modes = np.unique(cache.modes[self._cached_rows(np.arange(len(self)))]).tolist()
+        self._release(cache)
+        return frozenset(mode.decode() for mode in modes)
+
     def shapes_and_modes(self, size: Size) -> tuple[NDArray[np.int32], list[str]]:
         """Return (n, 2) width and height of the upright images, and Pillow's names of the modes."""
         cache, index = self._caches[size], self._cached_rows(np.arange(len(self)))
