@@ -90,7 +90,7 @@ def load_table(
             f"--stream-buffer: the images of {settings.data or settings.dataset} are neither "
             "shards nor files of their own; leave it out"
         )
-    return table if settings.classes is None else _reorder(table, settings.classes)
+    return table if settings.classes is None else _reorder(table, settings)
 
 
 def pixel_format(settings: Settings) -> PixelFormat:
@@ -345,12 +345,12 @@ def _with_classes(table: ImageTable, names: Sequence[str], path: str) -> ImageTa
     return replace(table, classes=classes, labels=index[table.labels])
 
 
-def _reorder(table: ImageTable, classes: list[str]) -> ImageTable:
-    """Return the table with its classes in this order."""
-    classes = [*map(class_name, classes)]
+def _reorder(table: ImageTable, settings: Settings) -> ImageTable:
+    """Return the table with its classes in this order; a labels file may have further ones."""
+    classes = [*map(class_name, settings.classes or ())]
     missing = sorted(set(table.classes) - set(classes))
-    unknown = sorted(set(classes) - set(table.classes))
-    if missing or unknown or len(classes) != len(table.classes):
+    unknown = sorted(set(classes) - set(table.classes)) if settings.labels is None else []
+    if missing or unknown or len(classes) != len({*classes}):
         raise DataError(
             f"classes: the data has {summarize(table.classes)}; the list given lacks "
             f"{summarize(missing) or 'none'} and adds {summarize(unknown) or 'none'}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_process import refusal
+from in_process import call, refusal
 from labeling_data import Page, make_data, served, write_queue
 from PIL import Image
 
@@ -459,3 +459,16 @@ def test_a_run_reads_the_labels(tmp_path: Path) -> None:
             page.state("answer", answer(index, label))
     table, chosen = choose_labeled(read_data(data), str(tmp_path / "labels.csv"), data)
     assert {table.keys[row]: int(table.labels[row]) for row in chosen} == {paths[0]: 0, paths[1]: 1}
+
+
+def test_a_run_learns_a_class_that_was_added(tmp_path: Path) -> None:
+    data, labels = make_data(tmp_path), tmp_path / "labels.csv"
+    labels.write_text("path,label\nunlabeled/0.png,bird\nlabeled/cat/0.png,cat\n"
+                      "labeled/dog/0.png,dog\n")  # fmt: skip
+    arguments = ("run", "--data", data, "--labels", labels, "--algo", "supervised", "--steps", 1)
+    output = ("--output", tmp_path / "run")
+    message = refusal(*arguments, *output)
+    assert "'bird', no class of the data; list all classes to add it: --set classes=" in message
+    result = call(*arguments, *output, "--set", "classes=[cat,dog,bird]")
+    assert result.returncode == 0, result.stderr
+    assert "3 classes" in result.stdout

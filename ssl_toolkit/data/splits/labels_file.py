@@ -85,7 +85,9 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
             bad.add(line, f"{text!r} is already in line {lines[row]}")
         elif number is None:
             hint = did_you_mean(label, table.classes)
-            bad.add(line, f"{text!r} has the label {label!r}, no class of the data{hint}")
+            way_out = "" if hint else "; list all classes to add it: --set classes=[A,B,...]"
+            reason = f"has the label {label!r}, no class of the data{hint}{way_out}"
+            bad.add(line, f"{text!r} {reason}")
         elif number < 0:
             bad.add(line, f"{text!r} has no label in the data; give one in a .csv: path,label")
         elif current >= 0 and current != number:
