@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from loops_mixing import SimPLELoop
-from parity_cases import CASES, VARIANTS
+from parity_cases import ADD_ONS, CASES, VARIANTS
 from parity_page import built_in_algorithms
 from step_parity import TOLERANCE, deviations
 
@@ -40,6 +40,17 @@ def test_its_options_change_the_formula_as_documented(
 ) -> None:
     case = CASES[algo]
     result = deviations(algo, "paper", replace(case, options=case.options | options))
+    assert result.largest < TOLERANCE, result
+
+
+def test_every_add_on_has_a_case() -> None:
+    names = {entry.name for entry in registry.entries("addons") if entry.built_in}
+    assert {name.partition("+")[2] for name in ADD_ONS} == names
+
+
+@pytest.mark.parametrize("algo", ADD_ONS)
+def test_an_algorithm_with_an_add_on_is_the_formula_of_its_paper(algo: str) -> None:
+    result = deviations(algo, "paper", ADD_ONS[algo])
     assert result.largest < TOLERANCE, result
 
 

@@ -12,6 +12,7 @@ from loops_adaptive import (
     FreeMatchLoop,
     SoftMatchLoop,
 )
+from loops_addons import adjusted
 from loops_consistency import (
     FullySupervisedLoop,
     MeanTeacherLoop,
@@ -105,6 +106,19 @@ CASES = {
     "vat": Case(VATLoop, {"epsilon": 0.5, "power_iterations": 2, **RAMP}, scale=10),
 }
 """One for every algorithm that trains in steps, by name."""
+
+UNEVEN = (5, 1, 1, 1)
+ADD_ONS = {
+    "fixmatch+logit_adjustment": Case(
+        adjusted(FixMatchLoop),
+        {"confidence_threshold": 0.8, "logit_adjustment": {"tau": 1.5}},
+        label_counts=UNEVEN,
+    ),
+    "simple+logit_adjustment": Case(
+        adjusted(SimPLELoop), {"logit_adjustment": {"tau": 0.7}}, scale=60, label_counts=UNEVEN
+    ),
+}
+"""One or more for every add-on, by the name of the algorithm with it."""
 
 VARIANTS = {
     "simple": [

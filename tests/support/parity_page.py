@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from code_size import ROOT, size_of
-from parity_cases import CASES
+from parity_cases import ADD_ONS, CASES
 from step_parity import STEPS, deviations
 
 from ssl_toolkit import registry
@@ -17,13 +17,13 @@ from ssl_toolkit import registry
 INTRODUCTION = f"""\
 # Step parity
 
-Every algorithm that trains in steps is compared with plain loops over the formulas of its paper:
-image by image, class by class, pair by pair, without the library's code. Both train the same
-network for {STEPS} steps in float64, from the same weights and on the same views. The library
-trains by its engine: gradients, clipping, SGD with Nesterov momentum or AdamW, weight decay, cosine
-schedule and averages are part of the comparison. A test fails if a loss, gradient, weight or
-average differs by 10⁻⁹ or more in any profile. The network has no BatchNorm, so that an image can
-be computed alone; other tests cover BatchNorm.
+Every algorithm that trains in steps, and every add-on, is compared with plain loops over the
+formulas of its paper: image by image, class by class, pair by pair, without the library's code.
+Both train the same network for {STEPS} steps in float64, from the same weights and on the same
+views. The library trains by its engine: gradients, clipping, SGD with Nesterov momentum or AdamW,
+weight decay, cosine schedule and averages are part of the comparison. A test fails if a loss,
+gradient, weight or average differs by 10⁻⁹ or more in any profile. The network has no BatchNorm, so
+that an image can be computed alone; other tests cover BatchNorm.
 
 The deviations are the largest over all steps and [profiles](design.md#profiles), relative for
 values above 1. They are rounding and vary by machine. *Lines* are the lines of code of the file,
@@ -54,6 +54,11 @@ def facts() -> Iterator[tuple[str, str]]:
         code, total = lines_of(path), sum(map(lines_of, with_imports(path)))
         link = f"[{path.name}](../{place})"
         yield name, f"| `{name}` | {link} | {code} | {total} | {profiles} |"
+    for name in ADD_ONS:
+        path = Path(inspect.getfile(registry.load("addons", name.rpartition("+")[2]))).resolve()
+        link = f"[{path.name}](../{path.relative_to(ROOT).as_posix()})"
+        total = sum(map(lines_of, with_imports(path)))
+        yield name, f"| `{name}` | {link} | {lines_of(path)} | {total} | paper |"
 
 
 @cache
@@ -75,10 +80,13 @@ def with_imports(path: Path, found: frozenset[Path] = frozenset()) -> frozenset[
 
 def measured(name: str) -> str:
     """Return the last cells of a row: the largest deviations over all profiles."""
-    if name not in CASES:
+    case = (CASES | ADD_ONS).get(name)
+    if case is None:
         return " – | – | – | – |"
-    profiles = ("paper", *registry.load("algorithms", name).profiles)
-    results = [deviations(name, profile, CASES[name]) for profile in profiles]
+    profiles = (
+        ["paper"] if name in ADD_ONS else ["paper", *registry.load("algorithms", name).profiles]
+    )
+    results = [deviations(name, profile, case) for profile in profiles]
 
     def largest(part: str) -> str:
         return f"{max(getattr(result, part) for result in results):.0e}"

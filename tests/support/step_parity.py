@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from toy_context import CLASSES, LABELED, POOL, make_batch, toy_images
 
-from ssl_toolkit import EMA, Algorithm, Backbone, Batch, TaskInfo, registry
+from ssl_toolkit import EMA, AddOn, Algorithm, Backbone, Batch, TaskInfo, registry
 from ssl_toolkit.config.loading import ResolvedConfig, load_config
+from ssl_toolkit.config.plugin_names import section_of
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.engine.optimization import build_optimizer
 from ssl_toolkit.engine.random_orders import seeded_generator
@@ -43,6 +44,8 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     scale: float = 150
     """Factor of the head's weights; makes predictions confident for some images only."""
+    label_counts: tuple[int, ...] = (LABELED // CLASSES,) * CLASSES
+    """Labeled images of each class, of which `Context.class_shares` are the shares."""
 
 
 @dataclass
@@ -91,13 +94,13 @@ def configuration(algo: str, profile: str, options: dict[str, Any]) -> ResolvedC
     sets = [f"optimizer.name={rule}", "schedule.name=cosine", "optimizer.weight_decay=0.05"]
     keys = {"algo": algo, "profile": profile, "steps": LENGTH, "lr": lr, "batch_size": 4}
     keys |= {"eval_every": LENGTH, "log_every": LENGTH}
-    return resolve_config(load_config([], {**keys, algo: options}, sets))[0]
+    return resolve_config(load_config([], {**keys, section_of(algo): options}, sets))[0]
 
 
 def deviations(algo: str, profile: str, case: Case) -> Deviations:
     """Compare 20 steps of an algorithm with its plain loop."""
     config = configuration(algo, profile, case.options)
-    trainer = toy_trainer(config, case.scale)
+    trainer = toy_trainer(config, case)
     loop = case.loop(config.algorithm)
     plain = PlainRun(trainer, loop)
     result = Deviations()
@@ -143,17 +146,17 @@ def deviations(algo: str, profile: str, case: Case) -> Deviations:
     return result
 
 
-def toy_trainer(config: ResolvedConfig, scale: float) -> Trainer:
+def toy_trainer(config: ResolvedConfig, case: Case) -> Trainer:
     """Return the engine's trainer of a toy network in float64, on the views of `make_batch`."""
-    kind: type[Algorithm] = registry.load("algorithms", config.section)
+    kind: type[Algorithm] = registry.load("algorithms", config.settings.algo)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         classifier = Classifier(ToyBackbone(), CLASSES).double()
-        task = TaskInfo(CLASSES, 8, (LABELED // CLASSES,) * CLASSES, POOL, LENGTH)
+        task = TaskInfo(CLASSES, 8, case.label_counts, POOL, LENGTH)
         algorithm = kind(config.algorithm, task).double()
     with torch.no_grad():
         head: Any = classifier.head
-        head.weight.mul_(scale)
+        head.weight.mul_(case.scale)
     settings = config.settings
     ema = None
     if settings.ema:
@@ -219,6 +222,15 @@ def averaged(trainer: Trainer) -> list[nn.Parameter]:
     return [*trainer.ema.module.parameters(), *trainer._averaged.module.parameters()]
 
 
+def heads_of(algorithm: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules of an algorithm and of its add-ons."""
+    for module in algorithm.children():
+        if isinstance(module, Algorithm | AddOn):
+            yield from heads_of(module)
+        else:
+            yield module
+
+
 class PlainRun:
     """Training as formulas: SGD or AdamW, decay, clipping, cosine schedule and averages."""
 
@@ -227,7 +239,7 @@ class PlainRun:
         self.rule, self.schedule, self.ema = settings.optimizer, settings.schedule, settings.ema
         self.lr, self.seed, self.loop = settings.lr, settings.seed, loop
         self.net = copy.deepcopy(trainer.classifier)
-        heads = list(trainer.algorithm.children())
+        heads = list(heads_of(trainer.algorithm))
         assert len(heads) == (loop.head is not None)
         if loop.head is not None:
             loop.head.double().load_state_dict(heads[0].state_dict())
