@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 import ssl_toolkit
 from ssl_toolkit import (
+    AddOn,
     Algorithm,
     Augmenter,
     Backbone,
