@@ -54,7 +54,7 @@ class LogitAdjustment(AddOn):
         self.register_buffer("shares", counts / counts.sum())
 
     def adjust(self, logits: Tensor, ctx: Context) -> Tensor:
-        """Return f(x) + tau · log pi, eq. 10."""
+        """Return f(x) + tau · log pi (N, C), eq. 10."""
         if self.config.when == "prediction":
             return logits
         return logits + self._offset(ctx.class_shares, logits)
@@ -65,7 +65,7 @@ class LogitAdjustment(AddOn):
         return {}
 
     def predict(self, output: ForwardOutput, logits: Tensor) -> Tensor:
-        """Return f(x), or with ``when: prediction`` f(x) - tau · log pi, eq. 9."""
+        """Return f(x) (N, C), or with ``when: prediction`` f(x) - tau · log pi, eq. 9."""
         if self.config.when == "loss":
             return logits
         return logits - self._offset(self.shares, logits)
