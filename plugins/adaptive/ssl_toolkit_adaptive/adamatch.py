@@ -36,6 +36,7 @@ class AdaMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of AdaMatch."""
@@ -120,10 +121,12 @@ class AdaMatch(Algorithm):
             (self.unlabeled_probs, probs, c.unlabeled_momentum),
         ):
             running.lerp_(batch_mean(values, ctx).to(running), 1 - momentum)
-        probs = align_distribution(probs, self.labeled_probs, self.unlabeled_probs, exponent=1)
+        probs = ctx.refine(
+            align_distribution(probs, self.labeled_probs, self.unlabeled_probs, exponent=1)
+        )
         threshold = c.relative_threshold * batch_mean(labeled_probs.amax(dim=-1), ctx)
         confidence, hard = probs.max(dim=-1)
-        mask = confidence >= threshold
+        weights = ctx.weigh(probs, confidence >= threshold)
 
         source = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
         if c.hard_labels:
@@ -135,9 +138,9 @@ class AdaMatch(Algorithm):
         return StepOutput(
             losses={
                 "supervised": Loss(source / 2),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight * warmup),
+                "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight * warmup),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
             metrics={"threshold": threshold},
         )
 

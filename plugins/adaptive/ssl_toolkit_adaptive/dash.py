@@ -34,6 +34,7 @@ class Dash(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of Dash."""
@@ -152,14 +153,14 @@ class Dash(Algorithm):
         is_smallest = threshold <= c.minimum_threshold
         threshold = threshold.clamp_min(c.minimum_threshold)
 
-        probs = weak.detach().softmax(dim=-1)
+        probs = ctx.refine(weak.detach().softmax(dim=-1))
         hard = F.one_hot(probs.argmax(dim=-1), self.task.num_classes).to(probs)
-        mask = -probs.amax(dim=-1).log() <= threshold
+        weights = ctx.weigh(probs, -probs.amax(dim=-1).log() <= threshold)
         targets = torch.where(is_smallest, hard, sharpen(probs, c.temperature))
-        losses = soft_cross_entropy(strong, targets) * mask
+        losses = soft_cross_entropy(strong, targets) * weights
         if c.mean_over_selected:
             # Gathered: the divisor is the number of images selected in the whole batch.
-            whole = ctx.all_gather(mask)
+            whole = ctx.all_gather(weights > 0)
             unsupervised = ctx.all_gather(losses).sum() / whole.sum().clamp_min(1)
         else:
             unsupervised = losses.mean()
@@ -168,6 +169,6 @@ class Dash(Algorithm):
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(targets, mask),
+            pseudo_labels=PseudoLabels.weighted(targets, weights),
             metrics={"loss_threshold": threshold},
         )

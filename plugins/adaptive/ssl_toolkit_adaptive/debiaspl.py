@@ -33,6 +33,7 @@ class DebiasPL(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of DebiasPL."""
@@ -84,14 +85,14 @@ class DebiasPL(Algorithm):
 
         tiny = torch.finfo(self.mean_probs.dtype).tiny
         bias = c.debias_factor * self.mean_probs.clamp_min(tiny).log()
-        probs = (weak.detach() - bias).softmax(dim=-1)
+        probs = ctx.refine((weak.detach() - bias).softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
-        mask = confidence >= c.confidence_threshold
+        weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
         losses = F.cross_entropy(strong + bias, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),
+                "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
         )

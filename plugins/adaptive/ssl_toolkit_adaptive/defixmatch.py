@@ -31,6 +31,7 @@ class DeFixMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of DeFixMatch."""
@@ -75,8 +76,12 @@ class DeFixMatch(Algorithm):
             batch.unlabeled_strong[0],
         ]
         weak, strong, unlabeled_weak, unlabeled_strong = split_logits(groups, ctx)
-        unlabeled, pseudo_labels = self._consistency(unlabeled_weak, unlabeled_strong)
-        labeled, _ = self._consistency(weak, strong)
+        # An add-on changes the loss of the unlabeled images alone: the difference is then biased.
+        probs = ctx.refine(unlabeled_weak.detach().softmax(dim=-1))
+        weights = ctx.weigh(probs, self._confident(probs))
+        unlabeled = consistency(probs, unlabeled_strong, weights)
+        labeled_probs = weak.detach().softmax(dim=-1)
+        labeled = consistency(labeled_probs, strong, self._confident(labeled_probs))
         # The supervised loss has strong views too, as in the paper: at lambda = 0.5, they outweigh
         # the loss that is subtracted.
         supervised = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
@@ -85,14 +90,22 @@ class DeFixMatch(Algorithm):
                 "supervised": Loss(supervised / 2),
                 "unsupervised": Loss(unlabeled - labeled, c.unsupervised_weight),
             },
-            pseudo_labels=pseudo_labels,
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
             metrics={"labeled_consistency": labeled.detach()},
         )
 
-    def _consistency(self, weak: Tensor, strong: Tensor) -> tuple[Tensor, PseudoLabels]:
-        """Return FixMatch's unsupervised loss () of logits (n, C), and its pseudo labels."""
-        probs = weak.detach().softmax(dim=-1)
-        confidence, hard = probs.max(dim=-1)
-        mask = confidence >= self.config.confidence_threshold
-        losses = F.cross_entropy(strong, hard, reduction="none")
-        return (losses * mask).mean(), PseudoLabels(probs, mask)
+    def _confident(self, probs: Tensor) -> Tensor:
+        """Return True for the rows (n,) of probabilities (n, C) at or above the threshold."""
+        return probs.amax(dim=-1) >= self.config.confidence_threshold
+
+
+def consistency(probs: Tensor, strong: Tensor, weights: Tensor) -> Tensor:
+    """Return FixMatch's unsupervised loss ().
+
+    Args:
+        probs: (n, C) of the weak views, without gradient.
+        strong: (n, C) logits of the strong views.
+        weights: (n,) bool or float.
+    """
+    losses = F.cross_entropy(strong, probs.max(dim=-1).indices, reduction="none")
+    return (losses * weights).mean()

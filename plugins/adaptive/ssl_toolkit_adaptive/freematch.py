@@ -34,6 +34,7 @@ class FreeMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of FreeMatch."""
@@ -87,22 +88,24 @@ class FreeMatch(Algorithm):
         """L_s + w_u · L_u + w_f · L_f."""
         c = self.config
         labeled, weak, strong = joint_logits(batch, ctx)
-        probs = weak.detach().softmax(dim=-1)
+        probs = ctx.refine(weak.detach().softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
         self._update(probs, confidence, pseudo_labels, ctx)
 
         scale = self.mean_probs / self.mean_probs.max()
-        mask = confidence >= (self.global_threshold * scale)[pseudo_labels]
+        thresholds = self.global_threshold * scale
+        weights = ctx.weigh(probs, confidence >= thresholds[pseudo_labels])
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), c.unsupervised_weight),
+                "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
                 "fairness": Loss(
-                    self._fairness(ctx.all_gather(strong), ctx.all_gather(mask)), c.fairness_weight
+                    self._fairness(ctx.all_gather(strong), ctx.all_gather(weights > 0)),
+                    c.fairness_weight,
                 ),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
             metrics={"global_threshold": self.global_threshold.clone()},
         )
 

@@ -35,6 +35,7 @@ class SoftMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of SoftMatch."""
@@ -89,19 +90,22 @@ class SoftMatch(Algorithm):
         """L_s + w · L_u."""
         c = self.config
         labeled, weak, strong = joint_logits(batch, ctx)
-        probs = weak.detach().softmax(dim=-1)
+        probs = ctx.refine(weak.detach().softmax(dim=-1))
         confidence = self._confidence(probs, ctx)
         self._update(confidence, ctx)
 
         below = (confidence - self.mean).clamp_max(0)
         weights = (-(below * c.num_sigmas).square() / (2 * self.variance)).exp()
+        weights = ctx.weigh(probs, weights).to(weights)
         losses = F.cross_entropy(strong, probs.argmax(dim=-1), reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
                 "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(probs, torch.ones_like(weights, dtype=torch.bool), weights),
+            pseudo_labels=PseudoLabels(
+                probs, torch.ones_like(weights, dtype=torch.bool), weights.detach().clamp(0, 1)
+            ),
             metrics={"mean_confidence": self.mean.clone()},
         )
 

@@ -28,6 +28,7 @@ class PseudoLabel(Algorithm):
     """Train on the classes that the model itself predicts for the unlabeled images."""
 
     family: ClassVar[str] = "self-training"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
     tasks: ClassVar[frozenset[str]] = frozenset({"multiclass", "multilabel"})
 
     class Config(Options):
@@ -76,16 +77,16 @@ class PseudoLabel(Algorithm):
         weight = c.unsupervised_weight * ramp
         if self.task.kind == "multilabel":
             return self._per_class(labeled, unlabeled, batch, weight)
-        probs = unlabeled.detach().softmax(dim=-1)
+        probs = ctx.refine(unlabeled.detach().softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
-        mask = confidence >= c.confidence_threshold
+        weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
         losses = F.cross_entropy(unlabeled, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
                 "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
-                "unsupervised": Loss((losses * mask).mean(), weight),
+                "unsupervised": Loss((losses * weights).mean(), weight),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
         )
 
     def _per_class(

@@ -40,6 +40,7 @@ class UDA(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of UDA."""
@@ -80,17 +81,17 @@ class UDA(Algorithm):
         groups = [batch.labeled_weak[0], batch.unlabeled_weak[0], batch.unlabeled_strong[0]]
         logits = at_least_float32(ctx.model(torch.cat(groups)))
         labeled, weak, strong = torch.split(logits, [len(group) for group in groups])
-        probs = weak.detach().softmax(dim=-1)
-        mask = probs.amax(dim=-1) >= c.confidence_threshold
+        probs = ctx.refine(weak.detach().softmax(dim=-1))
+        weights = ctx.weigh(probs, probs.amax(dim=-1) >= c.confidence_threshold)
         targets = sharpen(probs, c.temperature)
         divergence = F.kl_div(strong.log_softmax(dim=-1), targets, reduction="none").sum(dim=-1)
         supervised, kept = self._supervised(labeled, batch.labels, ctx)
         return StepOutput(
             losses={
                 "supervised": Loss(supervised),
-                "unsupervised": Loss((divergence * mask).mean(), c.unsupervised_weight),
+                "unsupervised": Loss((divergence * weights).mean(), c.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(targets, mask),
+            pseudo_labels=PseudoLabels.weighted(targets, weights),
             metrics={"annealed": kept},
         )
 

@@ -40,6 +40,7 @@ class CoMatch(Algorithm):
     """
 
     family: ClassVar[str] = "graph"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of CoMatch."""
@@ -123,10 +124,10 @@ class CoMatch(Algorithm):
             groups, ctx.forward, self.projection
         )
         aligned = align_to_uniform(weak, self.recent_probs, self.batches, ctx)
-        probs = self._smooth(aligned, z_weak.detach())
-        mask = probs.amax(dim=-1) >= c.confidence_threshold
+        probs = ctx.refine(self._smooth(aligned, z_weak.detach()))
+        weights = ctx.weigh(probs, probs.amax(dim=-1) >= c.confidence_threshold)
         self._remember(z_labeled.detach(), z_weak.detach(), batch.labels, aligned, ctx)
-        unsupervised = (soft_cross_entropy(strong, probs) * mask).mean()
+        unsupervised = (soft_cross_entropy(strong, probs) * weights).mean()
         # The graph is that of the whole batch.
         contrast = self._contrast(
             ctx.all_gather(probs), ctx.all_gather(z_strong[0]), ctx.all_gather(z_strong[1])
@@ -137,7 +138,7 @@ class CoMatch(Algorithm):
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
                 "contrast": Loss(contrast, c.contrast_weight),
             },
-            pseudo_labels=PseudoLabels(probs, mask),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
         )
 
     def _smooth(self, probs: Tensor, z: Tensor) -> Tensor:

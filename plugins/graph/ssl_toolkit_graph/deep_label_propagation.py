@@ -35,6 +35,7 @@ class DeepLabelPropagation(Algorithm):
     """
 
     family: ClassVar[str] = "graph"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"weigh"})
 
     class Config(Options):
         """Options of deep label propagation."""
@@ -162,15 +163,15 @@ class DeepLabelPropagation(Algorithm):
 
         hard = self.propagated[batch.unlabeled_indices]
         certainty = self.certainty[batch.unlabeled_indices]
+        probs = F.one_hot(hard, self.task.num_classes).to(certainty)
+        weights = ctx.weigh(probs, certainty)
         unlabeled = F.cross_entropy(logits[len(batch.labels) :], hard, reduction="none")
-        unsupervised = (unlabeled * certainty * self.class_weights[hard]).mean()
+        unsupervised = (unlabeled * weights * self.class_weights[hard]).mean()
         return StepOutput(
             losses={
                 "supervised": supervised,
                 "unsupervised": Loss(unsupervised, self.config.unsupervised_weight),
             },
-            pseudo_labels=PseudoLabels(
-                F.one_hot(hard, self.task.num_classes).to(certainty), certainty > 0, certainty
-            ),
+            pseudo_labels=PseudoLabels.weighted(probs, weights),
             metrics={"certainty": certainty.mean()},
         )

@@ -41,6 +41,7 @@ class SimMatch(Algorithm):
     """
 
     family: ClassVar[str] = "graph"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
 
     class Config(Options):
         """Options of SimMatch."""
@@ -141,10 +142,11 @@ class SimMatch(Algorithm):
         one_hot = F.one_hot(self.memory_labels, self.task.num_classes)
         aggregated = product(similarity.softmax(dim=-1), one_hot)
         smoothed = c.smoothing * probs + (1 - c.smoothing) * aggregated
-        pseudo_labels = torch.where(ready, smoothed, probs)
+        pseudo_labels = ctx.refine(torch.where(ready, smoothed, probs))
         mask = pseudo_labels.amax(dim=-1) >= c.confidence_threshold
+        weights = ctx.weigh(pseudo_labels, mask)
 
-        unsupervised = (soft_cross_entropy(strong, pseudo_labels) * mask).mean()
+        unsupervised = (soft_cross_entropy(strong, pseudo_labels) * weights).mean()
         instance = soft_cross_entropy(self._similarity(z_strong, memory, empty), targets).mean()
         self._remember(z_labeled.detach(), batch, ctx)
         return StepOutput(
@@ -153,7 +155,7 @@ class SimMatch(Algorithm):
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
                 "instance": Loss(torch.where(ready, instance, 0 * instance), c.instance_weight),
             },
-            pseudo_labels=PseudoLabels(pseudo_labels, mask),
+            pseudo_labels=PseudoLabels.weighted(pseudo_labels, weights),
         )
 
     def _similarity(self, z: Tensor, memory: Tensor, empty: Tensor) -> Tensor:

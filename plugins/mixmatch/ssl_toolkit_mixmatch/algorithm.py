@@ -14,6 +14,7 @@ class MixMatch(Algorithm):
     """Pseudo-label images from weak views, mix all images and labels, fit the mixtures."""
 
     family: ClassVar[str] = "mixing"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine"})
 
     class Config(MixingOptions):
         """Options of MixMatch."""
@@ -41,6 +42,7 @@ class MixMatchEnhanced(Algorithm):
     """
 
     family: ClassVar[str] = "mixing"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine"})
 
     class Config(MixingOptions):
         """Options of MixMatch Enhanced."""

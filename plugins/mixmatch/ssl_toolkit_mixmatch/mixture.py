@@ -113,7 +113,7 @@ def mixmatch_step(c: MixingOptions, batch: Batch, views: Tensor, ctx: Context) -
     """
     # Eqs. 6-7: q_b from the K weak views; every trained view of u_b gets the same one.
     weak = ctx.view_logits(batch.unlabeled_weak, c.pseudo_labels_from)
-    probs = average_and_sharpen(weak, c.temperature)
+    probs = average_and_sharpen(weak, c.temperature, ctx.refine)
     labels = F.one_hot(batch.labels, probs.shape[-1]).to(probs)
 
     # W is a shuffle of X^ and U^ together; the first B rows of the mixture are X', the rest U'.

@@ -44,6 +44,7 @@ class ReMixMatch(Algorithm):
     """
 
     family: ClassVar[str] = "mixing"
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine"})
 
     class Config(Options):
         """Options of ReMixMatch."""
@@ -165,7 +166,7 @@ class ReMixMatch(Algorithm):
         total, count = probs.sum(dim=0), probs.new_full((), len(probs))
         latest = ctx.all_reduce_sum(total) / ctx.all_reduce_sum(count)
         self.recent_probs.copy_(torch.cat([self.recent_probs[1:], latest[None].to(mean)]))
-        return sharpen(aligned, self.config.temperature)
+        return sharpen(ctx.refine(aligned), self.config.temperature)
 
 
 def rotate(images: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
