@@ -204,6 +204,11 @@ def attempt(entry: Entry) -> tuple[type | None, str]:
     """
     if entry.target is not None:
         return entry.target, ""
+    if "+" in entry.name:
+        try:
+            return load(entry.group, entry.name), ""
+        except PluginError as error:
+            return None, one_line(error.messages[0])
     point = importlib_metadata.EntryPoint(entry.name, entry.value, f"ssl_toolkit.{entry.group}")
     try:
         plugin = point.load()

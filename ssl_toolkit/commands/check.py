@@ -14,7 +14,7 @@ from ssl_toolkit.errors import visible_lines
 if TYPE_CHECKING:
     from ssl_toolkit.testing import RuleResult
 
-KINDS = ("algorithm", "augmenter", "backbone", "dataset", "launcher", "logger")
+KINDS = ("addon", "algorithm", "augmenter", "backbone", "dataset", "launcher", "logger")
 COLORS = {"passed": "green", "failed": "red"}
 
 

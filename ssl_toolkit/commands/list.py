@@ -16,7 +16,7 @@ from ssl_toolkit.commands.screen import clash, echo, echo_json, echo_wrapped
 @click.option("--verbose", is_flag=True, help="Import each plugin; show its state and its facts.")
 @JSON
 def command(group: str | None, verbose: bool, as_json: bool) -> None:
-    """List algorithms, augmenters, backbones, data sets and more, or only one GROUP.
+    """List algorithms, add-ons, augmenters, backbones, data sets and more, or only one GROUP.
 
     Read metadata only; --verbose imports every plugin, shows which are broken, and what each
     algorithm needs and does. Every model of timm is also a backbone, but not listed.
@@ -58,6 +58,8 @@ def describe(entry: registry.Entry, load: bool) -> dict[str, Any]:
         state = "broken" if reason else "ok"
         if plugin is not None and entry.group == "algorithms":
             facts = algorithm_facts(plugin)
+        elif plugin is not None and entry.group == "addons":
+            facts = {"facts": summary_of(plugin)}
     rivals = registry.clashes(entry.group).get(entry.name, [])
     if rivals and not reason and not entry.built_in:
         others = ", ".join(r.distribution for r in rivals if r != entry)

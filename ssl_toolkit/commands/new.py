@@ -33,9 +33,9 @@ from ssl_toolkit.scaffold import KINDS, LICENSES, create
 def command(kind: str, name: str, parent: Path, license: str, author: str | None) -> None:
     """Create a small, complete project for the plugin NAME.
 
-    KIND is algorithm, augmenter, backbone, dataset, launcher or logger, as in `ssl-toolkit new
-    algorithm my_method`. The project has one commented source file that works unchanged, tests with
-    the contract kit, packaging with the entry point, a README, a license, and a workflow for
+    KIND is addon, algorithm, augmenter, backbone, dataset, launcher or logger, as in `ssl-toolkit
+    new algorithm my_method`. The project has one commented source file that works unchanged, tests
+    with the contract kit, packaging with the entry point, a README, a license, and a workflow for
     continuous integration.
     """
     chosen = None if license == "none" else license

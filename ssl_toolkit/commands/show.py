@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ import click
 from ssl_toolkit import registry
 from ssl_toolkit.commands.options import JSON, toolkit_command
 from ssl_toolkit.commands.screen import echo, echo_json, echo_wrapped
+from ssl_toolkit.config.options import Options
+from ssl_toolkit.config.plugin_names import kind_of
 from ssl_toolkit.errors import PluginError
 
 
@@ -17,7 +20,10 @@ from ssl_toolkit.errors import PluginError
 @click.argument("name")
 @JSON
 def command(name: str, as_json: bool) -> None:
-    """Show the plugin NAME: its distribution, and its options with default, range and source."""
+    """Show the plugin NAME: its distribution, and its options with default, range and source.
+
+    NAME may be an algorithm with add-ons, such as fixmatch+logit_adjustment.
+    """
     from ssl_toolkit.commands.list import describe
 
     entries = [registry.find(group, name) for group in registry.GROUPS if registry.has(group, name)]
@@ -35,7 +41,7 @@ def command(name: str, as_json: bool) -> None:
         echo_json(plugins)
         return
     for description in plugins:
-        echo(f"{description['name']} ({description['group'].removesuffix('s')})")
+        echo(f"{description['name']} ({kind_of(description['group'])})")
         echo(f"  distribution: {description['distribution']} {description['version']}")
         reason = f" ({description['reason']})" if description["reason"] else ""
         echo_wrapped(f"state: {description['state']}{reason}", 4, first=2)
@@ -71,13 +77,23 @@ def _details(plugin: type) -> dict[str, Any]:
     details: dict[str, Any] = {"summary": summary_of(plugin)}
     config = getattr(plugin, "Config", None)
     if config is not None:
-        details["options"] = [_option(config, name) for name in config.model_fields]
+        details["options"] = list(_options(config))
     if dataclasses.is_dataclass(getattr(plugin, "defaults", None)):
         details["defaults"] = dataclasses.asdict(plugin.defaults)  # type: ignore[attr-defined]
     if stated := getattr(plugin, "run_defaults", None):
         details["run_defaults"] = dict(flatten(stated))
     details["profiles"] = {k: dict(flatten(v)) for k, v in stated_profiles(plugin).items()}
     return details
+
+
+def _options(config: Any, prefix: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the options of a plugin, and those of its add-ons by dotted names."""
+    for name, field in config.model_fields.items():
+        if isinstance(field.default, Options):
+            yield from _options(type(field.default), f"{prefix}{name}.")
+        else:
+            option = _option(config, name)
+            yield option | {"name": f"{prefix}{name}"}
 
 
 def _option(config: Any, name: str) -> dict[str, Any]:

@@ -99,14 +99,14 @@ class PartContext(Context):
         if self.batch is not None:
             for addon, ctx in self.layers:
                 probs = addon.refine(probs, self.batch, ctx)
-        return probs
+        return self.run.refine(probs)
 
     def weigh(self, probs: Tensor, mask: Tensor) -> Tensor:
         """Return the weights (U,) of the add-ons; each receives those of the one before."""
         if self.batch is not None:
             for addon, ctx in self.layers:
                 mask = addon.weigh(probs, mask, self.batch, ctx)
-        return mask
+        return self.run.weigh(probs, mask)
 
     def all_reduce_sum(self, value: Tensor) -> Tensor:
         """As `Context.all_reduce_sum`."""

@@ -102,6 +102,9 @@ class Composition(Algorithm):
         extra = {k: batch.extra[k][:n] for k, n in self._counts.items() if k in batch.extra}
         return replace(batch, **fields, extra={**batch.extra, **extra})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _instance_of, (parts_of(type(self)),), self.__dict__
+
     @property
     def lr_factors(self) -> Mapping[str, float]:
         """Factors of algorithm and add-on."""
@@ -129,6 +132,36 @@ class Composition(Algorithm):
         due = due_scans(self, ctx)
         for scan, images, pool in zip(due, tee(labeled, 3), tee(unlabeled, 3), strict=False):
             scan(images, pool)
+
+
+Parts = tuple[type[Algorithm], list[tuple[Any, str]]]
+"""An algorithm, and the class and name of each of its add-ons."""
+
+
+def parts_of(kind: type[Algorithm]) -> Parts:
+    """Return the parts of an algorithm with or without add-ons."""
+    if not issubclass(kind, Composition):
+        return kind, []
+    base, addons = parts_of(kind.base_class)
+    return base, [*addons, (kind.addon_class, kind.addon_name)]
+
+
+def _composed(parts: Parts) -> type[Algorithm]:
+    kind, addons = parts
+    for addon, name in addons:
+        kind = compose(kind, addon, name)
+    return kind
+
+
+# Pickle doesn't find generated classes by name.
+def _options_of(parts: Parts, values: Mapping[str, Any]) -> Options:
+    return _composed(parts).Config(**values)
+
+
+def _instance_of(parts: Parts) -> Algorithm:
+    kind = _composed(parts)
+    instance: Algorithm = kind.__new__(kind)
+    return instance
 
 
 def due_scans(algorithm: Algorithm, ctx: Context) -> list[Scan]:
@@ -183,7 +216,10 @@ def compose(base: type[Algorithm], addon: type[AddOn], name: str) -> type[Algori
     }
     if base.predict is not Algorithm.predict or addon.overrides("predict"):
         attributes["predict"] = _predict
-    return type(f"{base.__name__}With{addon.__name__}", (Composition,), attributes)
+    composed: Any = type(f"{base.__name__}With{addon.__name__}", (Composition,), attributes)
+    parts = parts_of(composed)
+    config.__reduce__ = lambda self: (_options_of, (parts, self.model_dump()))  # type: ignore
+    return composed
 
 
 INHERITED = (

@@ -15,6 +15,7 @@ from typing import Any
 import ssl_toolkit
 from ssl_toolkit import registry
 from ssl_toolkit.api import API_VERSION
+from ssl_toolkit.config.plugin_names import class_of
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.errors import ConfigError, PluginError
 
@@ -40,6 +41,15 @@ class Kind:
 
 
 KINDS = {
+    "addon": Kind(
+        "add-on to algorithms",
+        "As generated it leaves out pseudo labels whose class is predicted too often.",
+        (
+            "ssl-toolkit run --algo fixmatch+NAME",
+            "ssl-toolkit run --algo fixmatch+NAME --set fixmatch.NAME.limit=1.5",
+            "ssl-toolkit compare --algos fixmatch,fixmatch+NAME,simple+NAME",
+        ),
+    ),
     "algorithm": Kind(
         "semi-supervised algorithm",
         "As generated it is pseudo-labeling (Lee, 2013): confident answers of an averaged "
@@ -140,7 +150,7 @@ def class_name(kind: str, name: str) -> str:
     """The name of the class of a plugin: ``MyMethod`` for ``my_method``."""
     camel = "".join(part.capitalize() for part in name.split("_"))
     taken = camel in {*ssl_toolkit.__all__, *_IMPORTED} or keyword.iskeyword(camel)
-    return camel + kind.capitalize() if taken else camel
+    return camel + class_of(f"{kind}s") if taken else camel
 
 
 def _check_name(kind: str, name: str) -> None:

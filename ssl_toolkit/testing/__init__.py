@@ -5,6 +5,7 @@
 """
 
 from ssl_toolkit.testing import (
+    addon_rules,
     augmenter_rules,
     backbone_rules,
     class_rules,
@@ -12,6 +13,7 @@ from ssl_toolkit.testing import (
     dataset_rules,
     feature_rules,
     gradient_rules,
+    hook_rules,
     launcher_rules,
     logger_rules,
     output_rules,
@@ -21,7 +23,7 @@ from ssl_toolkit.testing import (
 from ssl_toolkit.testing.checks import check_plugin
 from ssl_toolkit.testing.parametrize import parametrize_with_checks
 from ssl_toolkit.testing.rules import ContractError, Rule, RuleResult, register, rules
-from ssl_toolkit.testing.subject import INTERFACES
+from ssl_toolkit.testing.subject import INTERFACES, Subject
 
 __all__ = [
     "ContractError",
@@ -34,9 +36,11 @@ __all__ = [
 
 # Rules are checked in this order.
 register(class_rules, *INTERFACES, "feature_algorithm")
-register(config_rules, "algorithm", "feature_algorithm", "augmenter", "launcher")
-for _module in (output_rules, gradient_rules, training_rules, process_rules):
+register(config_rules, "addon", "algorithm", "feature_algorithm", "augmenter", "launcher")
+register(addon_rules, "addon")
+for _module in (output_rules, gradient_rules, training_rules, hook_rules, process_rules):
     register(_module, "algorithm")
+    register(_module, "addon", checked=Subject.on_base)
 register(feature_rules, "feature_algorithm")
 register(augmenter_rules, "augmenter")
 register(backbone_rules, "backbone")

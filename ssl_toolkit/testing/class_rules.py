@@ -7,6 +7,8 @@ import inspect
 from ssl_toolkit.testing.rules import require
 from ssl_toolkit.testing.subject import INTERFACES, Subject
 
+_INTERFACES = "ssl_toolkit.interfaces."
+
 
 def has_docstring(subject: Subject) -> None:
     """The class has a docstring that describes it.
@@ -27,6 +29,7 @@ def inherits_from_no_plugin(subject: Subject) -> None:
     parents = [
         parent.__name__
         for parent in subject.plugin.__mro__[1:]
-        if issubclass(parent, INTERFACES[subject.kind]) and not inspect.isabstract(parent)
+        if issubclass(parent, INTERFACES[subject.kind])
+        and not (inspect.isabstract(parent) or parent.__module__.startswith(_INTERFACES))
     ]
     require(not parents, f"{subject.plugin.__name__} inherits from {' and '.join(parents)}")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Literal
 
@@ -87,27 +88,39 @@ class RuleResult:
 _RULES: dict[str, dict[str, Rule]] = {}
 
 
-def register(module: ModuleType, *kinds: str) -> None:
+def register(
+    module: ModuleType, *kinds: str, checked: Callable[[Subject], Subject] | None = None
+) -> None:
     """Register the public functions of a module as rules for these kinds of plugins.
 
     A rule has the name of its function, whose docstring consists of the description and of two
     paragraphs that start with ``Why:`` and ``Cause:``.
+
+    Args:
+        module: module of the rules.
+        kinds: kinds of plugins.
+        checked: returns what to check in place of a plugin; None for the plugin itself.
     """
     for name, check in vars(module).items():
         if inspect.isfunction(check) and check.__module__ == module.__name__ and name[0] != "_":
             text = " ".join((inspect.getdoc(check) or "").split()).removesuffix(".")
             description, rationale, cause = re.split(r"\.? (?:Why|Cause): ", text)
             for kind in kinds:
-                rule = Rule(name, description, rationale, cause, check)
+                call = check if checked is None else partial(_check_other, check, checked)
+                rule = Rule(name, description, rationale, cause, call)
                 _RULES.setdefault(kind, {})[name] = rule
+
+
+def _check_other(check: Check, checked: Callable[[Subject], Subject], subject: Subject) -> None:
+    check(checked(subject))
 
 
 def rules(kind: str) -> tuple[Rule, ...]:
     """Return the rules for a kind of plugin, in the order in which they are checked.
 
     Args:
-        kind: ``algorithm``, ``augmenter``, ``backbone``, ``dataset``, ``launcher``, ``logger``; or
-            ``feature_algorithm``, an algorithm that fits a head to frozen features.
+        kind: ``addon``, ``algorithm``, ``augmenter``, ``backbone``, ``dataset``, ``launcher``,
+            ``logger``; or ``feature_algorithm``, an algorithm that fits a head to frozen features.
     """
     return tuple(_RULES[kind].values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ssl_toolkit.data.readers.image_files import open_files
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.errors import DataError, PluginError
 from ssl_toolkit.interfaces import (
+    AddOn,
     Algorithm,
     Augmenter,
     Backbone,
@@ -31,9 +32,13 @@ from ssl_toolkit.models.factory import find_backbone
 
 INTERFACES: dict[str, type] = {
     kind.plugin_kind.removesuffix("s"): kind
-    for kind in (Algorithm, Augmenter, Backbone, Dataset, Launcher, Logger)
+    for kind in (AddOn, Algorithm, Augmenter, Backbone, Dataset, Launcher, Logger)
 }
 """The interface of each kind of plugin."""
+
+
+BASE, ADDON = "fixmatch", "addon"
+"""The algorithm to which add-ons are applied, and the name of their options."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,13 @@ class Subject:
     def contract(self) -> str:
         """Kind of rules that apply: `kind`, or ``feature_algorithm``."""
         return "feature_algorithm" if issubclass(self.plugin, FeatureAlgorithm) else self.kind
+
+    def on_base(self) -> Subject:
+        """Return an algorithm with the add-on to check."""
+        base = registry.load("algorithms", BASE)
+        plugin = self.plugin.applied_to(base, ADDON)
+        config = None if self.config is None else plugin.Config(**{ADDON: self.config.model_dump()})
+        return replace(self, kind="algorithm", plugin=plugin, config=config)
 
     def options(self, **changes: Any) -> Options:
         """Return the options to check with, after validated changes."""

@@ -31,6 +31,11 @@ def test_algorithms(check: Callable[[], None]) -> None:
     check()
 
 
+@parametrize_with_checks(names("addons"), kind="addon")
+def test_add_ons(check: Callable[[], None]) -> None:
+    check()
+
+
 @parametrize_with_checks(names("augmenters"), kind="augmenter")
 def test_augmenters(check: Callable[[], None]) -> None:
     check()

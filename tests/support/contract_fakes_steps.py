@@ -296,3 +296,27 @@ class Infinite(Headed):
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         return self.with_extra_loss(batch, ctx)
+
+
+@breaks("calls_addon_hooks")
+class Deaf(Method):
+    """It declares a hook that it doesn't call."""
+
+    addon_hooks = frozenset({"refine"})
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.plain(batch, ctx)
+
+
+@breaks("calls_addon_hooks")
+class Ignoring(Method):
+    """It ignores the weights of add-ons."""
+
+    addon_hooks = frozenset({"weigh"})
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        output = self.plain(batch, ctx)
+        probs = ctx.teacher(batch.unlabeled_weak[0]).softmax(dim=-1)
+        mask = torch.ones(len(probs), dtype=torch.bool, device=probs.device)
+        ctx.weigh(probs, mask)
+        return replace(output, pseudo_labels=PseudoLabels(probs, mask))

@@ -32,7 +32,7 @@ class Nudge(AddOn):
     class Config(Options):
         """Options of the toy add-on."""
 
-        shift: float = option(0.5, help="added to the logits of class 0")
+        shift: float = option(0.5, ge=-9, le=9, help="added to the logits of class 0")
         period: int = option(2, ge=1, help="steps between scans", in_steps=True)
 
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("loss.second", "Second head"),)
