@@ -216,7 +216,9 @@ def compose(base: type[Algorithm], addon: type[AddOn], name: str) -> type[Algori
     }
     if base.predict is not Algorithm.predict or addon.overrides("predict"):
         attributes["predict"] = _predict
-    composed: Any = type(f"{base.__name__}With{addon.__name__}", (Composition,), attributes)
+    composed: type[Algorithm] = type(
+        f"{base.__name__}With{addon.__name__}", (Composition,), attributes
+    )
     parts = parts_of(composed)
     config.__reduce__ = lambda self: (_options_of, (parts, self.model_dump()))  # type: ignore
     return composed
