@@ -142,7 +142,7 @@ def test_the_other_plugins_keep_their_contracts_and_work_together(
     outside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     page = DOCS / "writing-other-plugins.md"
-    assert follow(page, outside) == {"bash": 1, "python": 9}
+    assert follow(page, outside) == {"bash": 1, "python": 10}
     text = page.read_text(encoding="utf-8")
     classes = ("Noisy", "Learning", "Shallow", "Stripes", "Best", "OneByOne")
     for name in classes:
