@@ -122,7 +122,9 @@ class Composition(Algorithm):
         unlabeled: Iterator[tuple[Tensor, Tensor]],
         ctx: Context,
     ) -> None:
-        """Call those of algorithm and add-on that are due; keeps the images in memory.
+        """Call those of algorithm and add-on that are due.
+
+        If several read the images, they are kept in memory until the last one has read them.
 
         Args:
             labeled: Batches of images (n, 3, H, W), as for `Algorithm.scan`.
@@ -130,8 +132,12 @@ class Composition(Algorithm):
             ctx: As for `step`.
         """
         due = due_scans(self, ctx)
-        for scan, images, pool in zip(due, tee(labeled, 3), tee(unlabeled, 3), strict=False):
-            scan(images, pool)
+        if len(due) == 1:
+            due[0](labeled, unlabeled)
+            return
+        images, pools = list(tee(labeled, len(due))), list(tee(unlabeled, len(due)))
+        for scan in due:
+            scan(images.pop(), pools.pop())  # dropped here, so that nothing is kept for them
 
 
 Parts = tuple[type[Algorithm], list[tuple[Any, str]]]

@@ -22,6 +22,7 @@ SHARED = {
     # A rule that is continuous in the gradient: AdamW turns the order of a sum into whole steps.
     "optimizer": {"name": "sgd", "accumulation_steps": 2, "clip_norm": 5.0},
 }
+PASSES = {"confidence_threshold": 0.11}
 JOBS: dict[str, dict[str, Any]] = {
     "supervised": {"algo": "supervised"},
     "fully_supervised": {"algo": "fully_supervised"},
@@ -77,6 +78,21 @@ JOBS: dict[str, dict[str, Any]] = {
     "pi_model": {"algo": "pi_model", "pi_model": {"rampup_fraction": 0.0}},
     "vat": {"algo": "vat", "vat": {"rampup_fraction": 0.0}},
     "projected": {"algo": "projected"},
+    "abc": {"algo": "fixmatch+abc", "fixmatch": PASSES | {"abc": PASSES}},
+    "darp": {
+        "algo": "fixmatch+darp",
+        "fixmatch": PASSES | {"darp": {"interval": 1, "warmup_fraction": 0.34}},
+    },
+    "daso": {
+        "algo": "fixmatch+daso",
+        "fixmatch": PASSES
+        | {"daso": {"queue_size": 3, "window": 4, "warmup_fraction": 0.34, "temperature": 0.5}},
+    },
+    "saw": {"algo": "fixmatch+saw", "fixmatch": PASSES | {"saw": {"updates": 3}}},
+    "adsh": {
+        "algo": "fixmatch+adsh",
+        "fixmatch": {"adsh": {"updates": 3, "confidence_threshold": 0.15}},
+    },
 }
 
 
@@ -105,7 +121,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_two_processes_equal_one(runs: Path, name: str) -> None:
     one, two = runs / "one" / name, runs / "two" / name
     names = sorted(path.name for path in (one / "model").glob("*.safetensors"))
-    assert ("algorithm.safetensors" in names) == (name == "projected")
+    assert ("algorithm.safetensors" in names) == (name in ("projected", "abc"))
     for file in names:
         weights, others = (load_file(path / "model" / file) for path in (one, two))
         assert weights.keys() == others.keys()

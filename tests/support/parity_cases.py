@@ -25,6 +25,7 @@ from loops_consistency import (
 from loops_graph import CoMatchLoop, PropagationLoop, SimMatchLoop
 from loops_mixing import MixMatchEnhancedLoop, MixMatchLoop, ReMixMatchLoop, SimPLELoop
 from loops_open import OpenMatchLoop
+from parity_imbalance import IMBALANCE
 from step_parity import Case
 
 RAMP = {"rampup_fraction": 0.1}
@@ -117,6 +118,7 @@ ADD_ONS = {
     "simple+logit_adjustment": Case(
         adjusted(SimPLELoop), {"logit_adjustment": {"tau": 0.7}}, scale=60, label_counts=UNEVEN
     ),
+    **IMBALANCE,
 }
 """One or more for every add-on, by the name of the algorithm with it."""
 

@@ -1,0 +1,105 @@
+"""The formulas of the add-ons for uneven classes, on whole pools."""
+
+from __future__ import annotations
+
+import torch
+from ssl_toolkit_imbalance.adsh import class_thresholds
+from ssl_toolkit_imbalance.darp import Factors, refined, solve
+from ssl_toolkit_imbalance.saw import smoothed_weights
+from torch import Tensor
+
+
+def pool_predictions(count: int = 300, classes: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    logits = 2 * torch.randn(count, classes, generator=generator, dtype=torch.float64)
+    return (logits + torch.linspace(1, -1, classes)).softmax(dim=-1)
+
+
+def test_refined_predictions_sum_to_the_expected_numbers() -> None:
+    probs = pool_predictions()
+    shares = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    factors = solve(probs, shares, torch.zeros(4, dtype=torch.float64), 2.0, rounds=200)
+    result = refined(probs, factors)
+    assert torch.allclose(result.sum(dim=0), 300 * shares, atol=1e-6)
+    assert torch.allclose(result.sum(dim=1), torch.ones(300, dtype=torch.float64))
+
+
+def test_no_other_predictions_with_these_sums_are_closer() -> None:
+    probs = pool_predictions(40)
+    shares = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    factors = solve(probs, shares, torch.zeros(4, dtype=torch.float64), 9.0, rounds=300)
+    result = refined(probs, factors)
+    kept = refined(probs, factors._replace(duals=torch.zeros(4, dtype=torch.float64)))
+    weights = 1 / -(kept * kept.log()).sum(dim=1)
+
+    def distance(rows: Tensor) -> Tensor:
+        return (weights * (rows * (rows / kept).log()).sum(dim=1)).sum()
+
+    least = distance(result)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(50):
+        i, j = torch.randperm(40, generator=generator)[:2].tolist()
+        a, b = torch.randperm(4, generator=generator)[:2].tolist()
+        amount = 0.3 * min(result[i, a], result[j, b])
+        other = result.clone()  # an exchange that changes no sum
+        other[i, a] -= amount
+        other[i, b] += amount
+        other[j, b] -= amount
+        other[j, a] += amount
+        assert distance(other) > least
+
+
+def test_a_confident_prediction_moves_less_than_an_uncertain_one() -> None:
+    probs = torch.tensor([[0.99, 0.01], [0.6, 0.4]], dtype=torch.float64)
+    factors = Factors(torch.zeros(2), torch.ones(2), torch.tensor([0.5, 0.0]))
+    moved = (refined(probs, factors) - probs).abs().amax(dim=1)
+    assert 0 < 10 * moved[0] < moved[1]
+
+
+def test_images_not_predicted_yet_do_not_count_in_a_refinement() -> None:
+    probs, start = pool_predictions(), torch.zeros(4, dtype=torch.float64)
+    shares = torch.full((4,), 0.25, dtype=torch.float64)
+    unseen = torch.cat([torch.zeros(50, 4, dtype=torch.float64), probs])
+    for ours, theirs in zip(
+        solve(probs, shares, start, 2.0, 5), solve(unseen, shares, start, 2.0, 5), strict=True
+    ):
+        assert torch.allclose(ours, theirs)
+    nothing = solve(torch.zeros(50, 4, dtype=torch.float64), shares, start, 2.0, 5)
+    assert all(value.isfinite().all() for value in nothing)
+    assert torch.equal(refined(probs, nothing).argmax(dim=1), probs.argmax(dim=1))
+
+
+def test_a_refinement_of_certain_predictions_and_absent_classes_stays_finite() -> None:
+    probs = torch.eye(3)[torch.tensor([0, 0, 0, 0, 0, 1])]
+    for shares in (torch.tensor([0.2, 0.3, 0.5]), torch.tensor([1.0, 0.0, 0.0])):
+        factors = solve(probs, shares, torch.zeros(3), 2.0, rounds=10)
+        result = refined(probs, factors)
+        assert result.isfinite().all()
+        assert torch.equal(result[:5].argmax(dim=1), torch.zeros(5, dtype=torch.int64))
+
+
+def test_thresholds_select_the_same_share_of_every_class() -> None:
+    probs = pool_predictions(4000)
+    confidence, predicted = probs.max(dim=1)
+    thresholds = class_thresholds(probs, 0, 0.8)
+    shares = [
+        (confidence[predicted == c] >= thresholds[c]).double().mean().item() for c in range(4)
+    ]
+    assert thresholds[0] == 0.8
+    assert max(shares) - min(shares) < 0.01
+    assert len({*thresholds.tolist()}) == 4
+
+
+def test_a_class_without_predictions_keeps_the_base_threshold() -> None:
+    probs = torch.tensor([[0.9, 0.1, 0.0], [0.4, 0.6, 0.0], [0.3, 0.7, 0.0]])
+    assert torch.allclose(class_thresholds(probs, 0, 0.95), torch.tensor([0.95, 0.7, 0.95]))
+    assert torch.allclose(class_thresholds(probs, 2, 0.95), torch.tensor([0.9, 0.7, 0.95]))
+
+
+def test_weights_are_inverse_counts_in_the_limit_and_equal_without_smoothing() -> None:
+    counts = torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64)
+    inverse = 1 / counts
+    near = smoothed_weights(counts, 1 - 1e-9)
+    assert torch.allclose(near, inverse / inverse.mean())
+    assert torch.equal(smoothed_weights(counts, 0), torch.ones(3, dtype=torch.float64))
+    assert smoothed_weights(torch.tensor([0.0, 5.0]), 0.999).isfinite().all()
