@@ -94,7 +94,7 @@ class DARP(AddOn):
         unlabeled: Iterator[tuple[Tensor, Tensor]],
         ctx: Context,
     ) -> None:
-        """Compute the factors from the stored predictions, without reading an image."""
+        """Compute the factors from the stored predictions, without the images (n, 3, H, W)."""
         if ctx.step < self.warmup_steps:
             return
         shares = ctx.class_shares.to(self.predictions)
