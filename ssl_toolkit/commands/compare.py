@@ -8,14 +8,16 @@ from typing import Any
 import click
 
 from ssl_toolkit.commands.options import (
+    JSON,
     QUIET,
     Decorator,
     configuration_options,
     options,
     toolkit_command,
 )
-from ssl_toolkit.commands.screen import echo, echo_data, warn_of_clashes
+from ssl_toolkit.commands.screen import echo, echo_data, echo_json, warn_of_clashes
 from ssl_toolkit.config.comparison import ComparisonSettings, load_comparison
+from ssl_toolkit.errors import ConfigError
 
 
 def comparison_options(without: Collection[str]) -> Decorator:
@@ -49,6 +51,7 @@ def comparison_flags(flags: dict[str, Any]) -> dict[str, Any]:
 
 @toolkit_command
 @comparison_options(without=("algo", "seed"))
+@JSON
 def command(
     sweep: tuple[str, ...],
     files: tuple[str, ...],
@@ -56,21 +59,30 @@ def command(
     overwrite: bool,
     dry_run: bool,
     quiet: bool,
+    as_json: bool,
     **flags: Any,
 ) -> int:
     """Run several algorithms on the same split, weights and order of images, and compare them.
 
     Only the options of the algorithms may differ between rows. After an interruption, run the same
-    command again to finish the remaining runs; completed ones are kept.
+    command again to finish the remaining runs; completed ones are kept. Several numbers of labels,
+    as in --labels-per-class 1,2,4, draw a label curve. --json prints the content of
+    comparison.json.
     """
     from ssl_toolkit.config.yaml import find_config
 
+    if as_json and dry_run:
+        raise ConfigError("--dry-run prints rows as YAML; leave --json out")
     paths = [find_config(name) for name in files]
     comparison = load_comparison(paths, comparison_flags(flags), sets, sweep)
     warn_of_clashes(*(row.config.settings for row in comparison.rows))
     from ssl_toolkit.console import Console
     from ssl_toolkit.multirun.compare import check, compare
 
+    if as_json:
+        result = compare(comparison, overwrite=overwrite, console=Console(silent=True))
+        echo_json(result.comparison.tree())
+        return result.status
     if not dry_run:
         return compare(comparison, overwrite=overwrite, console=Console(quiet=quiet)).status
     from ssl_toolkit.comparisons.schema import describe_left_out

@@ -10,6 +10,7 @@ from typing import Any
 
 from ssl_toolkit import registry
 from ssl_toolkit.comparisons.comparability import check_comparable, fingerprint, run_defaults_of
+from ssl_toolkit.comparisons.label_curve import label_curve
 from ssl_toolkit.comparisons.ranking import ranking
 from ssl_toolkit.comparisons.schema import (
     SCORES,
@@ -24,6 +25,7 @@ from ssl_toolkit.comparisons.schema import (
 )
 from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
 from ssl_toolkit.config.defaults import AUTO
+from ssl_toolkit.config.label_counts import LabelKey
 from ssl_toolkit.errors import ConfigError, PluginError
 from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.registry import did_you_mean
@@ -54,6 +56,7 @@ def gather_plan(plan: PlanFile, folder: Path, failures: Failures) -> Comparison:
         allow=plan.allow,
         failures=failures,
         notes=notes,
+        curve=plan.curve,
     )
 
 
@@ -65,17 +68,19 @@ def gather(
     allow: Collection[str] = (),
     failures: Failures | None = None,
     notes: Sequence[str] = (),
+    curve: LabelKey | None = None,
 ) -> Comparison:
     """Read runs, refuse those that are not comparable, and compute the scores of each row.
 
     Args:
         locations: All runs, including those that don't exist; rows keep this order.
         name: Title.
-        baseline: Row that the others are compared with.
+        baseline: Row that the others are compared with; of a label curve, its method.
         allow: Shared settings, or sections of settings, in which rows may differ.
         failures: By row and seed, reasons of failed runs that are not recorded in their folders
             (killed, lost with their machine, refused); ignored for a run that is completed now.
         notes: Further notes, shown first.
+        curve: The setting with several numbers of labels; None without a label curve.
 
     Returns:
         Runs that are not completed have a status and a reason, and are in no mean.
@@ -86,39 +91,50 @@ def gather(
     """
     failures = failures or {}
     _check_unique(locations)
-    runs, algorithms = [], {}
-    for row, seed, folder, algorithm in locations:
-        run = ComparedRun.read(row, seed, folder, failures.get(row, {}).get(seed, ""))
+    runs, planned = [], {}
+    for location in locations:
+        row, seed = location.row, location.seed
+        run = ComparedRun.read(row, seed, location.folder, failures.get(row, {}).get(seed, ""))
         runs.append(run)
-        algorithms[run.row] = algorithm
+        planned[run.row] = location
     names = [*dict.fromkeys(run.row for run in runs)]
-    if baseline is not None and baseline not in names:
+    methods = [*dict.fromkeys(location.method or name for name, location in planned.items())]
+    if baseline is not None and baseline not in methods:
         raise ConfigError(
-            f"baseline {baseline!r}: no row has this name{did_you_mean(baseline, names)}; "
-            f"rows: {', '.join(names)}"
+            f"baseline {baseline!r}: no row has this name{did_you_mean(baseline, methods)}; "
+            f"rows: {', '.join(methods)}"
         )
     completed = [run for run in runs if run.completed]
     shared, overrides = check_comparable(completed, allow)
     of_row = {row: tuple(run for run in runs if run.row == row) for row in names}
-    rows = [_variant(row, algorithms[row], of_row[row], overrides.get(row, {})) for row in names]
+    if curve is not None:  # not a permission: rows are compared at equal numbers of labels
+        for of_one in overrides.values():
+            of_one.pop(curve, None)
+    rows = [_variant(planned[row], of_row[row], overrides.get(row, {})) for row in names]
     ranked_by, reason = ranking(run.summary for run in completed if run.summary)
     notes = [*notes, reason] if reason else notes
+    by_labels = [
+        [row for row in rows if row.labels == labels]
+        for labels in dict.fromkeys(row.labels for row in rows)
+    ]
+    rows = [row for of in by_labels for row in _with_differences(of, baseline, ranked_by)]
     return Comparison(
         name=name,
         ranked_by=ranked_by,
-        rows=tuple(_with_differences(rows, baseline, ranked_by)),
+        rows=tuple(rows),
         seeds=tuple(sorted({run.seed for run in runs})),
         baseline=baseline,
         shared=shared,
         fingerprint=fingerprint(completed, shared),
         notes=(*map(display_text, notes), *_notes(runs, completed)),
+        curve=label_curve(rows, curve, ranked_by) if curve else None,
     )
 
 
 def _check_unique(locations: Sequence[RunLocation]) -> None:
     """Refuse two runs of one row with one seed."""
     taken: dict[tuple[str, int], Path] = {}
-    for row, seed, folder, _ in locations:
+    for row, seed, folder, *_ in locations:
         other = taken.setdefault((row, seed), folder)
         if other is not folder:
             raise ConfigError(
@@ -128,8 +144,9 @@ def _check_unique(locations: Sequence[RunLocation]) -> None:
 
 
 def _variant(
-    name: str, algorithm: str, runs: tuple[ComparedRun, ...], overrides: Mapping[str, Any]
+    planned: RunLocation, runs: tuple[ComparedRun, ...], overrides: Mapping[str, Any]
 ) -> Variant:
+    name, algorithm = runs[0].row, planned.algorithm
     configured = [run for run in runs if run.config]
     if configured:
         first = configured[0]
@@ -142,6 +159,8 @@ def _variant(
             scores[score] = score_stats(values, highest=upper_bound(score))
     return Variant(
         name=name,
+        method=planned.method or name,
+        labels=planned.labels,
         algorithm=algorithm,
         uses_hidden_labels=_uses_hidden_labels(algorithm, runs),
         overrides=dict(overrides),
@@ -158,11 +177,12 @@ def _with_differences(
 ) -> list[Variant]:
     """Return the rows with their differences to the baseline, p-values adjusted for their number.
 
-    Differences are of the score that ranks, on test images.
+    Differences are of the score that ranks, on test images. Along a label curve, `rows` are those
+    of one number of labels, and a family of tests.
 
     A row that uses hidden labels is an upper bound: it has no adjusted p-value and doesn't count.
     """
-    values = {r.name: r.scores[ranked_by].values for r in rows if ranked_by in r.scores}
+    values = {r.method: r.scores[ranked_by].values for r in rows if ranked_by in r.scores}
     if baseline not in values or not ranked_by.startswith("test."):
         return [*rows]
     differences = {
@@ -170,7 +190,7 @@ def _with_differences(
         for name, of_row in values.items()
         if name != baseline
     }
-    bounds = {row.name for row in rows if row.uses_hidden_labels}
+    bounds = {row.method for row in rows if row.uses_hidden_labels}
     p_values = {
         name: difference.p_value
         for name, difference in differences.items()
@@ -181,7 +201,7 @@ def _with_differences(
         if difference and name in adjusted:
             update = {"adjusted_p_value": adjusted[name]}
             differences[name] = difference.model_copy(update=update)
-    return [row.model_copy(update={"difference": differences.get(row.name)}) for row in rows]
+    return [row.model_copy(update={"difference": differences.get(row.method)}) for row in rows]
 
 
 def _uses_hidden_labels(algorithm: str, runs: Sequence[ComparedRun]) -> bool:

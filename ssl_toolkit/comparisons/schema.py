@@ -6,11 +6,14 @@ import contextlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from ssl_toolkit.comparisons.curve_schema import LabelCurve
+from ssl_toolkit.comparisons.encodable import Keys, Text
 from ssl_toolkit.config import yaml
+from ssl_toolkit.config.label_counts import LabelKey
 from ssl_toolkit.config.plugin_names import bare, section_of
 from ssl_toolkit.config.settings import flatten, shared_keys
 from ssl_toolkit.documents import Document, Part
@@ -18,7 +21,7 @@ from ssl_toolkit.errors import ConfigError, ModelError, ToolkitError
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.summary import RunSummary
-from ssl_toolkit.text import display_path, display_text
+from ssl_toolkit.text import display_path
 
 PLAN = "plan.json"
 CONFIG = "comparison.yaml"
@@ -60,20 +63,6 @@ def upper_bound(score: str) -> float:
     return math.inf if score in _OF_RUN or score.endswith(".nll") else 1.0
 
 
-def _encodable(value: Any) -> Any:
-    """Escape bytes that are not UTF-8, which names of files and settings may contain."""
-    if isinstance(value, Mapping):
-        return {display_text(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
-    return display_text(value) if isinstance(value, str) else value
-
-
-Text = Annotated[str, BeforeValidator(_encodable)]
-Keys = Annotated[dict[str, Any], BeforeValidator(_encodable)]
-"""Settings by dotted key, with values as written in ``config.yaml``."""
-
-
 class RunLocation(NamedTuple):
     """A run of a comparison, which may not exist yet."""
 
@@ -82,6 +71,10 @@ class RunLocation(NamedTuple):
     folder: Path
     algorithm: str = ""
     """Of the row, in case that its configuration can't be read."""
+    method: str = ""
+    """Name of the row without its number of labels; empty without a label curve."""
+    labels: int | None = None
+    """Number of labels; None without a label curve."""
 
 
 class PlannedRuns(Part):
@@ -92,6 +85,10 @@ class PlannedRuns(Part):
     folder: str
     """Path to the parent of its run folders, relative to the comparison."""
     steps: int
+    method: str = ""
+    """As in `RunLocation`."""
+    labels: int | None = None
+    """As in `RunLocation`."""
 
 
 class PlanFile(Document):
@@ -108,6 +105,8 @@ class PlanFile(Document):
     """CPU threads of each run."""
     seeds: tuple[int, ...]
     rows: tuple[PlannedRuns, ...]
+    curve: LabelKey | None = None
+    """The setting with several numbers of labels; None without a label curve."""
     left_out: dict[str, str] = Field(default_factory=dict)
     """Reasons, by the name of an algorithm or a row that ``all`` leaves out."""
 
@@ -118,7 +117,14 @@ class PlanFile(Document):
             folder: Path to the comparison.
         """
         return [
-            RunLocation(row.name, seed, folder / row.folder / f"s{seed}", row.algorithm)
+            RunLocation(
+                row.name,
+                seed,
+                folder / row.folder / f"s{seed}",
+                row.algorithm,
+                row.method,
+                row.labels,
+            )
             for row in self.rows
             for seed in self.seeds
         ]
@@ -290,6 +296,10 @@ class Variant(Part):
     """A row: one algorithm, with its options, over all seeds."""
 
     name: Text
+    method: Text = ""
+    """The name without the number of labels; the name itself without a label curve."""
+    labels: int | None = None
+    """Number of labels, per class or in total; None without a label curve."""
     algorithm: Text
     uses_hidden_labels: bool = False
     """True if the algorithm gets the hidden labels: an upper bound, not a competitor."""
@@ -305,7 +315,8 @@ class Variant(Part):
     ``validation.accuracy``, ``validation.balanced_accuracy``, ``convergence_step``, ``seconds``,
     ``images_per_second``, ``steps``."""
     difference: Difference | None
-    """None for the baseline itself and without a common seed."""
+    """None for the baseline itself and without a common seed. Along a label curve, the baseline is
+    the row with the same number of labels."""
     runs: tuple[ComparedRun, ...]
 
     @property
@@ -319,7 +330,7 @@ class Comparison(Document):
 
     name: Text
     baseline: Text | None
-    """Name of the row that the others are compared with."""
+    """`Variant.method` of the rows that the others are compared with."""
     seeds: tuple[int, ...]
     fingerprint: str
     """Hash of the shared settings."""
@@ -330,11 +341,18 @@ class Comparison(Document):
     """Notes for readers: differences in threads, devices and versions, missing results."""
     shared: Keys
     """The settings that all rows share."""
+    curve: LabelCurve | None = None
+    """None if all rows have the same number of labels."""
 
     @property
     def runs(self) -> tuple[ComparedRun, ...]:
         """The runs of all rows."""
         return tuple(run for row in self.rows for run in row.runs)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the rows without numbers of labels, in their order."""
+        return tuple(dict.fromkeys(row.method for row in self.rows))
 
     @property
     def is_single(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +9,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ssl_toolkit import registry
-from ssl_toolkit.config import yaml
 from ssl_toolkit.config.defaults import AUTO, PROBE
 from ssl_toolkit.config.faults import Faults
+from ssl_toolkit.config.label_counts import (
+    LABEL_KEYS,
+    Counts,
+    LabelKey,
+    curve_of,
+    refuse_other_labels,
+    row_name,
+    with_labels,
+)
 from ssl_toolkit.config.loading import (
     Layer,
     RunConfig,
@@ -25,6 +32,7 @@ from ssl_toolkit.config.options import Names, Options, option, setting
 from ssl_toolkit.config.plugin_names import bare, section_of
 from ssl_toolkit.config.seeds import Seeds
 from ssl_toolkit.config.settings import FOLLOW_STEPS, Place, shared_keys
+from ssl_toolkit.config.sweeps import combinations, describe, parse_sweep
 from ssl_toolkit.errors import ConfigError, PluginError, UserError
 from ssl_toolkit.registry import did_you_mean
 
@@ -46,6 +54,14 @@ class ComparisonSettings(Options):
     seeds: Seeds = setting(
         [0, 1, 2], help="seeds, one run of each row per seed", min_length=1, metavar="0,1,5-9",
         default_text="0-2",
+    )
+    labels_per_class: Counts | None = setting(
+        None, help="number of labeled images per class; several draw a label curve", min_length=1,
+        metavar="N,N", default_text="by data set",
+    )
+    num_labels: Counts | None = setting(
+        None, help="number of labeled images in total, stratified by class; several draw a curve",
+        min_length=1, metavar="N,N",
     )
     sweep: dict[str, Any] = setting(
         {}, help="settings with the values to try; one row per combination", metavar="KEY=V,V",
@@ -84,6 +100,11 @@ class ComparisonSettings(Options):
     )
     # fmt: on
 
+    @property
+    def curve(self) -> LabelKey | None:
+        """The setting with several numbers of labels; None without a label curve."""
+        return curve_of({key: getattr(self, key) for key in LABEL_KEYS})
+
 
 @dataclass(frozen=True)
 class PlannedRow:
@@ -94,6 +115,15 @@ class PlannedRow:
     """Of the first seed, not resolved."""
     optional: bool = False
     """True if it comes from ``all``: left out if it can't train, instead of refused."""
+    labels: int | None = None
+    """Number of labels; None without a label curve."""
+    base: str = ""
+    """Name without the number of labels; empty without a label curve."""
+
+    @property
+    def method(self) -> str:
+        """The name, the same for each number of labels."""
+        return self.base or self.name
 
     @property
     def slug(self) -> str:
@@ -123,14 +153,14 @@ class ComparisonConfig:
 
     @property
     def baseline(self) -> str:
-        """Name of the row that the others are compared with."""
+        """Name of the row that the others are compared with; of a label curve, its `method`."""
         if self.settings.baseline is not None:
             return self.settings.baseline
         pretrained = self.rows[0].config.settings.pretrained
-        by_algorithm = {row.config.section: row.name for row in reversed(self.rows)}
-        first = self.rows[0].name
+        by_algorithm = {row.config.section: row.method for row in reversed(self.rows)}
+        first = self.rows[0].method
         probe = by_algorithm.get(PROBE, first) if pretrained else first
-        baselines = (row.name for row in self.rows if _is_baseline(row))
+        baselines = (row.method for row in self.rows if _is_baseline(row))
         return next(baselines, probe)
 
 
@@ -157,7 +187,7 @@ def load_comparison(
         ConfigError: all faults that were found, each reported once.
         PluginError: an algorithm, an augmenter or the launcher is unknown or broken.
     """
-    layers = [*read_layers(files, flags or {}, sets), *map(_parse_sweep, sweeps)]
+    layers = [*read_layers(files, flags or {}, sets), *map(parse_sweep, sweeps)]
     keys = ComparisonSettings.model_fields.keys()
     tree, origins = merge([layer.only(keys) for layer in layers])
     faults = Faults(origins, "")
@@ -167,9 +197,19 @@ def load_comparison(
     shared = [layer.without(keys) for layer in layers]
     every, left_out = _all_algorithms(settings)
     shared_tree, given = merge(shared)
+    curve = settings.curve
+    if curve:
+        of_rows = [(f"rows.{name}", of_row) for name, of_row in settings.rows.items()]
+        found = [*((layer.origin, layer.tree) for layer in shared), *of_rows]
+        refuse_other_labels(curve, found, settings.sweep)
+    else:
+        single = {key: counts[0] for key in LABEL_KEYS if (counts := getattr(settings, key))}
+        shared += [Layer(origins[key,], {key: count}) for key, count in single.items()]
     rows = _with_probe(settings, tuple(_rows(settings, shared, every)), given)
+    if curve:
+        rows = tuple(_at_each_number(rows, curve, getattr(settings, curve)))
     comparison = ComparisonConfig(settings, rows, shared_tree | tree, left_out)
-    names = [row.name for row in rows]
+    names = [*dict.fromkeys(row.method for row in rows)]
     if comparison.baseline not in names:
         raise ConfigError(
             f"baseline {comparison.baseline!r}: no row has this name"
@@ -195,12 +235,14 @@ def _with_probe(
     return (*rows, PlannedRow(PROBE, validate([Layer(f"row {PROBE}", tree | {"algo": PROBE})])))
 
 
-def _parse_sweep(text: str) -> Layer:
-    key, equals, values = text.partition("=")
-    if not equals or not key or not values:
-        raise ConfigError(f"--sweep {text}: write --sweep section.key=value,value")
-    origin, array = f"--sweep {text}", values if values.startswith("[") else f"[{values}]"
-    return Layer(origin, {"sweep": {key: yaml.parse(array, origin)}})
+def _at_each_number(
+    rows: Sequence[PlannedRow], key: LabelKey, counts: Sequence[int]
+) -> Iterator[PlannedRow]:
+    """The rows of a label curve; those with the same number of labels are adjacent."""
+    for count in counts:
+        for row in rows:
+            name, config = row_name(row.name, key, count), with_labels(row.config, key, count)
+            yield replace(row, name=name, config=config, labels=count, base=row.name)
 
 
 def _all_algorithms(settings: ComparisonSettings) -> tuple[list[str], dict[str, str]]:
@@ -253,9 +295,9 @@ def _rows(
     for name, tree in trees.items():
         absent = _absent_keys(name, sections, trees)
         sweep = {k: v for k, v in settings.sweep.items() if tuple(k.split(".")[:2]) not in absent}
-        for changes in _combinations(sweep, sections[name], set(sections.values())):
+        for changes in combinations(sweep, sections[name], set(sections.values())):
             row_name = " ".join(
-                [name, *(_describe(k, v, sections[name]) for k, v in changes.items())]
+                [name, *(describe(k, v, sections[name]) for k, v in changes.items())]
             )
             others = {*sections.values()} - {sections[name]}
             of_row = [_without(layer.without(others), absent) for layer in layers]
@@ -328,33 +370,16 @@ def _check_sections(
         raise ConfigError(messages)
 
 
-def _combinations(
-    sweep: Mapping[str, Any], section: str, sections: Collection[str]
-) -> Iterator[dict[str, Any]]:
-    """The changes of each combination of values that concerns an algorithm."""
-    keys = []
-    for key, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"sweep.{key}: give a list of values (given {values!r})")
-        for value in values:
-            if values.count(value) > 1:
-                raise ConfigError(f"sweep.{key}: {value} is given twice; give each once")
-        if key.partition(".")[0] in {section, "algorithm"} or key.partition(".")[0] not in sections:
-            keys.append(key)
-    for values in itertools.product(*(sweep[key] for key in keys)):
-        yield dict(zip(keys, values, strict=True))
-
-
-def _describe(key: str, value: Any, section: str) -> str:
-    return f"{key.removeprefix(f'{section}.').removeprefix('algorithm.')}={value}"
-
-
 def allowed_keys(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> set[str]:
-    """Return shared keys in which rows may differ: by permission, by a sweep, or by the budget."""
+    """Return shared keys in which rows may differ.
+
+    They differ by permission, by a sweep, by the budget, or along a label curve.
+    """
     sections = {row.config.section for row in rows} | {"algorithm"}
     swept = {key for key in settings.sweep if key.partition(".")[0] not in sections}
     budget = () if settings.budget == "steps" else FOLLOW_STEPS
-    return {*settings.allow_different, *swept, *budget}
+    curve = () if settings.curve is None else (settings.curve,)
+    return {*settings.allow_different, *swept, *budget, *curve}
 
 
 def _check_allowed(settings: ComparisonSettings, rows: Sequence[PlannedRow]) -> None:

@@ -308,7 +308,8 @@ Consequence = Literal["classes", "split", "initial weights", "draws"]
 _CAUSES = {
     "classes": {"data"},
     "split": {"data", "split"},
-    "initial weights": {"data", "weights"},
+    # With the split, because the weights contain the channel statistics of its images.
+    "initial weights": {"data", "split", "weights"},
     "draws": {"data", "split", "draws"},
 }
 

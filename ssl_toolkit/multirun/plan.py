@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from ssl_toolkit import registry
@@ -29,7 +31,7 @@ from ssl_toolkit.config.comparison import (
 from ssl_toolkit.config.loading import ResolvedConfig
 from ssl_toolkit.config.settings import Settings, shared_keys
 from ssl_toolkit.console import Console
-from ssl_toolkit.data.splits.draw import Split
+from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.engine.compatibility import check_parts, fits_random_features
 from ssl_toolkit.engine.costs import Costs
 from ssl_toolkit.engine.defaults import resolve_config
@@ -138,6 +140,8 @@ class Plan:
                 algorithm=row.config.settings.algo,
                 folder=f"runs/{row.slug}",
                 steps=self.first(row).settings.steps,
+                method=row.base,
+                labels=row.labels,
             )
             for row in comparison.rows
         )
@@ -149,6 +153,7 @@ class Plan:
             threads=self.threads,
             seeds=tuple(comparison.settings.seeds),
             rows=tuple(rows),
+            curve=comparison.settings.curve,
             left_out=dict(comparison.left_out),
         )
         file.write(self.folder / PLAN)
@@ -197,6 +202,9 @@ def make_plan(
     }
     comparison, rehearsals = _rehearse_all(comparison, configs, launcher, console, folder)
     rows = comparison.rows
+    if settings.curve:
+        labeled = {row.labels: rehearsals[row.name, settings.seeds[0]].split for row in rows}
+        _warn_if_not_nested([split.labeled for split in labeled.values()], console)
     kind, amount = parse_budget(settings.budget)
     plan = Plan(folder, comparison, configs, threads, () if kind == "steps" else tuple(rows))
     if kind != "steps":
@@ -209,6 +217,15 @@ def make_plan(
     if not replaced:
         _check_existing(plan, rehearsals)
     return plan
+
+
+def _warn_if_not_nested(labeled: Sequence[Rows], console: Console) -> None:
+    """Warn if a smaller set of labeled images is not a part of the next larger one."""
+    if any(len(np.setdiff1d(small, large)) for small, large in pairwise(labeled)):
+        console.warn(
+            "a smaller number of labels is not contained in a larger one: proportional counts of a "
+            "class can decrease by rounding; --labels-per-class has nested sets"
+        )
 
 
 class _Rehearsal(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,26 +25,12 @@ from ssl_toolkit.comparisons.schema import (
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
 from ssl_toolkit.files import write_text
+from ssl_toolkit.reports.label_curve import curve_notes, curve_sentences, score_table, worth_table
+from ssl_toolkit.reports.text_table import NOTHING, TextTable, p_text, stats_text
 from ssl_toolkit.tabular import Row, write_rows
 from ssl_toolkit.text import display_path, display_text
 
 NAMES = ("comparison.json", "comparison.csv", "comparison.md")
-NOTHING = "–"
-"""Text of a cell without a value."""
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of text: heads, and rows whose first cell names them."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    @property
-    def largest(self) -> float:
-        """The largest number in its cells."""
-        cells = [cell for row in self.rows for cell in row[1:] if cell[:1].isdigit()]
-        return max(map(float, cells), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +83,8 @@ def table_notes(comparison: Comparison) -> list[str]:
             f"{comparison.baseline} on the common seeds, its interval that of the same t; p "
             "(Holm): adjusted for the number of rows"
         )
+    if comparison.curve is not None:
+        lines += curve_notes(comparison, comparison.curve)
     if scores and all(stats.count == 1 for stats in scores):
         lines.append("one seed each: the spread over seeds is unknown")
     return [display_text(line) for line in lines]
@@ -106,7 +94,8 @@ def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv`` and ``.md``, each whole or not at all.
 
     The JSON has all scores as numbers, the settings and the environment; the CSV a line per run,
-    with empty cells for missing scores; the Markdown the table of the terminal and the HTML report.
+    with empty cells for missing scores, and method and number of labels of a label curve; the
+    Markdown the table of the terminal and the HTML report.
 
     Args:
         comparison: The comparison.
@@ -120,8 +109,9 @@ def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """
     as_json, as_csv, as_markdown = (folder / name for name in NAMES)
     _relative(comparison, folder).write(as_json)
-    lines = (_csv_row(row, run) for row in comparison.rows for run in row.runs)
-    write_rows(as_csv, (*_CSV_COLUMNS, *SCORES), lines)
+    curved = comparison.curve is not None
+    lines = (_csv_row(row, run, curved) for row in comparison.rows for run in row.runs)
+    write_rows(as_csv, (*_CSV_COLUMNS, *(_CURVE_COLUMNS if curved else ()), *SCORES), lines)
     write_text(as_markdown, markdown_page(comparison))
     return as_json, as_csv, as_markdown
 
@@ -143,8 +133,28 @@ def show_table(comparison: Comparison, console: Console) -> None:
         for name, cells in zip(summary.names, summary.rows, strict=True):
             texts = [f"{t} {cells[t]}" for t in summary.columns if cells[t] != NOTHING]
             console.say(f"{name}: {', '.join(texts)}", important=True)
+    _show_curve(comparison, console)
     for line in (*summary.footnotes, *table_notes(comparison)):
         console.say(line, important=True)
+
+
+def _show_curve(comparison: Comparison, console: Console) -> None:
+    for name, of_curve in curve_tables(comparison).items():
+        title = display_text(name)
+        if console.rich.is_terminal:
+            table = Table(*map(visible, of_curve.heads), title=Text(visible(title)))
+            for row in of_curve.rows:
+                table.add_row(*(Text(visible(display_text(text))) for text in row))
+            console.rich.print(table)
+        else:
+            for method, *cells in of_curve.rows:
+                pairs = zip(of_curve.heads[1:], cells, strict=True)
+                texts = ", ".join(f"{count}: {cell}" for count, cell in pairs)
+                line = f"{title}, {method}: {of_curve.heads[0]} {texts}"
+                console.say(display_text(line), important=True)
+    if comparison.curve is not None:
+        for line in curve_sentences(comparison, comparison.curve):
+            console.say(line, important=True)
 
 
 def markdown_page(comparison: Comparison) -> str:
@@ -163,6 +173,7 @@ def markdown_page(comparison: Comparison) -> str:
     parts = [
         f"# {escaped_text(display_text(comparison.name))}",
         markdown.table(["row", *map(escaped_text, summary.columns)], rows),
+        *_curve_parts(comparison),
         "  \n".join(map(escaped_text, summary.footnotes)),
         markdown.bullets(map(escaped_text, table_notes(comparison))),
         "  \n".join(escaped_text(f"{name}: {text}") for name, text in origin.items() if text),
@@ -170,26 +181,40 @@ def markdown_page(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def curve_tables(comparison: Comparison) -> dict[str, TextTable]:
+    """Return the tables of the label curve by title; empty without one."""
+    curve = comparison.curve
+    if curve is None:
+        return {}
+    kind = score_title(curve.score)
+    tables = {f"Mean {kind} (95 % interval)": score_table(comparison, curve)}
+    if comparison.baseline is not None:
+        worth = worth_table(comparison, curve, comparison.baseline)
+        if worth is not None:
+            title = f"The same {kind} with how many labels of {comparison.baseline}"
+            tables[f"{title} (95 % interval)"] = worth
+    return tables
+
+
+def _curve_parts(comparison: Comparison) -> list[str]:
+    if comparison.curve is None:
+        return []
+    parts = ["## Label curve", markdown.bullets(_escaped_lines(comparison))]
+    for title, table in curve_tables(comparison).items():
+        rows = [[escaped_text(display_text(cell)) for cell in row] for row in table.rows]
+        parts += [escaped_text(display_text(title)), markdown.table([*table.heads], rows)]
+    return parts
+
+
+def _escaped_lines(comparison: Comparison) -> list[str]:
+    curve = comparison.curve
+    return [*map(escaped_text, curve_sentences(comparison, curve))] if curve else []
+
+
 def setting_text(value: Any) -> str:
     """Format a value of a setting as a configuration file has it, without quotes."""
     is_constant = value is None or isinstance(value, bool)
     return json.dumps(value) if is_constant else display_text(str(value))
-
-
-def share(value: float) -> str:
-    """Format a score that is a share, the same in every table and page."""
-    return f"{value:.4f}"
-
-
-def stats_text(stats: ScoreStats, digits: int = 4, sign: str = "") -> str:
-    """Format the mean of a score with its standard deviation, if it has one."""
-    mean = f"{stats.mean:{sign}.{digits}f}"
-    return mean if stats.deviation is None else f"{mean} ± {stats.deviation:.{digits}f}"
-
-
-def p_text(value: float | None) -> str:
-    """Format a p-value."""
-    return NOTHING if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def _interval(stats: ScoreStats | None, sign: str = "") -> str:
@@ -293,7 +318,10 @@ def _relative(comparison: Comparison, folder: Path) -> Comparison:
 _CSV_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "status", "reason")
 
 
-def _csv_row(row: Variant, run: ComparedRun) -> Row:
+_CURVE_COLUMNS = ("method", "labels")
+
+
+def _csv_row(row: Variant, run: ComparedRun, curved: bool) -> Row:
     scores = (row.scores[name].values if name in row.scores else {} for name in SCORES)
     return [
         *map(display_text, (row.name, row.algorithm)),
@@ -302,6 +330,7 @@ def _csv_row(row: Variant, run: ComparedRun) -> Row:
         run.seed,
         run.status,
         display_text(run.reason),
+        *((display_text(row.method), row.labels) if curved else ()),
         *(values.get(run.seed) for values in scores),
     ]
 

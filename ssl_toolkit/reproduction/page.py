@@ -9,7 +9,8 @@ from typing import NamedTuple
 from ssl_toolkit import markdown
 from ssl_toolkit.console import Console
 from ssl_toolkit.files import write_text
-from ssl_toolkit.reports.tables import NOTHING, escaped_text, setting_text
+from ssl_toolkit.reports.tables import escaped_text, setting_text
+from ssl_toolkit.reports.text_table import NOTHING
 from ssl_toolkit.reproduction.listing import Footnotes, marked
 from ssl_toolkit.reproduction.results import Reproduction, RowResult
 

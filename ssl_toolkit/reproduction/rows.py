@@ -132,6 +132,8 @@ def _load(
     flags = {**flags, "rows": trees, "probe": False}
     comparison = load_comparison(files, flags, sets)
     settings = comparison.settings
+    if settings.curve:
+        raise ConfigError("reproduce runs rows of its table; leave several numbers of labels out")
     if settings.algos or settings.sweep or len(comparison.rows) > len(recipes):
         raise ConfigError("reproduce runs rows of its table only; leave algos, rows and sweep out")
     rows = []

@@ -127,7 +127,7 @@ def test_a_permitted_key_is_marked(tmp_path: Path) -> None:
     assert made.rows[0].overrides == {"lr": "0.002", "ema.decay": "0.9"}
     assert made.rows[1].overrides == {"lr": "0.01", "ema.decay": "0.5"}
     assert not {"lr", "ema.decay"} & made.shared.keys()
-    own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path, _ in runs}
+    own = {json.loads((path / "record.json").read_text())["fingerprint"] for _, _, path, *_ in runs}
     assert len(own) == 2
     assert made.fingerprint not in {*own, ""}
     (message,) = refused(runs, allow=["lr"])

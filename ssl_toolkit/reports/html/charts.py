@@ -16,7 +16,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ssl_toolkit.comparisons.schema import ScoreStats
-from ssl_toolkit.reports.tables import share
+from ssl_toolkit.reports.text_table import share
 from ssl_toolkit.text import shorten
 
 MOST_NAMED = 8
@@ -139,6 +139,55 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
     return _svg(identity, _WIDTH, _HEIGHT, title, ends, parts)
 
 
+def label_chart(identity: str, title: str, unit: str, lines: Sequence[Line]) -> Markup:
+    """Draw scores over numbers of labels on a logarithmic axis, with an interval at each point.
+
+    Args:
+        identity: Id of the element, unique in the page.
+        title: Title of the chart.
+        unit: Name of the numbers.
+        lines: At least one, each with at least one point; ``low`` and ``high`` are the ends of the
+            intervals, in [0, 1].
+    """
+    named = 1 < len(lines) <= MOST_NAMED
+    names = [shorten(line.name, _LONGEST) for line in lines]
+    right = 24 + (_LETTER * max(map(len, names)) if named else 0)
+    counts = np.unique(np.concatenate([line.curve.steps for line in lines]))
+    low = min(float(line.curve.low.min()) for line in lines)
+    high = max(float(line.curve.high.max()) for line in lines)
+    gap = 0.04 * (high - low) or 0.05
+    up = Axis(max(0.0, low - gap), min(1.0, high + gap), _HEIGHT - 28, 8)
+    first, last = float(counts[0]), float(counts[-1])
+    across = Axis(first, last if last > first else 2 * first, 60, _WIDTH - right, log=True)
+    parts = _grid(across, up, _HEIGHT, [float(count) for count in counts])
+    for k, line in enumerate(lines):
+        # Apart by a few pixels, so that no interval hides another.
+        shift = 5.0 * (k - (len(lines) - 1) / 2) if named else 0.0
+        own = Axis(across.first, across.last, across.start + shift, across.end + shift, log=True)
+        style, curve = style_of(line.index), line.curve
+        points = zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
+        for count, mean, lower, upper in points:
+            x = own.at(float(count))
+            if upper > lower:
+                ends = up.at(float(lower)), up.at(float(upper))
+                parts.append(_element('<path class="interval {}" d="M{} {}V{}"/>', style, x, *ends))
+            place = '<circle class="dot {}" cx="{}" cy="{}" r="3.5">'
+            dot = place + "<title>{}, {} {}: {}</title></circle>"
+            text = (line.name, count, unit, share(float(mean)))
+            parts.append(_element(dot, style, x, up.at(float(mean)), *text))
+        parts.append(_line(line, own, up))
+    if named:
+        parts += _end_names(lines, names, up, _WIDTH - right + 18)
+    end = '<text x="{}" y="{}" text-anchor="end">{}, logarithmic</text>'
+    parts.append(_element(end, across.end, _HEIGHT - 2, unit))
+    description = "; ".join(
+        f"{line.name}: {share(float(line.curve.mean[0]))} with {line.curve.steps[0]}, "
+        f"{share(float(line.curve.mean[-1]))} with {line.curve.steps[-1]}"
+        for line in lines
+    )
+    return _svg(identity, _WIDTH, _HEIGHT, f"{title} over {unit}", description, parts)
+
+
 def dot_plot(identity: str, title: str, rows: Sequence[tuple[str, int, ScoreStats]]) -> Markup:
     """Draw a dot for each seed, a tick at the mean, and the 95 % interval as a thin line.
 
@@ -188,12 +237,17 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _grid(across: Axis, up: Axis, height: float) -> list[Markup]:
+def _grid(
+    across: Axis, up: Axis, height: float, ticks: Sequence[float] | None = None
+) -> list[Markup]:
     left = '<path class="grid" d="M44 {0}H{1}"/><text x="38" y="{2}" text-anchor="end">{3}</text>'
     below = '<text x="{}" y="{}" text-anchor="middle">{}</text>'
     return [
         *(_element(left, up.at(t), across.end, up.at(t) + 4, number(t)) for t in up.ticks),
-        *(_element(below, across.at(t), height - 14, number(t)) for t in across.ticks),
+        *(
+            _element(below, across.at(t), height - 14, number(t))
+            for t in (across.ticks if ticks is None else ticks)
+        ),
         _element('<path class="axis" d="M44 {}H{}"/>', height - 28, across.end),
     ]
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from ssl_toolkit.comparisons.schema import Comparison
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.reports.tables import NOTHING, TextTable, share
+from ssl_toolkit.reports.text_table import NOTHING, TextTable, share
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.runs.scoring import confusion_matrix

@@ -17,7 +17,7 @@ from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.errors import PluginError
 from ssl_toolkit.interfaces import Metric
 from ssl_toolkit.reports.html.charts import Curve, Line, line_chart, number
-from ssl_toolkit.reports.tables import TextTable
+from ssl_toolkit.reports.text_table import TextTable
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.health import alarms
 from ssl_toolkit.runs.metrics_log import last_step, metric_rows

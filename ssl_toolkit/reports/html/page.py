@@ -22,15 +22,10 @@ from ssl_toolkit.files import write_atomically
 from ssl_toolkit.reports.html import classes as by_class
 from ssl_toolkit.reports.html import curves as over_steps
 from ssl_toolkit.reports.html.charts import MOST_NAMED, dot_plot, number, swatch
-from ssl_toolkit.reports.tables import (
-    NOTHING,
-    TextTable,
-    p_text,
-    setting_text,
-    share,
-    stats_text,
-    summary_table,
-)
+from ssl_toolkit.reports.html.label_section import best_by_number, label_section
+from ssl_toolkit.reports.label_curve import curve_sentences
+from ssl_toolkit.reports.tables import setting_text, summary_table
+from ssl_toolkit.reports.text_table import NOTHING, TextTable, p_text, share, stats_text
 from ssl_toolkit.text import display_path
 
 PAGE = "report.html"
@@ -85,6 +80,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         results=summary_table(comparison),
         seeds_plot="" if comparison.is_single else _seeds_plot(comparison),
         runs=_runs_table(comparison, folder),
+        labels=label_section(comparison),
         logs=logs,
         learning=charts["learning"][0],
         not_logged=charts["learning"][1],
@@ -118,6 +114,11 @@ def _summary(comparison: Comparison) -> list[str]:
         return ["No run is completed, so there are no results yet."]
     if comparison.is_single:
         return [_single(rows[0], rows[0].scores[score], kind)]
+    if comparison.curve is not None:
+        return [
+            best_by_number(comparison, comparison.curve),
+            *(f"{text}." for text in curve_sentences(comparison, comparison.curve)),
+        ]
     competing = [row for row in rows if not row.uses_hidden_labels] or rows
     best = max(competing, key=lambda row: row.scores[score].mean)
     stats = best.scores[score]
