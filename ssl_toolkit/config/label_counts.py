@@ -64,7 +64,7 @@ def refuse_other_labels(
         ConfigError: Labels are set in another way, too.
     """
     flag = f"--{key.replace('_', '-')}"
-    others = ("labels", *LABEL_KEYS)
+    others = ("labels", "split", *LABEL_KEYS)
     found = [(origin, name) for origin, tree in given for name in others if tree.get(name)]
     found += [("sweep", name) for name in sweep if name in others]
     if found:

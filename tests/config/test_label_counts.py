@@ -94,6 +94,7 @@ def test_the_linear_probe_has_a_row_for_each_number() -> None:
         ({"labels_per_class": ""}, "must not be empty"),
         ({"labels_per_class": "1,2", "num_labels": "20"}, "leave one of them out"),
         ({"labels_per_class": "1,2", "labels": "some.csv"}, "labels: can't be used with several"),
+        ({"labels_per_class": "1,2", "split": "split.json"}, "split: can't be used with several"),
         (
             {"labels_per_class": "1,2", "baseline": "simple, 1 per class"},
             "rows: simple, supervised",
