@@ -129,12 +129,16 @@ def _plain(worth: Worth, curve: LabelCurve) -> str:
     return _number(worth.equivalent)
 
 
-def _worth_sentence(worth: Worth, curve: LabelCurve) -> str:
+def _labels(number: str, curve: LabelCurve) -> str:
     unit = UNITS[curve.key]
-    given = f"{worth.labels} {unit if worth.labels > 1 else unit.replace('labels', 'label', 1)}"
+    return f"{number} {unit.replace('labels', 'label', 1) if number == '1' else unit}"
+
+
+def _worth_sentence(worth: Worth, curve: LabelCurve) -> str:
+    given = _labels(str(worth.labels), curve)
     about = "" if worth.outside else "about "
-    text = f"{worth.method} with {given} is worth {about}{_plain(worth, curve)} {unit} of "
-    text += worth.other
+    equal = _labels(_plain(worth, curve), curve)
+    text = f"{worth.method} with {given} is worth {about}{equal} of {worth.other}"
     if worth.interval is not None:
         text += f" (95 % interval {_range(worth.interval, curve)})"
     return display_text(text)
