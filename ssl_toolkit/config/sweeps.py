@@ -27,7 +27,11 @@ def parse_sweep(text: str) -> Layer:
 def combinations(
     sweep: Mapping[str, Any], section: str, sections: Collection[str]
 ) -> Iterator[dict[str, Any]]:
-    """Iterate over the changes of each combination of values that concerns an algorithm."""
+    """Iterate over the changes of each combination of values that concerns an algorithm.
+
+    Raises:
+        ConfigError: The values of a key are no list, or one is given twice.
+    """
     keys = []
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
