@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from ssl_toolkit.commands.options import JSON, PATH, ROOT, RUN, setting_option, toolkit_command
+from ssl_toolkit.commands.options import (
+    JSON,
+    PATH,
+    PRIOR,
+    ROOT,
+    RUN,
+    setting_option,
+    toolkit_command,
+)
 from ssl_toolkit.commands.screen import echo, echo_json
 
 
@@ -27,6 +35,7 @@ from ssl_toolkit.commands.screen import echo, echo_json
     metavar="FILE.png",
     help="Path to a .png file to draw the confusion matrix in.",
 )
+@PRIOR
 @JSON
 @setting_option("device", default="that of the run")
 @click.option(
@@ -79,5 +88,8 @@ def command(
         matrices = {part: {"confusion": m.tolist()} for part, m in result.confusion.items()}
         echo_json({part: scores and scores | matrices[part] for part, scores in tree.items()})
         return
+    for part, lines in result.estimates.items():
+        for line in lines:
+            echo(f"{part}: {line}", err=True)
     for name, value in score_rows(tree, all_in="--json"):
         echo(f"{name}: {value}")

@@ -165,6 +165,12 @@ BATCH_SIZE = click.option(
     metavar="N",
     help="Number of images per batch (default: 64).",
 )
+PRIOR = click.option(
+    "--prior",
+    metavar="FILE|estimate",
+    help="Adjust the probabilities to the class shares of these images: a .json or .csv file of "
+    "class and share, or estimate to estimate them.",
+)
 MODEL = options(setting_option("device"), BATCH_SIZE, WORKERS)
 """How to compute with a trained model."""
 RESUMABLE = options(

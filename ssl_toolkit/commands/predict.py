@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.options import MODEL, PATH, RUN, toolkit_command
+from ssl_toolkit.commands.options import MODEL, PATH, PRIOR, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
@@ -20,6 +20,7 @@ from ssl_toolkit.commands.screen import echo
     help="Path to the .csv, .tsv or .jsonl file to write (default: print CSV).",
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
+@PRIOR
 @MODEL
 def command(
     run: Path,
@@ -29,6 +30,7 @@ def command(
     device: str,
     batch_size: int,
     workers: int | None,
+    prior: str | None,
 ) -> int:
     """Classify IMAGES, files or folders, with the model of RUN.
 
@@ -47,6 +49,7 @@ def command(
         device=device,
         batch_size=batch_size,
         workers=workers,
+        prior=prior,
     )
     for note in notes:
         echo(note, err=True)

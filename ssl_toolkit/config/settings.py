@@ -141,6 +141,10 @@ class Settings(Options):
         help="draw a long tail of labels and pool: ratio of the first class to the last; below 1, "
         "such as 1/50, the last class is the largest", default_text="as the data is",
     )
+    prior: dict[str, float] | Place | None = setting(
+        None, help="class shares of the pool: path to a .json or .csv file of class and share",
+        metavar="FILE", default_text="those of the labels, or estimated",
+    )
     on_bad_image: Literal["error", "skip"] = setting(
         "error", help="how to handle unreadable images", flag=True, affects=("split",),
     )

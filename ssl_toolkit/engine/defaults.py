@@ -16,6 +16,7 @@ from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset, pixel_format
 from ssl_toolkit.data.readers.image_files import files_of
 from ssl_toolkit.data.readers.npz import feature_length
+from ssl_toolkit.data.readers.priors import read_prior
 from ssl_toolkit.engine.compatibility import check_adapters
 from ssl_toolkit.engine.optimization import check_optimizer
 from ssl_toolkit.errors import ConfigError, DataError
@@ -144,6 +145,8 @@ def _open_values(settings: Settings, defaults: DatasetDefaults, side: int | None
         # A memory of a tenth of the run: 0.999 would leave a short run's teacher at chance.
         decay = max(0.0, min(0.999, 1 - 10 / steps))
         update["ema"] = settings.ema.model_copy(update={"decay": decay})
+    if isinstance(settings.prior, str):  # the shares themselves: the file may change
+        update["prior"] = read_prior(Path(settings.prior))
     model: dict[str, Any] = {}
     if settings.model.batchnorm_momentum == "auto":
         registered = registry.has("backbones", backbone)

@@ -20,6 +20,7 @@ from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.data.class_names import look_alike
 from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.image_files import files_of
+from ssl_toolkit.data.readers.priors import ordered_prior
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import Leaks
@@ -269,6 +270,7 @@ def _prepare(
             type(algorithm).metrics,
         ),
         processes=processes,
+        prior=_prior(settings, table),
         test=test[0],
         transfer=transfer_for(
             algorithm,
@@ -287,6 +289,12 @@ def _prepare(
     return Experiment(
         config, table, split, leaks, trainer, test, device, tuple(notes), tuple(warnings)
     )
+
+
+def _prior(settings: ResolvedSettings, table: ImageTable) -> Tensor | None:
+    if not isinstance(settings.prior, dict):
+        return None
+    return torch.from_numpy(ordered_prior(settings.prior, table.classes)).float()
 
 
 def _task(

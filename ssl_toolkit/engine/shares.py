@@ -44,16 +44,24 @@ def estimate_shares(probs: Tensor, label_counts: Sequence[int]) -> Tensor:
     return follow_shares(probs.double(), SHARE_EXPONENT, counts=counts).mean(dim=0).float()
 
 
-def class_shares(label_counts: Sequence[int], estimate: Tensor | None) -> Tensor:
-    """Return the best known shares: of the labels if they are informative, else the estimate.
+def class_shares(
+    label_counts: Sequence[int], estimate: Tensor | None, prior: Tensor | None = None
+) -> Tensor:
+    """Return the best known shares of the pool.
+
+    They are those that the user sets, else those of the labels if they are informative, else the
+    estimate.
 
     Args:
         label_counts: labeled images of each class.
         estimate: (C,) of a probe, None where there is none.
+        prior: (C,) of the setting ``prior``, None where it is not set.
 
     Returns:
         (C,) float32 that sum to 1.
     """
+    if prior is not None:
+        return prior
     if estimate is None or labels_are_informative(label_counts):
         return shares_of(label_counts)
     return estimate

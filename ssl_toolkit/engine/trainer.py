@@ -78,6 +78,7 @@ class Trainer:
     stepped: Callable[[float], None] = lambda seconds: None
     stop: Callable[[], str] = lambda: ""
     announce: Callable[[ProbeResult], None] = lambda probe: None
+    prior: Tensor | None = None  # (C,) known class shares of the pool
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     transfer: Transfer | None = None
     """Use of the features of the first weights; None for none."""
@@ -194,7 +195,7 @@ class Trainer:
         """Estimate the class shares of the pool from the labels and the probe."""
         estimate = None if self.probe is None else self.probe.shares
         self.recorder.estimate = () if estimate is None else estimate.tolist()
-        shares = class_shares(self.algorithm.task.label_counts, estimate)
+        shares = class_shares(self.algorithm.task.label_counts, estimate, self.prior)
         self._class_shares = shares.to(self.classifier.mean.device)
 
     def _fit_head(self, algorithm: FeatureAlgorithm) -> None:

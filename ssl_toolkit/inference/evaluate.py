@@ -22,6 +22,7 @@ from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.inference.confusion import draw_confusion
 from ssl_toolkit.inference.model import Model, load_model, reported_algorithm, reported_weights
+from ssl_toolkit.inference.prior import Prior, make_adjustment
 from ssl_toolkit.inference.run_inputs import check_beside, data_of
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed
@@ -51,6 +52,8 @@ class Evaluation:
     """By part: (C, C) counts; a row for each true class, a column for each predicted one."""
     multilabel: Mapping[str, MultiLabelScores | None] = field(default_factory=dict)
     """Scores by part under ``--task multilabel``, where the other two are empty; else empty."""
+    estimates: Mapping[str, list[str]] = field(default_factory=dict)
+    """Estimated class shares by part, as lines; empty unless they are estimated."""
 
     @property
     def validation(self) -> Scores | None:
@@ -72,6 +75,7 @@ def evaluate(
     confusion: str | os.PathLike[str] | None = None,
     device: str | None = None,
     batch_size: int | None = None,
+    prior: Prior | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score a trained model on the data of its run, or on other labeled images.
@@ -86,6 +90,7 @@ def evaluate(
             part that has scores.
         device: see `load_model`; None for that of the run.
         batch_size: images per forward pass; changes speed and memory, not the result.
+        prior: as for `Model.predict`; an estimate is that of each part.
         progress: called while images are decoded.
 
     Returns:
@@ -124,11 +129,22 @@ def evaluate(
         check_classes(table.classes, model.classes, path, source)
         classes = model.classes
         predictions = _predict_table(model, table, source, batch_size or 64)
+    estimates: dict[str, list[str]] = {}
+    if prior is not None:
+        task = "multilabel" if thresholds else "multiclass"
+        adjustment = make_adjustment(prior, path, classes, task)
+        for part, (probs, labels) in predictions.items():
+            adjusted, estimate = adjustment.apply(probs)
+            predictions[part] = adjusted, labels
+            if estimate is not None and len(labels):
+                estimates[part] = adjustment.lines(estimate)
     if thresholds:
         if image is not None:
             raise ConfigError("--confusion: a model of --task multilabel has no confusion matrix")
         return Evaluation(classes, {}, {}, score_several(predictions, classes, thresholds))
-    result = Evaluation(classes, score_parts(predictions, classes), confusions(predictions))
+    result = Evaluation(
+        classes, score_parts(predictions, classes), confusions(predictions), estimates=estimates
+    )
     if image is not None:
         parts = [part for part, scores in result.scores.items() if scores is not None]
         if not parts:

@@ -32,6 +32,7 @@ from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.training_images import to_unit
 from ssl_toolkit.errors import DataError, ModelError, ToolkitError
 from ssl_toolkit.files import at_home
+from ssl_toolkit.inference.prior import Prior, make_adjustment
 from ssl_toolkit.interfaces import Task
 from ssl_toolkit.models.adapters import merge_adapters
 from ssl_toolkit.models.classifier import Classifier
@@ -71,6 +72,8 @@ class Model:
     empty."""
     predictor: Predictor | None = None
     """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
+    folder: Path | None = None
+    """The folder that the model was loaded from."""
 
     @property
     def task(self) -> Task:
@@ -141,6 +144,7 @@ class Model:
         batch_size: int = 64,
         *,
         workers: int | None = None,
+        prior: Prior | None = None,
     ) -> NDArray[np.float32]:
         """Return the probabilities of images of any size, prepared as in training and evaluation.
 
@@ -157,6 +161,8 @@ class Model:
             batch_size: images per forward pass; changes speed and memory, not the result.
             workers: threads that decode images, 0 for none; None for one per processor, at most
                 8.
+            prior: class shares of these images, to which the probabilities are adjusted: by class
+                name, the path to a file of them, or ``estimate`` to estimate them.
 
         Returns:
             (N, C) float32; rows sum to 1. The most probable class of image i is
@@ -164,8 +170,11 @@ class Model:
             is the probability that an image has the class; see `has_classes`.
 
         Raises:
-            DataError: some images can't be read; one message per image.
+            DataError: some images can't be read; one message per image. Or the prior is wrong.
         """
+        if prior is not None:
+            adjustment = make_adjustment(prior, self.folder, self.classes, self.task)
+            return adjustment.apply(self.predict(images, batch_size, workers=workers))[0]
         if feature_length(self.backbone) is not None:
             if not isinstance(images, np.ndarray | Tensor):
                 kind = type(images).__name__
@@ -285,6 +294,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         device=torch_device,
         fit=config["fit"],
         bits=config.get("bits", 8),
+        folder=source,
         thresholds=tuple(config.get("thresholds") or ()),
     )
 

@@ -15,6 +15,7 @@ from ssl_toolkit.data.readers.listing import Listing, list_images
 from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.inference.model import Model, load_model
+from ssl_toolkit.inference.prior import Adjustment, Prior, make_adjustment
 from ssl_toolkit.inference.run_inputs import inputs_of
 from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
 
@@ -43,6 +44,7 @@ def predict(
     device: str = "auto",
     batch_size: int = 64,
     workers: int | None = None,
+    prior: Prior | None = None,
 ) -> Iterator[ImagePrediction]:
     """Classify image files and all images in folders, in constant memory.
 
@@ -54,6 +56,7 @@ def predict(
         device: see `load_model`; ignored if `model` is a `Model`.
         batch_size: images per forward pass; changes speed and memory, not the result.
         workers: threads that decode images, 0 for none; None for one per processor, at most 8.
+        prior: as for `Model.predict`; an estimate needs the probabilities of all images in memory.
 
     Returns:
         An iterator over the predictions, in the order of the images.
@@ -63,7 +66,7 @@ def predict(
         ModelError: as `load_model`.
     """
     model, listing = open_inputs(model, images, device=device)
-    return _classify(model, listing, batch_size, workers)
+    return _classify(model, listing, batch_size, workers, _adjustment(model, prior))
 
 
 class PredictionTable(NamedTuple):
@@ -74,7 +77,7 @@ class PredictionTable(NamedTuple):
     unreadable: int
     """Number of unreadable images; the column ``error`` has the reasons."""
     notes: list[str]
-    """Messages about files that are not used."""
+    """Messages about files that are not used, and the estimated class shares."""
 
 
 def predict_table(
@@ -86,6 +89,7 @@ def predict_table(
     device: str = "auto",
     batch_size: int = 64,
     workers: int | None = None,
+    prior: Prior | None = None,
 ) -> PredictionTable:
     """Classify image files, and write a row for each as soon as it is classified.
 
@@ -100,6 +104,7 @@ def predict_table(
         device: as for `predict`.
         batch_size: as for `predict`.
         workers: as for `predict`.
+        prior: as for `predict`.
 
     Raises:
         ConfigError: the output can't be written, or is one of the inputs.
@@ -107,13 +112,13 @@ def predict_table(
         OSError: the output can't be written completely.
     """
     model, listing = open_inputs(model, images, output, TABLES, device)
-    unreadable = 0
+    adjustment, unreadable = _adjustment(model, prior), 0
     several = model.task == "multilabel"
     probabilities = probabilities or several
 
     def rows() -> Iterator[Row]:
         nonlocal unreadable
-        for image in _classify(model, listing, batch_size, workers):
+        for image in _classify(model, listing, batch_size, workers, adjustment):
             unreadable += bool(image.error)
             cells: list[str | float | None] = [image.path, image.label or "", image.error]
             if not several:
@@ -155,10 +160,22 @@ def open_inputs(
     return (model if isinstance(model, Model) else load_model(model, device)), listing
 
 
+def _adjustment(model: Model, prior: Prior | None) -> Adjustment | None:
+    if prior is None:
+        return None
+    return make_adjustment(prior, model.folder, model.classes, model.task)
+
+
 def _classify(
-    model: Model, listing: Listing, batch_size: int, workers: int | None
+    model: Model,
+    listing: Listing,
+    batch_size: int,
+    workers: int | None,
+    adjustment: Adjustment | None = None,
 ) -> Iterator[ImagePrediction]:
     rows = model.stream(listing.paths, batch_size, workers=workers)
+    if adjustment is not None:
+        rows = adjustment.stream(rows, listing.notes)
     for name, row in zip(listing.names, rows, strict=True):
         if isinstance(row, str):
             yield ImagePrediction(name, None, None, None, row)

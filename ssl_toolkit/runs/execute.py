@@ -39,6 +39,7 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
 from ssl_toolkit.runs.multilabel import MultiLabelResults
+from ssl_toolkit.runs.pool_shares import pool_shares
 from ssl_toolkit.runs.predictions import (
     Predictions,
     predict_parts,
@@ -254,6 +255,9 @@ class _Run:
         folder, trainer = self.folder, self.experiment.trainer
         settings = self.experiment.config.settings
         summary = self.score("completed", predictions)
+        if (shares := pool_shares(self.experiment, predictions)) is not None:
+            shares.write(folder.prior)
+            summary = summary.model_copy(update={"class_shares": shares})
         exported = export_model(
             trainer.predictor,
             folder.model,

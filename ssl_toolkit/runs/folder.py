@@ -48,6 +48,8 @@ class RunFolder:
         """The lines of the terminal."""
         self.summary = path / "summary.json"
         """Status and results."""
+        self.prior = path / "prior.json"
+        """Estimated class shares of the pool, for ``--prior``; not without unlabeled images."""
         self.predictions = path / "predictions.npz"
         """Test and validation probabilities and labels."""
         self.last = path / "checkpoints" / "last.pt"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from ssl_toolkit.data.readers.priors import PriorFile
 from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
@@ -129,6 +130,8 @@ class RunSummary(Document):
     convergence_step: int | None
     counts: Counts
     imbalance: Imbalance | None = None
+    class_shares: PriorFile | None = None
+    """Estimated class shares of the pool, as in ``prior.json``; None until the run ends."""
     classes: tuple[str, ...]
     """Names in the order of the probabilities."""
     validation: Scores | None

@@ -1,0 +1,66 @@
+"""Estimate the class shares of the pool of a finished run, for its ``prior.json``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ssl_toolkit.data.readers.priors import PriorFile
+from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.shares import shares_of
+from ssl_toolkit.models.probe import fit_temperature
+from ssl_toolkit.runs.class_shares import calibrated, estimate_class_shares
+from ssl_toolkit.runs.predictions import Predictions
+
+LEAST_VALIDATION = 50
+"""Least number of validation images from which a temperature is fitted."""
+LEAST_POOL = 500
+"""Number of images of the pool that are predicted even if the test has fewer."""
+
+
+def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
+    """Return the temperature that calibrates validation images; 1 without enough of them.
+
+    Args:
+        probs: (N, C) probabilities.
+        labels: (N,) true classes.
+    """
+    if len(labels) < LEAST_VALIDATION or labels.ndim != 1:
+        return 1.0
+    return fit_temperature(np.log(np.maximum(probs.astype(np.float64), 1e-30)), labels)
+
+
+def pool_shares(experiment: Experiment, predictions: Predictions) -> PriorFile | None:
+    """Return the class shares of the pool by the reported weights; None where it isn't predicted.
+
+    At most as many images are predicted as have been for the test, evenly spaced. None without
+    unlabeled images, for streamed ones and for several classes per image.
+
+    Args:
+        experiment: With the reported weights.
+        predictions: Of validation and test images.
+    """
+    trainer = experiment.trainer
+    images = trainer.batches.images
+    pool = images.unlabeled
+    if (
+        images.streamed is not None
+        or not len(pool)
+        or experiment.config.settings.task != "multiclass"
+    ):
+        return None
+    most = max(LEAST_POOL, sum(len(labels) for _, labels in predictions.values()))
+    if len(pool) > most:
+        pool = pool[torch.linspace(0, len(pool) - 1, most).long().to(pool.device)]
+    temperature = temperature_of(*predictions["validation"])
+    probs = calibrated(trainer.predict(pool, alone=True).numpy(), temperature)
+    training = shares_of(trainer.algorithm.task.label_counts).double().numpy()
+    estimate = estimate_class_shares(probs, training / training.sum())
+    values = (estimate.shares, estimate.lower, estimate.upper)
+    shares, lower, upper = ([round(float(x), 6) for x in ends] for ends in values)
+    return PriorFile(
+        source="EM on the predictions of the pool, bootstrap over its images",
+        images=len(pool),
+        shares=dict(zip(experiment.classes, shares, strict=True)),
+        intervals=dict(zip(experiment.classes, zip(lower, upper, strict=True), strict=True)),
+    )
