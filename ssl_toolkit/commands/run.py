@@ -63,8 +63,9 @@ def command(
             echo(f"# {find_recipe(settings.recipe).describe(settings.scale)}")
         for key, value in resolved.run_defaults().items():
             echo(f"# {key}: {value} is a run default of {resolved.declaring}")
-        if resolved.settings.imbalance != ImbalanceSettings():
-            for note in drawn_split(resolved.settings).notes:
+        drawn = resolved.settings
+        if drawn.imbalance != ImbalanceSettings() or drawn.strangers.data is not None:
+            for note in drawn_split(drawn).notes:
                 echo(f"# {note}")
         if config.settings.minutes is not None:
             echo("note: --minutes chooses image size, views and steps at the start", err=True)

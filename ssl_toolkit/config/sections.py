@@ -222,6 +222,29 @@ class ImbalanceSettings(Options):
     )
 
 
+class StrangerSettings(Options):
+    """Images of no class that are mixed into the pool, for experiments."""
+
+    shorthand: ClassVar = ("data",)
+    """Fields that a scalar in place of the section sets."""
+
+    data: str | None = setting(
+        None,
+        min_length=1,
+        metavar="DATA",
+        help="name of a data set, or path to images, all of which belong to none of the classes",
+        affects=("split",),
+    )
+    fraction: float = setting(
+        0.5,
+        gt=0,
+        lt=1,
+        metavar="F",
+        help="share of the unlabeled images that are strangers: they are added to the others",
+        affects=("split",),
+    )
+
+
 class LoraSettings(Options):
     """Low-rank adapters (LoRA, by peft) that are trained in place of the backbone."""
 

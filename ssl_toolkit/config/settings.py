@@ -29,6 +29,7 @@ from ssl_toolkit.config.sections import (
     ModelSettings,
     OptimizerSettings,
     ScheduleSettings,
+    StrangerSettings,
 )
 
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
@@ -144,6 +145,10 @@ class Settings(Options):
     prior: dict[str, float] | Place | None = setting(
         None, help="class shares of the pool: path to a .json or .csv file of class and share",
         metavar="FILE", default_text="those of the labels, or estimated",
+    )
+    strangers: StrangerSettings = setting(
+        StrangerSettings(), metavar="DATA", affects=("split",),
+        help="mix images of no class into the unlabeled ones: name of a data set or path to images",
     )
     on_bad_image: Literal["error", "skip"] = setting(
         "error", help="how to handle unreadable images", flag=True, affects=("split",),

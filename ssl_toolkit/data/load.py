@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,9 +12,9 @@ import numpy as np
 from ssl_toolkit import registry
 from ssl_toolkit.config import defaults
 from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, size_text
+from ssl_toolkit.config.sections import StrangerSettings
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.cache import Progress
-from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.packed_strings import PackedStrings
 from ssl_toolkit.data.readers.arrays import FittedRead
 from ssl_toolkit.data.readers.folders import LAYOUTS, entries, read_folder, read_pool
@@ -32,10 +31,12 @@ from ssl_toolkit.data.readers.label_sets import read_label_sets
 from ssl_toolkit.data.readers.manifests import PARTS, read_manifest
 from ssl_toolkit.data.readers.npz import array_format, read_npz
 from ssl_toolkit.data.readers.rows import SEPARATOR, SUFFIXES
+from ssl_toolkit.data.readers.table_classes import add_classes, check_names, reorder_classes
 from ssl_toolkit.data.readers.webdataset import compressed, is_compressed, read_shards
 from ssl_toolkit.data.sets.local_files import default_root
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.data.splits.labels_file import choose_labeled, choose_rows, classes_of
+from ssl_toolkit.data.splits.strangers import with_strangers
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import Dataset, ImageTable, Part
 from ssl_toolkit.text import display_path, summarize
@@ -72,9 +73,9 @@ def load_table(
         if settings.labels is not None and len(table.classes) < 2:
             found = {*table.classes, *classes_of(Path(settings.labels))}
             names = settings.classes or sorted(found)
-            table = _with_classes(table, names, settings.labels)
+            table = add_classes(table, names, settings.labels)
     else:
-        table = _named(named_dataset(settings.dataset).load(root, download=settings.download))
+        table = check_names(named_dataset(settings.dataset).load(root, download=settings.download))
         table = lay_out(table, settings.fit, settings.workers, pixels)
         table = verify(table, size, skip_bad=skip, progress=progress)
     if (table.label_sets is not None) != (settings.task == "multilabel"):
@@ -90,7 +91,37 @@ def load_table(
             f"--stream-buffer: the images of {settings.data or settings.dataset} are neither "
             "shards nor files of their own; leave it out"
         )
-    return table if settings.classes is None else _reorder(table, settings)
+    if settings.classes is not None:
+        table = reorder_classes(table, settings)
+    if settings.strangers.data is None:
+        return table
+    if streamed:
+        raise ConfigError("--stream-buffer and --strangers can't be used together")
+    return _add_candidates(table, settings, settings.strangers.data, progress, lazily=lazily)
+
+
+def _add_candidates(
+    table: ImageTable, settings: Settings, name: str, progress: Progress | None, *, lazily: bool
+) -> ImageTable:
+    """Return the table with all images of ``strangers.data``."""
+    path = Path(name).expanduser()
+    if not path.exists() and not registry.has("datasets", name.partition(":")[0]):
+        raise DataError(
+            f"--strangers {name}: not found; give a path to images or the name of a data set"
+            f"{registry.did_you_mean(name, [e.name for e in registry.entries('datasets')])}"
+        )
+    if path.exists():
+        size = None if lazily else settings.image_size
+        strangers = read_data(
+            path, size=size, fit=settings.fit, pixels=pixel_format(settings),
+            workers=settings.workers, skip_bad=settings.on_bad_image == "skip",
+            progress=progress, unlabeled=True,
+        )  # fmt: skip
+    else:
+        of_set: dict[str, object] = dict.fromkeys(("data", "classes", "labels"))
+        of_set |= {"dataset": name, "strangers": StrangerSettings()}
+        strangers = load_table(settings.model_copy(update=of_set), progress, lazily=lazily)
+    return with_strangers(table, strangers, name)
 
 
 def pixel_format(settings: Settings) -> PixelFormat:
@@ -125,7 +156,7 @@ def load_dataset(
         DataError: Its files are not found or are corrupt.
     """
     folder = None if root is None else Path(root)
-    return _named(named_dataset(name).load(folder, download=download))
+    return check_names(named_dataset(name).load(folder, download=download))
 
 
 def read_data(
@@ -330,46 +361,3 @@ def named_dataset(name: str | None) -> Dataset:
     else:
         dataset = registry.load("datasets", name)()
     return dataset
-
-
-def _with_classes(table: ImageTable, names: Sequence[str], path: str) -> ImageTable:
-    """Return a table with too few classes with those of a labels file too."""
-    classes = tuple(dict.fromkeys(map(class_name, (*names, *table.classes))))
-    if len(classes) < 2:
-        only = f" ({classes[0]})" if classes else ""
-        raise DataError(
-            f"--labels {display_path(Path(path))}: has labels of {len(classes)} classes{only}; at "
-            "least two are needed to train"
-        )
-    index = np.array([classes.index(name) for name in table.classes] + [-1], dtype=np.int64)
-    return replace(table, classes=classes, labels=index[table.labels])
-
-
-def _reorder(table: ImageTable, settings: Settings) -> ImageTable:
-    """Return the table with its classes in this order; a labels file may have further ones."""
-    classes = [*map(class_name, settings.classes or ())]
-    missing = sorted(set(table.classes) - set(classes))
-    unknown = sorted(set(classes) - set(table.classes)) if settings.labels is None else []
-    if missing or unknown or len(classes) != len({*classes}):
-        raise DataError(
-            f"classes: the data has {summarize(table.classes)}; the list given lacks "
-            f"{summarize(missing) or 'none'} and adds {summarize(unknown) or 'none'}"
-        )
-    index = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
-    if table.label_sets is not None:
-        sets = table.label_sets[:, np.argsort(index)]
-        return replace(table, classes=tuple(classes), label_sets=sets)
-    labels = np.where(table.labels >= 0, index[table.labels], -1).astype(np.int64)
-    return replace(table, classes=tuple(classes), labels=labels)
-
-
-def _named(table: ImageTable) -> ImageTable:
-    """Return the table of a data set with its classes named as those of files.
-
-    Raises:
-        DataError: One of the names can't be a name.
-    """
-    for name in table.classes:
-        if fault := name_fault(name):
-            raise DataError(f"the data set's class {name!r} {fault}")
-    return replace(table, classes=tuple(map(class_name, table.classes)))

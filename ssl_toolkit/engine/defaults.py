@@ -12,6 +12,7 @@ from ssl_toolkit.config.defaults import BACKBONE, DATASET
 from ssl_toolkit.config.images import area
 from ssl_toolkit.config.loading import ResolvedConfig, RunConfig, filled
 from ssl_toolkit.config.released_code import PUBLISHED_STEPS
+from ssl_toolkit.config.sections import StrangerSettings
 from ssl_toolkit.config.settings import OPEN_VALUES, Settings
 from ssl_toolkit.data.load import load_table, named_dataset, pixel_format
 from ssl_toolkit.data.readers.image_files import files_of
@@ -82,7 +83,9 @@ def _typical_side(settings: Settings) -> int | None:
     if settings.data is None or not settings.pretrained or settings.image_size is not None:
         return None
     try:
-        table = load_table(settings, lazily=True)
+        # Strangers don't count: the images of the classes stay the same with and without them.
+        known = settings.model_copy(update={"strangers": StrangerSettings()})
+        table = load_table(known, lazily=True)
     except DataError:  # reported where the data is read
         return None
     files = files_of(table)

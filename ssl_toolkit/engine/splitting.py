@@ -15,6 +15,7 @@ from ssl_toolkit.data.splits.imbalance import described
 from ssl_toolkit.data.splits.multilabel import draw_multilabel_split
 from ssl_toolkit.data.splits.pseudo_labels import add_labeled, pseudo_labeled
 from ssl_toolkit.data.splits.split_file import StoredSplit, load_split
+from ssl_toolkit.data.splits.strangers import add_strangers, count_strangers, stranger_count
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 
@@ -65,11 +66,22 @@ def split_of(
             chosen=chosen,
             imbalance=settings.imbalance,
         )
+        if (name := settings.strangers.data) is not None:
+            split = add_strangers(table, split, settings.strangers.fraction, settings.seed, name)
     if stored is not None and (tails := described(settings.imbalance)) not in ((), split.imbalance):
         raise DataError(
             f"--split {settings.split} was drawn with {_tails(split.imbalance)}, not with "
             f"{_tails(tails)}; leave --imbalance out to use it unchanged"
         )
+    if stored is not None and settings.strangers.data is not None:
+        strangers = count_strangers(labeled, split)
+        known = len(split.unlabeled) - strangers
+        if strangers != stranger_count(known, settings.strangers.fraction):
+            raise DataError(
+                f"--split {settings.split} has {strangers:,} strangers beside {known:,} unlabeled "
+                f"images, not the fraction {settings.strangers.fraction:g}; leave --strangers out "
+                "if it has none, or give its --strangers-fraction"
+            )
     if chosen is not None and len(others := np.setdiff1d(split.labeled, chosen)):
         raise DataError(
             f"--labels names other labeled images than --split {settings.split} "

@@ -66,8 +66,9 @@ class StepRecorder:
             step: the optimizer step of the batch, counted from 1.
             total: the objective.
             output: the return value of the algorithm.
-            hidden: (U,) true classes of the unlabeled images, -1 where unknown; (U, C) in {0, 1},
-                nan where unknown, under ``--task multilabel``.
+            hidden: (U,) true classes of the unlabeled images, -1 where unknown, `STRANGER` for
+                images of no class, whose pseudo labels are all wrong; (U, C) in {0, 1}, nan where
+                unknown, under ``--task multilabel``.
         """
         values: dict[_Column, Tensor | float] = {_Column(logged.LOSS.name): total}
         for name, loss in output.losses.items():
@@ -87,7 +88,7 @@ class StepRecorder:
                 correct = known * (predicted == (hidden > 0.5))
             else:
                 predicted = pseudo_labels.probs.argmax(dim=-1)
-                known = used * (hidden >= 0)
+                known = used * (hidden != _UNKNOWN)
                 correct = known * (predicted == hidden)
             values[_Column(logged.COVERAGE.name)] = used.mean()
             values |= {_KNOWN: known.sum(), _CORRECT: correct.sum()}
@@ -213,6 +214,9 @@ class StepRecorder:
         return [step for (step, _), good in zip(seen, finite, strict=True) if not good]
 
 
+_UNKNOWN = -1
+"""Hidden label of an image whose class is not known."""
+
 _KNOWN, _CORRECT = _Column("known", "sum"), _Column("correct", "sum")
 _CLASS, _PAIRS, _FALSE = "class ", "pairs ", "false "
 """Prefixes of the names of counts, which become shares when they are flushed."""
@@ -240,7 +244,9 @@ def _refuse_non_finite(step: int, row: Mapping[_Column, float]) -> None:
 
 def _pair_counts(pairs: Mapping[str, Tensor], hidden: Tensor) -> dict[_Column, Tensor]:
     """Count, per criterion, the pairs of known classes that pass it, and the false ones."""
-    known = (hidden >= 0)[:, None] & (hidden >= 0)[None, :]
+    known, in_class = hidden != _UNKNOWN, hidden >= 0
+    # Two strangers may be of the same kind or not.
+    known = known[:, None] & known[None, :] & (in_class[:, None] | in_class[None, :])
     false = known & (hidden[:, None] != hidden[None, :])
     counts = {}
     for name, mask in pairs.items():

@@ -208,9 +208,9 @@ class TrainingImages:
     unlabeled: Tensor
     """(m,) int64 indices; of `streamed`, if there is one."""
     hidden: Tensor
-    """(m,) int64 true classes of the unlabeled images, -1 if unknown: for metrics, and
-    for algorithms with ``uses_hidden_labels``; (m, C) float32 under ``--task multilabel``, nan if
-    unknown."""
+    """(m,) int64 true classes of the unlabeled images, -1 if unknown and `STRANGER` if of no class:
+    for metrics, and for algorithms with ``uses_hidden_labels``; (m, C) float32 under ``--task
+    multilabel``, nan if unknown."""
     rows: NDArray[np.int64]
     """Row of the table of each loaded image, ascending."""
     streamed: ImageSource | None = None

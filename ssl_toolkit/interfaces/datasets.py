@@ -18,6 +18,10 @@ from ssl_toolkit.interfaces.backbones import ChannelStatistics
 Part = Literal["pool", "labeled", "unlabeled", "validation", "test"]
 
 
+STRANGER = -2
+"""Label of an unlabeled image that is known to belong to no class (``--strangers``)."""
+
+
 def _unread(rows: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
     raise DataError("the data set gives neither `read` nor `files` for its images")
 
@@ -31,7 +35,7 @@ class ImageTable:
     """(N,) unique name of each image, equal on every machine, such as a relative path."""
     labels: NDArray[np.int64]
     """(N,) index into `classes`, or into the rows of `label_sets`; -1 for an image without a
-    label."""
+    label, `STRANGER` for one of no class."""
     parts: NDArray[np.str_]
     """(N,) `Part` of each image; labeled, validation and test images are drawn from ``pool``."""
     read: Callable[[NDArray[np.int64], Any], NDArray[np.unsignedinteger[Any]]] = field(

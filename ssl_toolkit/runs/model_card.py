@@ -18,7 +18,7 @@ from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.multilabel import MultiLabelResults, MultiLabelScores
 from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.runs.scoring import uneven_text
-from ssl_toolkit.runs.summary import Counts, RunSummary, Scores
+from ssl_toolkit.runs.summary import RunSummary, Scores
 
 FEW = 30
 """Test images below which the accuracy of a class is imprecise: 30 at 50 % give ±17 points."""
@@ -45,7 +45,7 @@ def model_card(
         f"{escaped(summary.backbone)}",
         "An image classifier trained with ssl-toolkit "
         f"{escaped(record.versions.get('ssl-toolkit', ''))} on "
-        f"{escaped(_data_name(experiment))}: {_counts(summary.counts)}.",
+        f"{escaped(_data_name(experiment))}: {_counts(summary)}.",
         "## Results\n\n" + _results(summary),
         "## Use\n\n" + _use(config),
         "## Data\n\n" + _classes(experiment, summary),
@@ -189,7 +189,7 @@ def _classes(experiment: Experiment, summary: RunSummary) -> str:
         ]
         heads = ("class", "labeled", "validation", "test", "test AP", "test F1", "threshold")
         listed = table(heads, rows)
-        return f"{_counts(summary.counts)}. The classes, in the order of the output:\n\n{listed}"
+        return f"{_counts(summary)}. The classes, in the order of the output:\n\n{listed}"
     rows = [
         [escaped(name), *(str(count[i]) for count in counts), _accuracy(test, name)]
         for i, name in enumerate(summary.classes)
@@ -202,7 +202,7 @@ def _classes(experiment: Experiment, summary: RunSummary) -> str:
     listed = table(head, rows)
     tails = summary.imbalance
     drawn = f" Drawn with an imbalance of {' and '.join(tails.ratios)}." if tails else ""
-    counts_text = f"{_counts(summary.counts)}.{drawn}"
+    counts_text = f"{_counts(summary)}.{drawn}"
     return f"{counts_text} The classes, in the order of the output:\n\n{listed}"
 
 
@@ -332,8 +332,11 @@ def _accuracy(test: Scores | None, name: str) -> str:
     return "" if accuracy is None else f"{accuracy:.4f}"
 
 
-def _counts(counts: Counts) -> str:
-    return ", ".join(f"{count} {part}" for part, count in counts)
+def _counts(summary: RunSummary) -> str:
+    listed = ", ".join(f"{count} {part}" for part, count in summary.counts)
+    return listed + (
+        f"; {summary.strangers} of the unlabeled are strangers" * bool(summary.strangers)
+    )
 
 
 def _data_name(experiment: Experiment) -> str:

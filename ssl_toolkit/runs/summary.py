@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ssl_toolkit.data.readers.priors import PriorFile
 from ssl_toolkit.data.splits.draw import Rows, Split
+from ssl_toolkit.data.splits.strangers import count_strangers
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
@@ -132,6 +133,8 @@ class RunSummary(Document):
     imbalance: Imbalance | None = None
     class_shares: PriorFile | None = None
     """Estimated class shares of the pool, as in ``prior.json``; None until the run ends."""
+    strangers: int = 0
+    """Number of unlabeled images of no class, for a run with the setting ``strangers``."""
     classes: tuple[str, ...]
     """Names in the order of the probabilities."""
     validation: Scores | None
@@ -230,6 +233,7 @@ def summary_of(
         convergence_step=convergence_step(trainer.evaluations),
         counts=counts(experiment.split),
         imbalance=_imbalance(experiment),
+        strangers=count_strangers(experiment.table, experiment.split),
         classes=experiment.classes,
         validation=None,
         test=None,

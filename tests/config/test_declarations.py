@@ -25,7 +25,7 @@ DATA = {"dataset", "data", "classes", "channels", "bits", "task"}
 SPLIT = DATA | {
     "labels_per_class", "num_labels", "labels", "val_fraction", "test_fraction", "labeled_in_pool",
     "on_bad_image", "drop_leaks", "stream_buffer", "pseudo_labels", "imbalance", "imbalance.labels",
-    "imbalance.pool",
+    "imbalance.pool", "strangers", "strangers.data", "strangers.fraction",
 }  # fmt: skip
 
 

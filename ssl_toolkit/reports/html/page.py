@@ -76,6 +76,7 @@ def render(comparison: Comparison, folder: Path) -> str:
         summary=_summary(comparison),
         missing=_missing(comparison),
         imbalance=_imbalance(comparison),
+        strangers=_strangers(comparison),
         problems=[(_name(comparison, r), r) for r in comparison.runs if not r.completed],
         results=summary_table(comparison),
         seeds_plot="" if comparison.is_single else _seeds_plot(comparison),
@@ -160,6 +161,14 @@ def _imbalance(comparison: Comparison) -> str:
         listed = [f"{max(c.values()):,} to {min(c.values()):,} {n}" for n, c in counts.items() if c]
         texts.append(f"{' and '.join(ratios)} ({', '.join(listed)} in a class)")
     return f"Drawn with an imbalance of {'; '.join(texts)}." if texts else ""
+
+
+def _strangers(comparison: Comparison) -> str:
+    """Return how many strangers the pools contain, in a sentence; empty without any."""
+    summaries = [run.summary for run in comparison.runs if run.summary and run.summary.strangers]
+    pools = {(summary.strangers, summary.counts.unlabeled) for summary in summaries}
+    texts = [f"{strangers:,} of {unlabeled:,}" for strangers, unlabeled in sorted(pools)]
+    return f"{'; '.join(texts)} unlabeled images are strangers, of no class." if texts else ""
 
 
 def _seeds_plot(comparison: Comparison) -> Markup:
