@@ -16,7 +16,16 @@ from ssl_toolkit.text import display_path, summarize
 
 
 def add_classes(table: ImageTable, names: Sequence[str], path: str) -> ImageTable:
-    """Return a table with too few classes with those of a labels file too."""
+    """Return a table with too few classes with those of a labels file too.
+
+    Args:
+        table: The images.
+        names: Classes of the labels file, or of the settings.
+        path: Path to the labels file, for messages.
+
+    Raises:
+        DataError: There are fewer than two classes.
+    """
     classes = tuple(dict.fromkeys(map(class_name, (*names, *table.classes))))
     if len(classes) < 2:
         only = f" ({classes[0]})" if classes else ""
@@ -29,7 +38,11 @@ def add_classes(table: ImageTable, names: Sequence[str], path: str) -> ImageTabl
 
 
 def reorder_classes(table: ImageTable, settings: Settings) -> ImageTable:
-    """Return the table with its classes in this order; a labels file may have further ones."""
+    """Return the table with its classes in the order of ``classes``.
+
+    Raises:
+        DataError: They are not those of the data; a labels file may have further ones.
+    """
     classes = [*map(class_name, settings.classes or ())]
     missing = sorted(set(table.classes) - set(classes))
     unknown = sorted(set(classes) - set(table.classes)) if settings.labels is None else []
