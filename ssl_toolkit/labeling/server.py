@@ -67,6 +67,8 @@ class LabelingServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
+    """Connections that may wait; with Python's default of 5, many tabs at once are refused."""
 
     def __init__(self, session: LabelingSession, port: int = 0) -> None:
         self.session = session

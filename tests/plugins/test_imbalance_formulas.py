@@ -102,4 +102,6 @@ def test_weights_are_inverse_counts_in_the_limit_and_equal_without_smoothing() -
     near = smoothed_weights(counts, 1 - 1e-9)
     assert torch.allclose(near, inverse / inverse.mean())
     assert torch.equal(smoothed_weights(counts, 0), torch.ones(3, dtype=torch.float64))
+    assert torch.equal(smoothed_weights(counts * 3, None), smoothed_weights(counts * 3, 1 - 1 / 70))
+    assert torch.equal(smoothed_weights(torch.zeros(3), None), torch.ones(3))
     assert smoothed_weights(torch.tensor([0.0, 5.0]), 0.999).isfinite().all()

@@ -255,7 +255,8 @@ class SAWLoop(RefinedLoop):
         o = self.options.saw
         if run.step and run.step % (LENGTH // o.updates) == 0:
             counts = Counter(row.index(max(row)) for row in pool_predictions(run))
-            numbers = [(1 - o.beta ** max(counts[c], 1)) / (1 - o.beta) for c in range(CLASSES)]
+            beta = 1 - CLASSES / POOL if o.beta is None else o.beta
+            numbers = [(1 - beta ** max(counts[c], 1)) / (1 - beta) for c in range(CLASSES)]
             inverse = [1 / number for number in numbers]
             self.weights = [CLASSES * value / sum(inverse) for value in inverse]
         return rows

@@ -16,6 +16,8 @@ from ssl_toolkit_imbalance.pool import steps_between
 class SAW(AddOn):
     """Weigh the pseudo labels of each class by how rarely the pool is predicted as this class.
 
+    USB's code weighs the labeled images of each class by their counts too; here they have weight 1.
+
     The teacher predicts the pool several times during the run. Weights are the inverse of
     the smoothed count of a class, its effective number of images.
     """
@@ -23,12 +25,13 @@ class SAW(AddOn):
     class Config(Options):
         """Options of SAW."""
 
-        beta: float = option(
-            0.999,
+        beta: float | None = option(
+            None,
             ge=0,
             lt=1,
-            help="smoothing: 0 for equal weights, near 1 for inverse counts",
-            source="Cui et al., CVPR 2019: 0.9 to 0.9999",
+            help="smoothing: 0 for equal weights, near 1 for inverse counts; null: 1 - 1/n for a "
+            "mean of n images of a class",
+            source="USB's code; Cui et al., CVPR 2019: 0.9 to 0.9999",
         )
         updates: int = option(
             20,
@@ -70,18 +73,20 @@ class SAW(AddOn):
         return mask * self.class_weights[probs.argmax(dim=-1)]
 
 
-def smoothed_weights(counts: Tensor, beta: float) -> Tensor:
+def smoothed_weights(counts: Tensor, beta: float | None) -> Tensor:
     """Return the inverse of the effective numbers (1 - beta^n) / (1 - beta), with mean 1.
 
     Args:
         counts: (C,) numbers of images.
-        beta: In [0, 1).
+        beta: In [0, 1); None for 1 - 1/n with the mean n of the counts, at least 1.
 
     Source: Cui et al., Class-Balanced Loss (CVPR 2019, arXiv:1901.05555).
 
     >>> smoothed_weights(torch.tensor([1.0, 3.0]), 0)
     tensor([1., 1.])
     """
+    if beta is None:
+        beta = 1 - 1 / max(float(counts.mean()), 1.0)
     if not beta:
         return torch.ones_like(counts)
     weights = -1 / torch.expm1(counts.clamp_min(1) * math.log(beta))
