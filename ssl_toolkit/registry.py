@@ -58,11 +58,14 @@ def entries(group: str) -> list[Entry]:
     """Return every entry of a group, sorted by name, built-ins first; imports no plugin.
 
     A distribution that is found twice (an editable install beside a second path) counts once,
-    and one whose metadata can't be read is passed over.
+    and one whose metadata can't be read is passed over, as is a name with ``+``, which would mean
+    an algorithm with an add-on.
     """
     by_owner: dict[tuple[str, str], Entry] = {}
     for name, version, points in _declared():
         for point in points.select(group=f"ssl_toolkit.{group}"):
+            if "+" in point.name:
+                continue
             by_owner[name, point.name] = Entry(group, point.name, name, version, point.value)
     by_owner |= {(NOTEBOOK, name): entry for (g, name), entry in _registered.items() if g == group}
     return sorted(by_owner.values(), key=lambda e: (e.name, not e.built_in, e.distribution))

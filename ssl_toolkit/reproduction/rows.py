@@ -197,7 +197,7 @@ def group_rows(rows: Iterable[TableRow], requested: ComparisonConfig, folder: Pa
 def _split_name(config: ResolvedConfig) -> str:
     """Return a name for the split of a run, the same for rows with equal settings of it."""
     settings = config.settings
-    values = {key: getattr(settings, key) for key in keys_behind("split")}
+    values = {key: getattr(settings, key) for key in keys_behind("split") if "." not in key}
     digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
     data = Path(settings.data).stem if settings.data else settings.dataset
     labels = "all-labels"

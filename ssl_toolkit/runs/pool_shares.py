@@ -8,12 +8,13 @@ import torch
 from ssl_toolkit.data.readers.priors import PriorFile
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.shares import shares_of
-from ssl_toolkit.models.probe import fit_temperature
+from ssl_toolkit.models.probe import TEMPERATURE_SPREAD, TEMPERATURES
 from ssl_toolkit.runs.class_shares import calibrated, estimate_class_shares
 from ssl_toolkit.runs.predictions import Predictions
 
 LEAST_VALIDATION = 50
 """Least number of validation images from which a temperature is fitted."""
+_POINTS = 60
 LEAST_POOL = 500
 """Number of images of the pool that are predicted even if the test has fewer."""
 
@@ -27,7 +28,24 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
     """
     if len(labels) < LEAST_VALIDATION or labels.ndim != 1:
         return 1.0
-    return fit_temperature(np.log(np.maximum(probs.astype(np.float64), 1e-30)), labels)
+    logits = np.log(np.maximum(probs.astype(np.float64), 1e-30))
+    lowest, highest = np.log(TEMPERATURES)
+    step = (highest - lowest) / _POINTS
+    values = np.linspace(lowest, highest, _POINTS + 1)
+    # A search in two grids: scipy and scikit-learn would take as long to import as a short run.
+    for _ in range(2):
+        best = values[np.argmin([_loss(logits, labels, value) for value in values])]
+        values = np.clip(np.linspace(best - step, best + step, _POINTS + 1), lowest, highest)
+    return float(np.exp(best))
+
+
+def _loss(logits: np.ndarray, labels: np.ndarray, log_temperature: float) -> float:
+    """Return the objective of `ssl_toolkit.models.probe.fit_temperature`."""
+    scaled = logits / np.exp(log_temperature)
+    scaled -= scaled.max(axis=1, keepdims=True)
+    truth = scaled[np.arange(len(labels)), labels]
+    likelihood = (np.log(np.exp(scaled).sum(axis=1)) - truth).sum()
+    return float(likelihood + (log_temperature / TEMPERATURE_SPREAD) ** 2 / 2)
 
 
 def pool_shares(experiment: Experiment, predictions: Predictions) -> PriorFile | None:

@@ -39,6 +39,7 @@ def test_a_file_validates_and_resolves(path: Path) -> None:
         "pseudo_labels",
         "split",
         "num_labels",
+        "prior",
         "labels_per_class",
         "weights",
         "data",

@@ -10,11 +10,11 @@ from types import SimpleNamespace as Summary
 import pytest
 from rich.console import Console as RichConsole
 
-from ssl_toolkit.comparisons.schema import ComparedRun
+from ssl_toolkit.comparisons.schema import _OF_SPLITS, ComparedRun
 from ssl_toolkit.console import Console
 from ssl_toolkit.multirun.progress import RunStates, State, state_of
 
-TEST = Summary(accuracy=0.5, uneven=False)
+TEST = Summary(**dict.fromkeys(_OF_SPLITS["test"], 0.5), uneven=False)
 
 
 def console_of(*, terminal: bool, height: int = 25) -> Console:
@@ -96,9 +96,11 @@ def test_a_small_screen_shows_the_runs_that_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "summary", "failure", "state"),
     [
-        ("completed", Summary(test=TEST, recipe=None, seconds=61), "",
+        ("completed", Summary(validation=None, test=TEST, multilabel=None, is_tested=True,
+                              recipe=None, steps=1, convergence_step=None,
+                              images_per_second=1.0, seconds=61), "",
          State("done", "test accuracy 0.5000, 1 min 1 s")),
-        ("completed", Summary(test=None, seconds=2), "", State("done", "no test split, 2 s")),
+        ("completed", Summary(is_tested=False, seconds=2), "", State("done", "no test split, 2 s")),
         ("interrupted", None, "", State("stopped", "by SIGTERM")),
         ("failed", None, "exit status 9", State("failed", "exit status 9")),
     ],

@@ -355,11 +355,13 @@ def test_a_recipe_does_not_override_the_reference_profile(name: str) -> None:
 
 
 def test_every_algorithm_has_a_recipe() -> None:
-    # Probes fit a head to features at once: they have no schedule of a paper.
+    # Probes fit a head to features at once: they have no schedule of a paper. The rows of
+    # OpenMatch's paper have pools with images of no class, which no data set here provides.
     algorithms = {
         entry.name
         for entry in registry.entries("algorithms")
         if entry.built_in
         and not issubclass(registry.load("algorithms", entry.name), FeatureAlgorithm)
     }
-    assert {recipe.settings["algo"] for recipe in load_recipes().values()} == algorithms
+    recipes = {recipe.settings["algo"] for recipe in load_recipes().values()}
+    assert recipes == algorithms - {"openmatch"}

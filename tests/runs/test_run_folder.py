@@ -27,6 +27,7 @@ FILES = {
     "log.txt",
     "summary.json",
     "predictions.npz",
+    "prior.json",
     "checkpoints/last.pt",
     "checkpoints/last-1.pt",
     "checkpoints/best.pt",

@@ -90,7 +90,7 @@ def test_a_model_folder_with_a_pickle_in_it(mark: Path, run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("classes", "abc"), ("classes", [1, 2]), ("image_size", "8"), ("image_size", -1),
+    [("classes", "abc"), ("classes", [1, 2]), ("image_size", "8 px"), ("image_size", -1),
      ("backbone", None), ("mean", [0.5]), ("std", [0, 0, 0]), ("classes", [])],
 )  # fmt: skip
 def test_a_model_folder_with_invalid_values(key: str, value: Any, run: Path) -> None:

@@ -53,6 +53,12 @@ def fixmatch_loss(weak: Tensor, strong: Tensor, threshold: float) -> tuple[Tenso
         def model(self, images: Tensor) -> Tensor:
             return images
 
+        def refine(self, probs: Tensor) -> Tensor:
+            return probs
+
+        def weigh(self, probs: Tensor, mask: Tensor) -> Tensor:
+            return mask
+
     classes = weak.shape[-1]
     algorithm = FixMatch(
         FixMatch.Config(confidence_threshold=threshold, interleaved=False),
