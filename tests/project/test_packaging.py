@@ -97,7 +97,7 @@ def test_the_wheel_contains_code_types_data_and_configurations(wheel: Path) -> N
     assert "ssl_toolkit_digits/digits.npz" in names
     scaffold = REPOSITORY / "ssl_toolkit" / "scaffold"
     templates = [*scaffold.glob("templates/*.j2"), *scaffold.glob("licenses/*.txt")]
-    assert len(templates) == 14
+    assert len(templates) == 15
     assert {path.relative_to(REPOSITORY).as_posix() for path in templates} <= names
     pages = (path.name for path in (REPOSITORY / "ssl_toolkit/reports/html/templates").iterdir())
     assert {f"ssl_toolkit/reports/html/templates/{name}" for name in pages} <= names
