@@ -78,7 +78,8 @@ class Trainer:
     stepped: Callable[[float], None] = lambda seconds: None
     stop: Callable[[], str] = lambda: ""
     announce: Callable[[ProbeResult], None] = lambda probe: None
-    prior: Tensor | None = None  # (C,) known class shares of the pool
+    prior: Tensor | None = None
+    """(C,) known class shares of the pool (``--prior``); None to take those of `class_shares`."""
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     transfer: Transfer | None = None
     """Use of the features of the first weights; None for none."""

@@ -23,11 +23,6 @@ from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.engine.streaming import Order, StreamedImages, reading_order
 from ssl_toolkit.interfaces import ChannelStatistics, ImageTable
 
-LEAST_STD = 1 / 255
-"""Floor of a channel's standard deviation, one of 255 gray levels (of 65535 for images with 16
-bits), so that a constant channel (std 0)
-doesn't divide by zero when it is normalized."""
-
 _BLOCK = 256  # images read or counted at a time; bounds the memory beside the images themselves
 _COPIED_BYTES = 128 * 2**20  # of decoded files, copied into the memory of the CPU
 _WHITE = {torch.uint8: 255, torch.uint16: 65535}
@@ -300,7 +295,8 @@ def channel_statistics(
     """Return mean and standard deviation of each channel, over images of one size.
 
     Exact: computed from sums of integers. The mean is over all pixels of all the images; the
-    standard deviation divides by their number (not by one less) and is at least `LEAST_STD`.
+    standard deviation divides by their number (not by one less) and is at least one gray level, so
+    that a constant channel doesn't divide by zero when it is normalized.
 
     Args:
         parts: sources, and indices of their images; at least one image.

@@ -23,7 +23,7 @@ from ssl_toolkit.runs.scoring import (
 from ssl_toolkit.runs.summary import ProbeScores, ProbeSummary
 
 
-def test_of(balanced: float, accuracy: float, counts: tuple[int, int]) -> dict:
+def scores_of(balanced: float, accuracy: float, counts: tuple[int, int]) -> dict:
     return {
         "accuracy": accuracy,
         "count": sum(counts),
@@ -39,15 +39,12 @@ def test_of(balanced: float, accuracy: float, counts: tuple[int, int]) -> dict:
     }
 
 
-test_of.__test__ = False
-
-
 def compared(folder: Path, counts: tuple[int, int], **summary):
     runs = []
     for algo, balanced, accuracy in (("supervised", 0.6, 0.95), ("fixmatch", 0.7, 0.9)):
         for seed in (0, 1, 2):
             path = folder / algo / f"s{seed}"
-            scores = test_of(balanced + 0.01 * seed**2 * (algo == "fixmatch"), accuracy, counts)
+            scores = scores_of(balanced + 0.01 * seed**2 * (algo == "fixmatch"), accuracy, counts)
             fake_run(path, algo=algo, seed=seed, summary={"test": scores, **summary})
             runs.append(RunLocation(algo, seed, path, algo))
     return gather(runs, name="toy", baseline="supervised")
@@ -82,7 +79,7 @@ def test_even_classes_and_recipes_are_ranked_by_the_accuracy(tmp_path):
 
 def test_without_test_images_the_validation_images_rank(tmp_path):
     path = tmp_path / "run"
-    fake_run(path, summary={"test": None, "validation": test_of(0.6, 0.9, (90, 10))})
+    fake_run(path, summary={"test": None, "validation": scores_of(0.6, 0.9, (90, 10))})
     comparison = gather([RunLocation("supervised", 0, path)], name="x")
     assert comparison.ranked_by == "validation.balanced_accuracy"
     assert "a validation balanced accuracy (no test split) of 0.6" in render(comparison, tmp_path)

@@ -4,7 +4,6 @@ import torch
 
 from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, derive_seed
 from ssl_toolkit.engine.training_images import (
-    LEAST_STD,
     ImageSource,
     channel_statistics,
     load_images,
@@ -58,7 +57,7 @@ def test_channel_statistics_are_those_of_float64():
 
 def test_constant_channels_keep_a_width():
     store = ImageSource(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8))
-    assert channel_statistics((store, torch.tensor([0, 1]))) == ((1.0,) * 3, (LEAST_STD,) * 3)
+    assert channel_statistics((store, torch.tensor([0, 1]))) == ((1.0,) * 3, (1 / 255,) * 3)
     with pytest.raises(ValueError, match="at least one image"):
         channel_statistics((store, torch.tensor([])))
 
