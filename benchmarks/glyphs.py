@@ -49,14 +49,14 @@ PACKAGES = """
 adf-accanthis adf-baskervald adf-berenis adf-gillius adf-ikarius adf-irianis adf-libris adf-mekanus
 adf-oldania adf-romande adf-solothurn adf-switzera adf-tribun adf-universalis adf-verana aenigma
 agave allerta anonymous-pro apropal arapey averia-serif-gwf b612 babelstone-modern bajaderka
-bebas-neue beteckna blankenburg breip bwht cabin cabinsketch cantarell century-catalog cherrybomb
+bebas-neue beteckna blankenburg breip bwht cabin cabinsketch cantarell cherrybomb
 clear-sans comfortaa comic-neue compagnon courier-prime crosextra-caladea crosextra-carlito
 dancingscript dejavu-core dkg-handwriting dosis dustin ecolier-court elstob engadget essays1743
 eurofurence f500 fantasma fantasque-sans fanwood femkeklaver ferrite-core gamaliel georgewilliams
 gfs-artemisia gnutypewriter go goudybookletter hack havana hermit humor-sans inconsolata isabella
 jetbrains-mono joscelyn junction junicode jura karla kaushanscript klaudia-berenika kristi lato
 le-murmure league-mono leckerli-one levien-museum levien-typoscript liberation lindenhill linex
-linuxlibertine lmodern lobstertwo manrope millimeter monofur mononoki national-park ocr-a ocr-b
+linuxlibertine lmodern lobstertwo manrope monofur mononoki national-park ocr-a ocr-b
 okolaks oldstandard open-sans opendin opendyslexic osifont oxygen paratype play prociono
 quattrocento quicksand radisnoir roboto-slab routed-gothic rufscript sil-andika sil-charis
 sil-gentium-basic sjfonts sora staypuft stix summersby tiresias tomsontalks tuffy ubuntu-title
