@@ -108,6 +108,13 @@ class PartContext(Context):
                 mask = addon.weigh(probs, mask, self.batch, ctx)
         return self.run.weigh(probs, mask)
 
+    def weigh_labels(self, losses: Tensor) -> Tensor:
+        """Return the losses of the labeled images (B,) with the weights of all add-ons."""
+        if self.batch is not None:
+            for addon, ctx in self.layers:
+                losses = addon.weigh_labels(losses, self.batch, ctx)
+        return self.run.weigh_labels(losses)
+
     def all_reduce_sum(self, value: Tensor) -> Tensor:
         """As `Context.all_reduce_sum`."""
         return self.run.all_reduce_sum(value)

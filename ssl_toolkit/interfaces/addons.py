@@ -1,4 +1,4 @@
-"""Add-ons, which change how any algorithm uses its unlabeled images."""
+"""Add-ons, which change the pseudo labels, losses and predictions of any algorithm."""
 
 from __future__ import annotations
 
@@ -100,6 +100,16 @@ class AddOn(nn.Module, ABC):
             ctx: As for `Algorithm.step`.
         """
         return mask
+
+    def weigh_labels(self, losses: Tensor, batch: Batch, ctx: Context) -> Tensor:
+        """Return the losses (B,) of the labeled images, multiplied by weights.
+
+        Args:
+            losses: (B,) with gradient, in the order of `Batch.labels`.
+            batch: The batch of the step.
+            ctx: As for `Algorithm.step`.
+        """
+        return losses
 
     def losses(self, batch: Batch, ctx: Context, output: StepOutput) -> Mapping[str, Loss]:
         """Return further terms of the objective, by names that the algorithm doesn't use.

@@ -139,8 +139,9 @@ class Algorithm(nn.Module, ABC):
     """True if `step` computes images from its views (MixUp, CutMix, perturbations), so that cached
     features of a frozen backbone can't be used."""
     addon_hooks: ClassVar[frozenset[str]] = frozenset()
-    """Methods of the context by which `step` lets add-ons change its pseudo labels: ``refine`` if
-    it passes them through `Context.refine`, ``weigh`` if it uses `Context.weigh`."""
+    """Methods of the context by which `step` lets add-ons change it: ``refine`` if it passes its
+    pseudo labels through `Context.refine`, ``weigh`` if it uses `Context.weigh`, ``weigh_labels``
+    if it passes its labeled losses through `Context.weigh_labels`."""
     averaged_modules: ClassVar[tuple[str, ...]] = ()
     """Names of modules that are averaged with the decay of the teacher, for `Context.averaged` and
     `predict`."""

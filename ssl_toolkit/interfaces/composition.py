@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ssl_toolkit.interfaces.addons import AddOn
 
 Scan = Callable[[Iterator[tuple[Tensor, Tensor, Tensor]], Iterator[tuple[Tensor, Tensor]]], None]
-HOOKS = ("refine", "weigh")
+HOOKS = ("refine", "weigh", "weigh_labels")
 """Methods of add-ons that an algorithm calls itself, through its context."""
 
 
@@ -258,7 +258,11 @@ def _check(base: type[Algorithm], addon: type[AddOn], name: str) -> None:
             "option of the algorithm has this name"
         )
     if missing := [h for h in HOOKS if addon.overrides(h) and h not in base.addon_hooks]:
-        purpose = {"refine": "changes pseudo labels", "weigh": "weights pseudo labels"}
+        purpose = {
+            "refine": "changes pseudo labels",
+            "weigh": "weights pseudo labels",
+            "weigh_labels": "weights labeled images",
+        }
         raise PluginError(
             f"add-on {name!r} can't be applied to {base.__name__}: it {purpose[missing[0]]}, and "
             f"this algorithm doesn't call Context.{missing[0]} (see Algorithm.addon_hooks)"

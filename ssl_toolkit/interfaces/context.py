@@ -153,6 +153,17 @@ class Context(ABC):
         """
         return mask
 
+    def weigh_labels(self, losses: Tensor) -> Tensor:
+        """Return the losses of the labeled images (B,), weighted; `losses` without add-ons.
+
+        An algorithm that declares ``weigh_labels`` in `Algorithm.addon_hooks` calls it once per
+        step, before it averages the losses.
+
+        Args:
+            losses: (B,) with gradient, in the order of `Batch.labels`.
+        """
+        return losses
+
     @abstractmethod
     def input_gradient(self, images: Tensor, loss: Callable[[ForwardOutput], Tensor]) -> Tensor:
         """Return the gradient of a loss with respect to the images, as in VAT.

@@ -1,4 +1,4 @@
-"""Rule for an algorithm whose pseudo labels add-ons may change."""
+"""Rule for an algorithm whose losses and pseudo labels add-ons may change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ssl_toolkit.testing.trial import Trial
 def calls_addon_hooks(subject: Subject) -> None:
     """A step calls the methods of the context in `addon_hooks` once, no other, and uses the result.
 
-    Why: by them, add-ons change its pseudo labels; an add-on that needs another is refused.
+    Why: by them, add-ons change its losses and pseudo labels; one that needs another is refused.
     Cause: a hook that is declared, but not called, or whose result is not used.
     """
     hooks = subject.plugin.addon_hooks
@@ -34,6 +34,8 @@ def calls_addon_hooks(subject: Subject) -> None:
         if declared and labels is not None and name == "weigh":
             weights = labels.mask if labels.weights is None else labels.mask * labels.weights
             require(not weights.any(), "pseudo labels that ctx.weigh excludes are in use")
+        if declared and name == "weigh_labels" and (loss := output.losses.get("supervised")):
+            require(not loss.value.any(), "the supervised loss is not that of ctx.weigh_labels")
 
 
 def _step(subject: Subject, hook: str) -> tuple[int, StepOutput]:
@@ -51,7 +53,15 @@ def _step(subject: Subject, hook: str) -> tuple[int, StepOutput]:
         calls.append("weigh")
         return mask * 0 > 0
 
-    replaced: dict[str, Callable[..., Any]] = {"refine": refine, "weigh": weigh}
+    def weigh_labels(losses: Tensor) -> Tensor:
+        calls.append("weigh_labels")
+        return losses * 0
+
+    replaced: dict[str, Callable[..., Any]] = {
+        "refine": refine,
+        "weigh": weigh,
+        "weigh_labels": weigh_labels,
+    }
     setattr(context, hook, replaced[hook])
     output = trial.algorithm.step(trial.batch(), context)
     return len(calls), output

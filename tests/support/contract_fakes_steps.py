@@ -320,3 +320,14 @@ class Ignoring(Method):
         mask = torch.ones(len(probs), dtype=torch.bool, device=probs.device)
         ctx.weigh(probs, mask)
         return replace(output, pseudo_labels=PseudoLabels(probs, mask))
+
+
+@breaks("calls_addon_hooks")
+class Unweighted(Method):
+    """It ignores the weights of labels."""
+
+    addon_hooks = frozenset({"weigh_labels"})
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        ctx.weigh_labels(torch.ones(len(batch.labels)))
+        return self.plain(batch, ctx)

@@ -59,6 +59,9 @@ def fixmatch_loss(weak: Tensor, strong: Tensor, threshold: float) -> tuple[Tenso
         def weigh(self, probs: Tensor, mask: Tensor) -> Tensor:
             return mask
 
+        def weigh_labels(self, losses: Tensor) -> Tensor:
+            return losses
+
     classes = weak.shape[-1]
     algorithm = FixMatch(
         FixMatch.Config(confidence_threshold=threshold, interleaved=False),

@@ -36,7 +36,7 @@ class AdaMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of AdaMatch."""
@@ -128,7 +128,8 @@ class AdaMatch(Algorithm):
         confidence, hard = probs.max(dim=-1)
         weights = ctx.weigh(probs, confidence >= threshold)
 
-        source = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
+        source = F.cross_entropy(weak, batch.labels, reduction="none")
+        source = source + F.cross_entropy(strong, batch.labels, reduction="none")
         if c.hard_labels:
             losses = F.cross_entropy(unlabeled_strong, hard, reduction="none")
         else:
@@ -137,7 +138,7 @@ class AdaMatch(Algorithm):
         warmup = 0.5 - math.cos(min(math.pi, 2 * math.pi * ctx.step / ctx.max_steps)) / 2
         return StepOutput(
             losses={
-                "supervised": Loss(source / 2),
+                "supervised": Loss(ctx.weigh_labels(source).mean() / 2),
                 "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight * warmup),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

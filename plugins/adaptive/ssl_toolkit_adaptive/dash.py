@@ -34,7 +34,7 @@ class Dash(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of Dash."""
@@ -145,7 +145,8 @@ class Dash(Algorithm):
         c = self.config
         if ctx.step < self.warmup_steps:
             labeled = at_least_float32(ctx.model(batch.labeled_weak[0]))
-            return StepOutput({"supervised": Loss(F.cross_entropy(labeled, batch.labels))})
+            supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
+            return StepOutput({"supervised": Loss(ctx.weigh_labels(supervised).mean())})
 
         labeled, weak, strong = joint_logits(batch, ctx)
         reductions = int((ctx.step - self.warmup_steps) / (c.decay_fraction * ctx.max_steps))
@@ -157,6 +158,7 @@ class Dash(Algorithm):
         hard = F.one_hot(probs.argmax(dim=-1), self.task.num_classes).to(probs)
         weights = ctx.weigh(probs, -probs.amax(dim=-1).log() <= threshold)
         targets = torch.where(is_smallest, hard, sharpen(probs, c.temperature))
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = soft_cross_entropy(strong, targets) * weights
         if c.mean_over_selected:
             # Gathered: the divisor is the number of images selected in the whole batch.
@@ -166,7 +168,7 @@ class Dash(Algorithm):
             unsupervised = losses.mean()
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels.weighted(targets, weights),

@@ -33,7 +33,7 @@ class DebiasPL(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of DebiasPL."""
@@ -88,10 +88,11 @@ class DebiasPL(Algorithm):
         probs = ctx.refine((weak.detach() - bias).softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
         weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = F.cross_entropy(strong + bias, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

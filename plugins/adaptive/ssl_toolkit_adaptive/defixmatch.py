@@ -31,7 +31,7 @@ class DeFixMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of DeFixMatch."""
@@ -84,10 +84,11 @@ class DeFixMatch(Algorithm):
         labeled = consistency(labeled_probs, strong, self._confident(labeled_probs))
         # The supervised loss has strong views too, as in the paper: at lambda = 0.5, they outweigh
         # the loss that is subtracted.
-        supervised = F.cross_entropy(weak, batch.labels) + F.cross_entropy(strong, batch.labels)
+        supervised = F.cross_entropy(weak, batch.labels, reduction="none")
+        supervised = supervised + F.cross_entropy(strong, batch.labels, reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(supervised / 2),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean() / 2),
                 "unsupervised": Loss(unlabeled - labeled, c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

@@ -40,7 +40,7 @@ class FlexMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of FlexMatch."""
@@ -96,10 +96,11 @@ class FlexMatch(Algorithm):
         weights = ctx.weigh(probs, confidence >= thresholds[pseudo_labels])
         self._record(batch.unlabeled_indices, pseudo_labels, confidence, ctx)
 
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

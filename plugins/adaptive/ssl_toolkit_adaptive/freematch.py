@@ -34,7 +34,7 @@ class FreeMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of FreeMatch."""
@@ -95,10 +95,11 @@ class FreeMatch(Algorithm):
         scale = self.mean_probs / self.mean_probs.max()
         thresholds = self.global_threshold * scale
         weights = ctx.weigh(probs, confidence >= thresholds[pseudo_labels])
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
                 "fairness": Loss(
                     self._fairness(ctx.all_gather(strong), ctx.all_gather(weights > 0)),

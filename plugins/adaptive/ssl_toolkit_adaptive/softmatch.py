@@ -35,7 +35,7 @@ class SoftMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of SoftMatch."""
@@ -97,10 +97,11 @@ class SoftMatch(Algorithm):
         below = (confidence - self.mean).clamp_max(0)
         weights = (-(below * c.num_sigmas).square() / (2 * self.variance)).exp()
         weights = ctx.weigh(probs, weights).to(weights)
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = F.cross_entropy(strong, probs.argmax(dim=-1), reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss((losses * weights).mean(), c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels(

@@ -28,7 +28,7 @@ class PseudoLabel(Algorithm):
     """Train on the classes that the model itself predicts for the unlabeled images."""
 
     family: ClassVar[str] = "self-training"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
     tasks: ClassVar[frozenset[str]] = frozenset({"multiclass", "multilabel"})
 
     class Config(Options):
@@ -80,10 +80,11 @@ class PseudoLabel(Algorithm):
         probs = ctx.refine(unlabeled.detach().softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
         weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = F.cross_entropy(unlabeled, pseudo_labels, reduction="none")
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss((losses * weights).mean(), weight),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

@@ -40,7 +40,7 @@ class UDA(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of UDA."""
@@ -99,10 +99,10 @@ class UDA(Algorithm):
         """Return the mean loss over the images that annealing keeps, and their share."""
         losses = F.cross_entropy(logits, labels, reduction="none")
         if self.config.annealing == "none":
-            return losses.mean(), torch.ones_like(losses.detach().mean())
+            return ctx.weigh_labels(losses).mean(), torch.ones_like(losses.detach().mean())
         progress = _SCHEDULES[self.config.annealing](ctx.step / ctx.max_steps)
         threshold = progress * (1 - 1 / self.task.num_classes) + 1 / self.task.num_classes
         # Gathered: the divisor is the number of images kept in the whole batch.
-        losses = ctx.all_gather(losses)
-        keep = (-losses.detach()).exp() <= threshold
+        keep = (-ctx.all_gather(losses.detach())).exp() <= threshold
+        losses = ctx.all_gather(ctx.weigh_labels(losses))
         return (losses * keep).sum() / keep.sum().clamp_min(1), keep.to(losses).mean()

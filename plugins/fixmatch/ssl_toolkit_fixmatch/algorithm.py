@@ -37,7 +37,7 @@ class FixMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
     auto_rank: ClassVar[int] = 60
     auto_rank_from_scratch: ClassVar[int] = 50
 
@@ -109,14 +109,14 @@ class FixMatch(Algorithm):
             probs = self._align(probs, ctx).log().softmax(dim=-1)
         probs = ctx.refine(probs)
 
-        supervised = F.cross_entropy(labeled, batch.labels)  # eq. 3
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         confidence, pseudo_labels = probs.max(dim=-1)
         weights = ctx.weigh(probs, confidence >= c.confidence_threshold)
         losses = F.cross_entropy(strong, pseudo_labels, reduction="none")
         unsupervised = (losses * weights).sum() / len(weights)  # eq. 4: all rows are in the divisor
         return StepOutput(
             losses={
-                "supervised": Loss(supervised),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),  # eq. 3
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

@@ -35,7 +35,7 @@ class OpenMatch(Algorithm):
     """
 
     family: ClassVar[str] = "thresholds"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of OpenMatch."""
@@ -139,8 +139,9 @@ class OpenMatch(Algorithm):
         entropy = (binary_entropy(one).mean() + binary_entropy(two).mean()) / 2
         # Both probabilities of a classifier differ by the same amount.
         apart = 2 * (one.sigmoid() - two.sigmoid()).square().sum(dim=-1).mean()
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         losses = {
-            "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+            "supervised": Loss(ctx.weigh_labels(supervised).mean()),
             "one_vs_all": Loss(one_vs_all_loss(known, batch.labels)),
             "open_entropy": Loss(entropy, c.entropy_weight),
             "open_consistency": Loss(apart, c.consistency_weight),

@@ -40,7 +40,7 @@ class CoMatch(Algorithm):
     """
 
     family: ClassVar[str] = "graph"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of CoMatch."""
@@ -127,6 +127,7 @@ class CoMatch(Algorithm):
         probs = ctx.refine(self._smooth(aligned, z_weak.detach()))
         weights = ctx.weigh(probs, probs.amax(dim=-1) >= c.confidence_threshold)
         self._remember(z_labeled.detach(), z_weak.detach(), batch.labels, aligned, ctx)
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         unsupervised = (soft_cross_entropy(strong, probs) * weights).mean()
         # The graph is that of the whole batch.
         contrast = self._contrast(
@@ -134,7 +135,7 @@ class CoMatch(Algorithm):
         )
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
                 "contrast": Loss(contrast, c.contrast_weight),
             },

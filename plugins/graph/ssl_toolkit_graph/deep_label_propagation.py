@@ -35,7 +35,7 @@ class DeepLabelPropagation(Algorithm):
     """
 
     family: ClassVar[str] = "graph"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of deep label propagation."""
@@ -157,9 +157,9 @@ class DeepLabelPropagation(Algorithm):
             groups.append(batch.unlabeled_weak[0])
         logits = at_least_float32(ctx.model(torch.cat(groups)))
         labeled = F.cross_entropy(logits[: len(batch.labels)], batch.labels, reduction="none")
-        supervised = Loss((labeled * self.class_weights[batch.labels]).mean())
+        supervised = ctx.weigh_labels(labeled * self.class_weights[batch.labels]).mean()
         if len(groups) == 1:
-            return StepOutput({"supervised": supervised})
+            return StepOutput({"supervised": Loss(supervised)})
 
         hard = self.propagated[batch.unlabeled_indices]
         certainty = self.certainty[batch.unlabeled_indices]
@@ -169,7 +169,7 @@ class DeepLabelPropagation(Algorithm):
         unsupervised = (unlabeled * weights * self.class_weights[hard]).mean()
         return StepOutput(
             losses={
-                "supervised": supervised,
+                "supervised": Loss(supervised),
                 "unsupervised": Loss(unsupervised, self.config.unsupervised_weight),
             },
             pseudo_labels=PseudoLabels.weighted(probs, weights),

@@ -41,7 +41,7 @@ class SimMatch(Algorithm):
     """
 
     family: ClassVar[str] = "graph"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
 
     class Config(Options):
         """Options of SimMatch."""
@@ -146,12 +146,13 @@ class SimMatch(Algorithm):
         mask = pseudo_labels.amax(dim=-1) >= c.confidence_threshold
         weights = ctx.weigh(pseudo_labels, mask)
 
+        supervised = F.cross_entropy(labeled, batch.labels, reduction="none")
         unsupervised = (soft_cross_entropy(strong, pseudo_labels) * weights).mean()
         instance = soft_cross_entropy(self._similarity(z_strong, memory, empty), targets).mean()
         self._remember(z_labeled.detach(), batch, ctx)
         return StepOutput(
             losses={
-                "supervised": Loss(F.cross_entropy(labeled, batch.labels)),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss(unsupervised, c.unsupervised_weight),
                 "instance": Loss(torch.where(ready, instance, 0 * instance), c.instance_weight),
             },

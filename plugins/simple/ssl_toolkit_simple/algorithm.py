@@ -49,7 +49,7 @@ class SimPLE(Algorithm):
     """
 
     family: ClassVar[str] = "pairs"
-    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh"})
+    addon_hooks: ClassVar[frozenset[str]] = frozenset({"refine", "weigh", "weigh_labels"})
     auto_rank: ClassVar[int] = 50
     auto_rank_from_scratch: ClassVar[int] = 100
     metrics = PAIR_METRICS
@@ -175,13 +175,13 @@ class SimPLE(Algorithm):
         masks = pair_masks(of_pairs > 0, phi_s)
         anchor = phi_c * of_pairs if c.confidence_weighted else of_pairs.to(phi_c)
 
-        supervised = F.cross_entropy(at_least_float32(labeled), batch.labels)
+        supervised = F.cross_entropy(at_least_float32(labeled), batch.labels, reduction="none")
         unsupervised = self._unsupervised(unlabeled, targets, of_rows)
         pair = pair_loss(*pairs, anchor, phi_s, c.pair_distance)
         ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction, c.rampup_steps)
         return StepOutput(
             losses={
-                "supervised": Loss(supervised),
+                "supervised": Loss(ctx.weigh_labels(supervised).mean()),
                 "unsupervised": Loss(unsupervised, ramp * c.unsupervised_weight),
                 "pair": Loss(pair, ramp * self._pair_weight(probs.shape[-1])),
             },
