@@ -11,7 +11,7 @@ import pytest
 import torch
 from parity_imbalance import IMBALANCE, IMBALANCE_VARIANTS
 from short_runs import SHORT, stop_after
-from ssl_toolkit_imbalance import ABC
+from ssl_toolkit_imbalance import ABC, SAW
 from step_parity import TOLERANCE, deviations
 from toy_context import FakeContext, build, make_batch, objective
 
@@ -96,6 +96,14 @@ def test_abc_keeps_every_image_of_the_rarest_class() -> None:
     kept = addon._draw(addon.keep_rates[labels], FakeContext())
     shares = [kept[labels == c].float().mean().item() for c in range(4)]
     assert shares == pytest.approx([0.1, 0.2, 0.5, 1.0], abs=0.03)
+
+
+def test_saw_weighs_a_label_by_how_rare_its_class_is() -> None:
+    addon = SAW(SAW.Config(beta=1 - 1e-9), TaskInfo(3, 8, (8, 4, 2), 40, 100))
+    batch = make_batch(build(registry.load("algorithms", "fixmatch")))
+    batch = replace(batch, labels=torch.tensor([0, 1, 2, 0]))
+    weighted = addon.weigh_labels(torch.tensor([7.0, 7.0, 7.0, 14.0]), batch, FakeContext())
+    assert weighted.tolist() == pytest.approx([3, 6, 12, 6])  # inverse counts with mean 1
 
 
 # --- runs ---------------------------------------------------------------------------------------

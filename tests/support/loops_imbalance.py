@@ -15,6 +15,8 @@ from plain_losses import (
     constant_probs,
     cross_entropy,
     fixmatch_losses,
+    log_probs,
+    mean_loss,
     zero,
 )
 from torch import Tensor, nn
@@ -250,15 +252,30 @@ class SAWLoop(RefinedLoop):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self.weights = [1.0] * CLASSES
+        of_labels = self.smoothed(dict(enumerate(COUNTS)))
+        self.of_labels = torch.tensor(of_labels).tolist()  # stored in float32
+
+    def __call__(self, run: Any, batch: Batch) -> Losses:
+        losses, mask = super().__call__(run, batch)
+        if self.options.saw.weigh_labels:
+            labels = batch.labels.tolist()
+            weights = [self.of_labels[label] for label in labels]
+            rows = log_probs(run.net, batch.labeled_weak[0])
+            losses["supervised"] = mean_loss(rows, labels, weights)
+        return losses, mask
+
+    def smoothed(self, counts: dict[int, int]) -> Row:
+        beta = self.options.saw.beta
+        if beta is None:
+            beta = 1 - CLASSES / sum(counts.values())
+        numbers = [(1 - beta ** max(counts.get(c, 0), 1)) / (1 - beta) for c in range(CLASSES)]
+        inverse = [1 / number for number in numbers]
+        return [CLASSES * value / sum(inverse) for value in inverse]
 
     def refine(self, run: Any, batch: Batch, rows: list[Row]) -> list[Row]:
-        o = self.options.saw
-        if run.step and run.step % (LENGTH // o.updates) == 0:
+        if run.step and run.step % (LENGTH // self.options.saw.updates) == 0:
             counts = Counter(row.index(max(row)) for row in pool_predictions(run))
-            beta = 1 - CLASSES / POOL if o.beta is None else o.beta
-            numbers = [(1 - beta ** max(counts[c], 1)) / (1 - beta) for c in range(CLASSES)]
-            inverse = [1 / number for number in numbers]
-            self.weights = [CLASSES * value / sum(inverse) for value in inverse]
+            self.weights = self.smoothed(counts)
         return rows
 
     def weigh(self, rows: list[Row]) -> Row:
@@ -266,7 +283,7 @@ class SAWLoop(RefinedLoop):
         return [self.weights[row.index(max(row))] * weight for row, weight in used]
 
     def state(self) -> dict[str, Any]:
-        return {"addon.class_weights": self.weights}
+        return {"addon.class_weights": self.weights, "addon.label_weights": self.of_labels}
 
     def check(self, used: list[int]) -> None:
         super().check(used)

@@ -45,7 +45,10 @@ IMBALANCE = {name: replace(case, label_counts=COUNTS) for name, case in _CASES.i
 """One for every add-on, on FixMatch."""
 
 IMBALANCE_VARIANTS = {
-    "fixmatch+saw": [{"saw": {"beta": 0.0, "updates": 30}}],
+    "fixmatch+saw": [
+        {"saw": {"beta": 0.0, "updates": 30}},
+        {"saw": {"beta": 0.9, "updates": 30, "weigh_labels": False}},
+    ],
     "fixmatch+daso": [{"daso": {"weight": 0.5, "window": 2, "warmup_fraction": 0.0}}],
     "fixmatch+darp": [{"darp": {"interval": 1, "warmup_fraction": 0.0, "kept": 0.5}}],
 }

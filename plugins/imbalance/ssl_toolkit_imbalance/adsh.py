@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ssl_toolkit import AddOn, Batch, Context, Metric, Options, TaskInfo, option
 from ssl_toolkit.ops import at_least_float32
-from ssl_toolkit_imbalance.pool import steps_between
+from ssl_toolkit_imbalance.pool import PoolOptions
 
 
 class Adsh(AddOn):
@@ -21,7 +21,7 @@ class Adsh(AddOn):
     pseudo label is the class whose probability is highest relative to its threshold.
     """
 
-    class Config(Options):
+    class Config(PoolOptions):
         """Options of Adsh."""
 
         confidence_threshold: float = option(
@@ -30,12 +30,6 @@ class Adsh(AddOn):
             le=1,
             help="threshold of the most frequent class; it replaces that of the base",
             source="authors' code and USB's code: 0.95",
-        )
-        updates: int = option(
-            20,
-            ge=1,
-            help="number of times that the pool is predicted during the run",
-            source="this project; USB's code: once per epoch",
         )
 
     metrics: ClassVar[tuple[Metric, ...]] = ()
@@ -56,7 +50,7 @@ class Adsh(AddOn):
     @property
     def scan_every(self) -> int:
         """Return the steps between two predictions of the pool."""
-        return steps_between(self.config.updates, self.task)
+        return self.config.interval(self.task)
 
     def scan(
         self,

@@ -10,19 +10,17 @@ import torch
 from torch import Tensor
 
 from ssl_toolkit import AddOn, Batch, Context, Metric, Options, TaskInfo, option
-from ssl_toolkit_imbalance.pool import steps_between
+from ssl_toolkit_imbalance.pool import PoolOptions
 
 
 class SAW(AddOn):
-    """Weigh the pseudo labels of each class by how rarely the pool is predicted as this class.
-
-    USB's code weighs the labeled images of each class by their counts too; here they have weight 1.
+    """Weigh pseudo labels by how rarely the pool is predicted as their class, labels by how rare.
 
     The teacher predicts the pool several times during the run. Weights are the inverse of
     the smoothed count of a class, its effective number of images.
     """
 
-    class Config(Options):
+    class Config(PoolOptions):
         """Options of SAW."""
 
         beta: float | None = option(
@@ -33,26 +31,29 @@ class SAW(AddOn):
             "mean of n images of a class",
             source="USB's code; Cui et al., CVPR 2019: 0.9 to 0.9999",
         )
-        updates: int = option(
-            20,
-            ge=1,
-            help="number of times that the pool is predicted during the run",
-            source="this project; USB's code: once per epoch",
+        weigh_labels: bool = option(
+            True,
+            help="weigh the labeled images too, by the numbers of labels",
+            source="authors' code and USB's code",
         )
 
     metrics: ClassVar[tuple[Metric, ...]] = ()
     config: Config
     class_weights: Tensor
-    """(C,), with mean 1; ones before the first prediction of the pool."""
+    """(C,) of pseudo labels, with mean 1; ones before the first prediction of the pool."""
+    label_weights: Tensor
+    """(C,) of labels, with mean 1."""
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
         self.register_buffer("class_weights", torch.ones(task.num_classes))
+        counts = torch.tensor(task.label_counts, dtype=torch.float64)
+        self.register_buffer("label_weights", smoothed_weights(counts, self.config.beta).float())
 
     @property
     def scan_every(self) -> int:
         """Return the steps between two predictions of the pool."""
-        return steps_between(self.config.updates, self.task)
+        return self.config.interval(self.task)
 
     def scan(
         self,
@@ -71,6 +72,10 @@ class SAW(AddOn):
     def weigh(self, probs: Tensor, mask: Tensor, batch: Batch, ctx: Context) -> Tensor:
         """Return the mask (U,) multiplied by the weight of the most probable class."""
         return mask * self.class_weights[probs.argmax(dim=-1)]
+
+    def weigh_labels(self, losses: Tensor, batch: Batch, ctx: Context) -> Tensor:
+        """Return the losses (B,) multiplied by the weights of their labels."""
+        return losses * self.label_weights[batch.labels] if self.config.weigh_labels else losses
 
 
 def smoothed_weights(counts: Tensor, beta: float | None) -> Tensor:
