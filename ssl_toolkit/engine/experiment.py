@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from ssl_toolkit.data.readers.priors import ordered_prior
 from ssl_toolkit.data.splits.contents import Content, content_of
 from ssl_toolkit.data.splits.draw import Split
 from ssl_toolkit.data.splits.duplicates import Leaks
+from ssl_toolkit.data.splits.pseudo_labels import pseudo_labeled
 from ssl_toolkit.data.splits.split_file import split_hash
 from ssl_toolkit.engine.batches import BatchMaker, training_statistics
 from ssl_toolkit.engine.checkpoints import seed_everything
@@ -48,6 +50,7 @@ from ssl_toolkit.engine.networks import ModelFactory, build_network, share_stati
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
 from ssl_toolkit.engine.random_orders import derive_seed
+from ssl_toolkit.engine.shares import labels_are_informative, shares_of
 from ssl_toolkit.engine.splitting import split_of, without_leaks
 from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.streaming import cache_all_but_unlabeled
@@ -270,7 +273,7 @@ def _prepare(
             type(algorithm).metrics,
         ),
         processes=processes,
-        prior=_prior(settings, table),
+        prior=_prior(settings, table, split),
         test=test[0],
         transfer=transfer_for(
             algorithm,
@@ -291,10 +294,15 @@ def _prepare(
     )
 
 
-def _prior(settings: ResolvedSettings, table: ImageTable) -> Tensor | None:
-    if not isinstance(settings.prior, dict):
+def _prior(settings: ResolvedSettings, table: ImageTable, split: Split) -> Tensor | None:
+    if isinstance(settings.prior, dict):
+        return torch.from_numpy(ordered_prior(settings.prior, table.classes)).float()
+    if settings.pseudo_labels is None:
         return None
-    return torch.from_numpy(ordered_prior(settings.prior, table.classes)).float()
+    # Pseudo labels are selected, often more of rare classes: they say little about the pool.
+    pseudo = pseudo_labeled(table, Path(settings.pseudo_labels))[1]
+    counts = table.class_counts(np.setdiff1d(split.labeled, pseudo)).tolist()
+    return shares_of(counts) if labels_are_informative(counts) else None
 
 
 def _task(

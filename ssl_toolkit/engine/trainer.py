@@ -79,7 +79,8 @@ class Trainer:
     stop: Callable[[], str] = lambda: ""
     announce: Callable[[ProbeResult], None] = lambda probe: None
     prior: Tensor | None = None
-    """(C,) known class shares of the pool (``--prior``); None to take those of `class_shares`."""
+    """(C,) class shares of the pool by ``--prior``, or by the labels that are not pseudo labels if
+    there are pseudo labels; None to take those of `class_shares`."""
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     transfer: Transfer | None = None
     """Use of the features of the first weights; None for none."""

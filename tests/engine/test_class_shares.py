@@ -141,6 +141,22 @@ def test_a_context_has_the_shares_of_the_labels(
     assert torch.equal(trainer._context(0).class_shares, counts / counts.sum())
 
 
+@pytest.mark.parametrize(("per_class", "known"), [({"num_labels": 12}, True), ({}, False)])
+def test_pseudo_labels_do_not_count_for_the_shares_of_uneven_labels(
+    folder: Path, tmp_path: Path, per_class: dict[str, int], known: bool
+) -> None:
+    changes = {"labels_per_class": None, **per_class} if per_class else {}
+    before = experiment(folder, **changes)
+    pool = before.split.unlabeled[:9].tolist()
+    lines = [f"{before.table.keys[row]},{before.classes[0]}" for row in pool]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *lines]))
+    after = experiment(folder, **changes, pseudo_labels=str(tmp_path / "labels.csv"))
+    counts = torch.tensor(before.trainer.algorithm.task.label_counts)
+    assert sum(after.trainer.algorithm.task.label_counts) == 9 + counts.sum()
+    expected = counts / counts.sum() if known else None
+    assert after.trainer.prior is None if not known else torch.equal(after.trainer.prior, expected)
+
+
 def test_a_resumed_run_has_the_same_shares_and_running_mean(folder: Path, tmp_path: Path) -> None:
     def tree(name: str, steps: int) -> dict:
         own = {"algo": "fixmatch", "fixmatch": {"align_exponent": 1.0}, "eval_every": 2}
@@ -225,6 +241,17 @@ def test_fixmatch_aligns_its_predictions_with_the_mean_of_all_batches() -> None:
     assert not torch.equal(
         aligned[2].losses["unsupervised"].value, plain[2].losses["unsupervised"].value
     )
+
+
+def test_fixmatch_aligns_with_more_even_shares_at_a_lower_temperature() -> None:
+    _, plain = steps_of(1)
+    _, aligned = steps_of(1, align_exponent=1.0, align_temperature=0.5)
+    own = plain[0].pseudo_labels.probs
+    roots = [share**0.5 for share in (0.7, 0.1, 0.1, 0.1)]
+    target = torch.tensor([root / sum(roots) for root in roots])
+    product = own * target / own.mean(dim=0)
+    expected = product / product.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(aligned[0].pseudo_labels.probs, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_fixmatch_without_alignment_has_no_state_and_reads_no_shares() -> None:
