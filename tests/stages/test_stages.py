@@ -26,6 +26,7 @@ from ssl_toolkit.stages.run import check_stages, reopen
 from ssl_toolkit.stages.summary import PseudoLabelCounts, StagesSummary
 
 FILES = sorted((configs_dir() / "stages").glob("*.yaml"))
+CREST = ("crest-plus", "crest")
 TEXT = """
 dataset: digits
 steps: 12
@@ -76,7 +77,7 @@ def test_a_file_is_short_cites_its_paper_and_is_valid(path: Path) -> None:
 
 def test_the_files_are_those_of_the_docs() -> None:
     names = {path.stem for path in FILES}
-    assert names == {"noisy-student", "curriculum-labeling", "crest", "vote"}
+    assert names == {"noisy-student", "curriculum-labeling", "crest", "crest-plus", "vote"}
 
 
 def test_a_written_file_reads_back_the_same(write: Any, tmp_path: Path) -> None:
@@ -181,6 +182,16 @@ def test_crest_keeps_all_of_the_rarest_class() -> None:
         expected = of_class[len(of_class) - round(share * len(of_class)) :]
         assert [place for place in kept if labels[place] == label] == expected
     assert select(labels, confidences, rebalance=0) == list(range(32))
+
+
+def test_the_temperature_of_crest_plus_falls_linearly_from_1_to_a_half() -> None:
+    plus, plain = (load_stages([configs_dir() / "stages" / f"{n}.yaml"]) for n in CREST)
+    last = len(plus.stages) - 1
+    for place, (stage, other) in enumerate(zip(plus.stages, plain.stages, strict=True)):
+        options = stage.config.tree()["fixmatch"]
+        assert options["align_temperature"] == 1 - 0.5 * place / last
+        assert options["align_exponent"] == 1
+        assert stage.sources == other.sources
 
 
 # --- a folder of stages ---------------------------------------------------------------------------

@@ -78,6 +78,13 @@ class FixMatch(Algorithm):
             help="how far predictions are moved toward the expected class shares; 0 for not at all",
             source="0: FixMatch's code; 1: ReMixMatch, sec. 3.1",
         )
+        align_temperature: float = option(
+            1.0,
+            ge=0,
+            le=1,
+            help="exponent t of the expected class shares: 1 for the shares, 0 for even ones",
+            source="1: ReMixMatch; CReST+, sec. 3.3: from 1 to 0.5 over its generations",
+        )
 
     profiles: ClassVar[Mapping[str, Any]] = {
         "reference": {**GOOGLE_SETTINGS, "labeled_in_pool": True, "options": {"interleaved": True}}
@@ -123,7 +130,7 @@ class FixMatch(Algorithm):
         )
 
     def _align(self, probs: Tensor, ctx: Context) -> Tensor:
-        """Move predictions toward `Context.class_shares`."""
+        """Move predictions toward `Context.class_shares`, as even as the temperature makes them."""
         mean = ctx.all_reduce_sum(probs.sum(dim=0)) / ctx.all_reduce_sum(
             probs.new_full((), len(probs))
         )
@@ -131,7 +138,9 @@ class FixMatch(Algorithm):
         # Both start at 0, so that their ratio is a weighted mean of the batches seen so far.
         self.mean_weight.lerp_(torch.ones_like(self.mean_weight), 1 / MEMORY)
         mean = self.mean_probs / self.mean_weight
-        return align_distribution(probs, ctx.class_shares, mean, self.config.align_exponent)
+        shares = ctx.class_shares**self.config.align_temperature
+        shares = shares / shares.sum()
+        return align_distribution(probs, shares, mean, self.config.align_exponent)
 
     def _logits(self, batch: Batch, ctx: Context) -> tuple[Tensor, ...]:
         """Return the logits of the labeled, the weak and the strong views."""
