@@ -150,6 +150,10 @@ class Settings(Options):
         StrangerSettings(), metavar="DATA", affects=("split",),
         help="mix images of no class into the unlabeled ones: name of a data set or path to images",
     )
+    drop_strangers: Literal["no", "hard", "soft"] = setting(
+        "no", help="leave images that seem to belong to no class out of the unlabeled batches, or "
+        "draw them less often (soft)", flag=True,
+    )
     on_bad_image: Literal["error", "skip"] = setting(
         "error", help="how to handle unreadable images", flag=True, affects=("split",),
     )

@@ -25,6 +25,7 @@ from ssl_toolkit.augment.weak import NoAugmentation
 from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, seeded_generator
+from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import (
     FeatureViews,
     ImageSource,
@@ -106,6 +107,19 @@ class BatchMaker:
         )
         if self._unlabeled_size:
             self._unlabeled = unlabeled_stream(images, seed)
+        self._selected: Tensor | None = None
+
+    def select(self, selected: Tensor, count: int, order: Order) -> None:
+        """Draw only some of the unlabeled images from the next batch on.
+
+        Args:
+            selected: (m,) bool: the unlabeled images that `unlabeled_images` yields.
+            count: number of images in an epoch.
+            order: draws an epoch.
+        """
+        self._selected = selected.to(self.images.unlabeled.device)
+        if self._unlabeled_size:
+            self._unlabeled = IndexStream(count, self._seed, _stream("unlabeled"), order)
 
     def draw(self, number: int) -> Batch:
         """Return batch `number`, counted from 0; this process's part of it."""
@@ -189,10 +203,10 @@ class BatchMaker:
             yield positions, images, labels[positions]
 
     def unlabeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the whole pool in order, unchanged: (positions, images) of a batch."""
+        """Yield the selected pool in order, unchanged: (positions, images) of a batch."""
         images = self.images
         source = images.pool if images.features is None else images.features
-        yield from _in_order(source, images.unlabeled, size)
+        yield from _in_order(source, images.unlabeled, size, self._selected)
 
     def _generator(self, number: int, kind: str, view: int) -> torch.Generator:
         stream = f"view/{kind}" if kind in self.views.extra else _stream(kind)
@@ -268,8 +282,12 @@ def _resized(views: Tensor, size: int | None) -> Tensor:
     return resized.clamp_(0, 1).view(*views.shape[:3], *new)
 
 
-def _in_order(source: ImageSource, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _in_order(
+    source: ImageSource, indices: Tensor, size: int, selected: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
     positions = torch.arange(len(indices), device=indices.device)
+    if selected is not None:
+        positions = positions[selected]
     for part in torch.split(positions, size):
         yield part, source.gather(indices[part])
 

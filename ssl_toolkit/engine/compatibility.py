@@ -68,6 +68,8 @@ def check_needs(
             f"--stream-buffer: --algo {settings.algo} looks at the features of all images at once; "
             "leave it out"
         )
+    if settings.drop_strangers != "no":
+        check_filter(settings, fits_head=fits_head)
     updates_batchnorm = not fits_head and not (
         settings.lora.rank or settings.model.freeze in ("backbone", "bn")
     )
@@ -84,6 +86,27 @@ def check_needs(
     if not (views.needs_unlabeled or fits_head) and len(split.unlabeled):
         return [f"--algo {settings.algo} does not use the {len(split.unlabeled)} unlabeled images"]
     return []
+
+
+def check_filter(settings: ResolvedSettings, *, fits_head: bool) -> None:
+    """Refuse ``--drop-strangers`` where no score of the unlabeled images exists.
+
+    Args:
+        settings: Settings of the run.
+        fits_head: True if the algorithm fits a head to all features at once.
+
+    Raises:
+        ConfigError: Names the other setting.
+    """
+    flag = f"--drop-strangers {settings.drop_strangers}"
+    if settings.task == "multilabel":
+        raise ConfigError(f"{flag}: needs --task multiclass; an image can have none of the classes")
+    if settings.stream_buffer is not None:
+        raise ConfigError(f"{flag}: streamed images are not scored; leave --stream-buffer out")
+    if fits_head and settings.drop_strangers == "soft":
+        raise ConfigError(
+            f"{flag}: --algo {settings.algo} fits a head to all images at once; use hard"
+        )
 
 
 def check_adapters(settings: Settings) -> None:

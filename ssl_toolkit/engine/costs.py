@@ -30,12 +30,14 @@ class Costs:
     scan: float
     scan_every: int
     """Steps between two scans, 0 for none."""
+    selection: float = 0.0
+    """All selections of unlabeled images in a run, under ``drop_strangers``."""
 
     def of(self, steps: int, eval_every: int) -> float:
         """Return the seconds of a run of this many steps."""
         scans = math.ceil(steps / self.scan_every) if self.scan_every else 0
         evaluating = math.ceil(steps / eval_every) * self.evaluation
-        return steps * self.step + evaluating + scans * self.scan
+        return steps * self.step + evaluating + scans * self.scan + self.selection
 
     def steps_within(self, seconds: float, eval_every: Callable[[int], int]) -> int:
         """Return the largest number of steps that fit into a time.

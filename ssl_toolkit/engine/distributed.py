@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -98,6 +98,11 @@ class ProcessGroup:
         if self.size == 1:
             return value
         return value.chunk(self.size, dim)[self.rank]
+
+    def unsynchronized(self, module: nn.Module) -> AbstractContextManager[object]:
+        """Keep gradients apart: the last batch of a step exchanges their sum, not each one."""
+        context = module.no_sync if self.size > 1 else nullcontext
+        return context()  # type: ignore[operator]
 
     @torch.no_grad()
     def average_statistics(self, module: nn.Module) -> None:

@@ -49,6 +49,7 @@ from ssl_toolkit.engine.multilabel import check_task
 from ssl_toolkit.engine.networks import ModelFactory, build_network, share_statistics
 from ssl_toolkit.engine.optimization import build_optimizer, unfinished_warm_up
 from ssl_toolkit.engine.plugin_faults import construct, plugin_faults
+from ssl_toolkit.engine.pool_filter import make_filter
 from ssl_toolkit.engine.random_orders import derive_seed
 from ssl_toolkit.engine.shares import labels_are_informative, shares_of
 from ssl_toolkit.engine.splitting import split_of, without_leaks
@@ -274,6 +275,7 @@ def _prepare(
         ),
         processes=processes,
         prior=_prior(settings, table, split),
+        pool_filter=make_filter(settings, knows_classes=head_init == "probe"),
         test=test[0],
         transfer=transfer_for(
             algorithm,

@@ -215,6 +215,12 @@ class _WithHead:
             yield f"{prefix}.{name}", parameter
 
 
+def learning_rate(optimizer: Optimizer) -> float:
+    """Return the current learning rate of the classifier, or of the first group without one."""
+    groups = {group["name"]: group["lr"] for group in optimizer.param_groups}
+    return float(groups.get("classifier", next(iter(groups.values()))))
+
+
 def set_learning_rate(
     optimizer: Optimizer, schedule: ScheduleSettings, step: int, max_steps: int
 ) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -40,6 +41,7 @@ def predict(
     indices: Tensor,
     batch_size: int,
     processes: ProcessGroup | None = None,
+    convert: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return probabilities of stored images, without augmentation, in float32.
 
@@ -49,6 +51,7 @@ def predict(
         indices: (N,) int64 indices of the source.
         batch_size: images in a forward; changes speed and memory, not the result.
         processes: share the images; each gets the predictions of all. None for this one alone.
+        convert: computes the (n, …) result of logits (n, C); None for probabilities.
 
     Returns:
         (N, C) float32 on the CPU; rows sum to 1, but not under ``--task multilabel``.
@@ -60,15 +63,26 @@ def predict(
             processes.rank * count, (processes.rank + 1) * count, device=indices.device
         )
         part = indices[places.clamp(max=len(indices) - 1)]
-        return processes.all_gather(predict(classifier, source, part, batch_size))[: len(indices)]
+        return processes.all_gather(predict(classifier, source, part, batch_size, convert=convert))[
+            : len(indices)
+        ]
     with in_eval_mode(classifier):
         parts = [
             # Not compiled, even if the steps are: the last chunk would be a compilation of its own.
-            classifier.probabilities(classifier.forward(source.gather(chunk)).logits)
+            (convert or classifier.probabilities)(classifier.forward(source.gather(chunk)).logits)
             for chunk in torch.split(indices, batch_size)
             if len(chunk)
         ]
     return torch.cat(parts).cpu() if parts else torch.empty(0, classifier.num_classes)
+
+
+@torch.no_grad()
+def predict_batch(classifier: Classifier, images: Tensor) -> Tensor:
+    """Return probabilities (n, C) of images (n, C, H, W) in eval mode, in float32."""
+    with in_eval_mode(classifier):
+        logits = classifier(images).logits
+    probs: Tensor = logits.float().softmax(dim=-1)
+    return probs
 
 
 def evaluation(probs: Tensor, labels: Tensor, split: str) -> tuple[float, dict[str, float]]:

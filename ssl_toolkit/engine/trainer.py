@@ -21,9 +21,10 @@ from ssl_toolkit.engine.costs import SHORT, Costs, seconds
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.ema import EMA
 from ssl_toolkit.engine.finite_checks import check_finite
-from ssl_toolkit.engine.optimization import gradient_norm, set_learning_rate
+from ssl_toolkit.engine.optimization import gradient_norm, learning_rate, set_learning_rate
 from ssl_toolkit.engine.own_modules import AveragedModules
-from ssl_toolkit.engine.prediction import Best, evaluation, predict
+from ssl_toolkit.engine.pool_filter import UPDATES, PoolFilter
+from ssl_toolkit.engine.prediction import Best, evaluation, predict, predict_batch
 from ssl_toolkit.engine.random_orders import derive_seed, seeded_generator
 from ssl_toolkit.engine.shares import class_shares
 from ssl_toolkit.engine.step_checks import check_gradients
@@ -31,7 +32,7 @@ from ssl_toolkit.engine.step_metrics import StepRecorder
 from ssl_toolkit.engine.transfer import ProbeResult, Transfer, training_features
 from ssl_toolkit.interfaces import Algorithm, Augmenter, FeatureAlgorithm
 from ssl_toolkit.interfaces.composition import due_scans
-from ssl_toolkit.models.classifier import Classifier, in_eval_mode
+from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.torch_workarounds import data_parallel, keep_freed_memory
 
@@ -84,6 +85,8 @@ class Trainer:
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     transfer: Transfer | None = None
     """Use of the features of the first weights; None for none."""
+    pool_filter: PoolFilter | None = None
+    """Leaves images of no class out of the unlabeled batches; None to draw all."""
     test: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """(n,) image indices of the test images, for the probe that the run is compared with."""
 
@@ -148,6 +151,8 @@ class Trainer:
         while self.step < steps:
             step_started = time.perf_counter()
             set_learning_rate(self.optimizer, s.schedule, self.step, steps)
+            if self.pool_filter is not None and self.pool_filter.is_due(self.step):
+                self.pool_filter.update(self.predictor, self.batches, self.processes)
             self._scan_if_due()
             for number in range(
                 self.step * accumulation_steps, (self.step + 1) * accumulation_steps
@@ -158,7 +163,8 @@ class Trainer:
 
             evaluate = self.step % s.eval_every == 0 or self.step == steps
             if evaluate or self.step % s.log_every == 0:
-                row = {"step": self.step, **self.recorder.flush(), "lr": self._learning_rate()}
+                row = {"step": self.step, **self.recorder.flush()}
+                row["lr"] = learning_rate(self.optimizer)
                 elapsed = time.perf_counter() - flushed
                 row["images_per_second"] = (self.images - counted) / elapsed
                 if evaluate:
@@ -205,6 +211,8 @@ class Trainer:
         started = time.perf_counter()
         images = self.batches.images
         features = training_features(images, self.classifier.blocks)
+        if self.pool_filter is not None:
+            features = self.pool_filter.fit(features, self.classifier.num_classes)
         self.classifier.head = algorithm.fit(features, seeded_generator(self.settings.seed, "fit"))
         self.classifier.head.to(images.labels.device)
         self.images = len(images.labels) + len(images.unlabeled)
@@ -235,7 +243,11 @@ class Trainer:
         if scan < SHORT:  # the first call of anything is slow
             scan = min(scan, seconds(self._scan_if_due, device))
         step *= self.settings.optimizer.accumulation_steps
-        return Costs(step, seconds(self._evaluate, device), scan, self.algorithm.scan_every)
+        evaluation, images = seconds(self._evaluate, device), self.batches.images
+        image = evaluation / (len(self.validation[0]) or len(images.labeled))
+        selections = 0 if self.pool_filter is None else UPDATES
+        selection = selections * image * len(images.unlabeled)
+        return Costs(step, evaluation, scan, self.algorithm.scan_every, selection)
 
     def _practice(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -247,12 +259,14 @@ class Trainer:
         for augmenter in self.augmenters:
             if augmenter.wants_feedback:
                 views, draws, labels = self.batches.probe(augmenter, number)
-                augmenter.feedback(draws, self._live_probabilities(views), labels)
+                with self.autocast():
+                    probs = predict_batch(self.classifier, views)
+                augmenter.feedback(draws, probs, labels)
         batch = self.batches.draw(number)
         if self.processes.size > 1:  # draws of dropout and the like differ as the images do
             seed_torch(derive_seed(self.settings.seed, "global", self.processes.rank, number))
         last = (number + 1) % accumulation_steps == 0
-        with nullcontext() if last else self._unsynchronized():
+        with nullcontext() if last else self.processes.unsynchronized(self._step_module):
             with self.autocast():
                 total, output = self._step_module(batch, self._context(number))
             first = number % accumulation_steps == 0  # later ones add to its gradient
@@ -260,11 +274,6 @@ class Trainer:
             self.scaler.scale(total / accumulation_steps).backward()
         self.recorder.add(self.step + 1, total, output, self.batches.hidden_labels(batch))
         self.images += self.processes.size * (len(batch.labels) + len(batch.unlabeled_indices))
-
-    def _unsynchronized(self) -> AbstractContextManager[object]:
-        """Processes exchange the sum of a step's gradients with its last batch, not each."""
-        context = self._step_module.no_sync if self.processes.size > 1 else nullcontext
-        return context()  # type: ignore[operator]
 
     def _update(self) -> None:
         if not self.scaler.is_enabled():  # a scaler looks itself, and leaves such a step out
@@ -334,15 +343,6 @@ class Trainer:
         self.save()
         self.saved = self.step
 
-    def _live_probabilities(self, images: Tensor) -> Tensor:
-        with torch.no_grad(), self.autocast(), in_eval_mode(self.classifier):
-            logits = self.classifier(images).logits
-        return logits.float().softmax(dim=-1)  # type: ignore[no-any-return]
-
-    def _learning_rate(self) -> float:
-        groups = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
-        return float(groups.get("classifier", next(iter(groups.values()))))
-
     def _context(self, number: int) -> EngineContext:
         return EngineContext(
             self.classifier,
@@ -372,6 +372,7 @@ class Trainer:
             "best": None if self.best is None else vars(self.best),
             "pseudo_labels": self.pseudo_labels,
             "probe": None if self.probe is None else vars(self.probe),
+            "stranger_scores": None if self.pool_filter is None else self.pool_filter.scores,
             "unlogged": self.recorder.state(),
             "random": random_states(),
         }
@@ -395,4 +396,6 @@ class Trainer:
         self.pseudo_labels = state["pseudo_labels"]
         self.probe = ProbeResult(**state["probe"]) if state.get("probe") else None
         self.recorder.restore(state["unlogged"])
+        if self.pool_filter is not None and state.get("stranger_scores") is not None:
+            self.pool_filter.select(state["stranger_scores"], self.batches)
         restore_random_states(state["random"])

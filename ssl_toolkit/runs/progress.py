@@ -276,8 +276,19 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         rows += score_rows({part: summary[part] for part in ("validation", "test")})
     else:
         rows += multilabel_rows(several)
+    if summary["dropped"] is not None:
+        rows.append(("unlabeled images left out", _dropped_text(summary)))
     rows.append(("time", duration(summary["seconds"])))
     return rows
+
+
+def _dropped_text(summary: dict[str, Any]) -> str:
+    dropped, total = summary["dropped"], summary["counts"]["unlabeled"]
+    text = f"{dropped['images']:,} of {total:,}"
+    if dropped["strangers"] is None:
+        return text
+    share = f"{dropped['strangers']:,} of {summary['strangers']:,} strangers"
+    return f"{text}, with {share} (AUROC {dropped['auroc']:.3f})"
 
 
 def score_rows(

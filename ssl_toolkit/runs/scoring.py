@@ -28,6 +28,23 @@ def are_uneven(counts: Iterable[int]) -> bool:
     return bool(present) and max(present) >= UNEVEN * min(present)
 
 
+def area_under_roc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
+    """Return the probability that a positive has a larger score than a negative; ties count half.
+
+    Args:
+        scores: (N,).
+        positive: (N,) with at least one positive and one negative.
+
+    >>> area_under_roc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, True, False, True]))
+    0.875
+    """
+    _, ranks, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    mean_ranks = (np.cumsum(counts) - (counts - 1) / 2)[ranks]
+    above = positive.sum()
+    excess = mean_ranks[positive].sum() - above * (above + 1) / 2
+    return float(excess / (above * (len(scores) - above)))
+
+
 def uneven_text(counts: Iterable[int]) -> str:
     """Return how uneven some classes are, in a few words."""
     present = [count for count in counts if count]

@@ -64,7 +64,7 @@ class Speeds:
         """Return the expected speeds for images with `factor` times as many pixels."""
         costs = self.costs
         if costs is not None and not self.on_features:
-            parts = ("step", "evaluation", "scan")
+            parts = ("step", "evaluation", "scan", "selection")
             costs = replace(costs, **{part: factor * getattr(costs, part) for part in parts})
         return replace(
             self,
@@ -238,4 +238,5 @@ def _costs(trainer: Trainer, split: Split) -> tuple[Costs, float]:
     seen = len(images.labeled) + len(images.unlabeled)
     scan = costs.scan * max(1.0, (len(split.labeled) + len(split.unlabeled)) / seen)
     evaluation = predict * (len(split.validation) or len(split.labeled))
-    return replace(costs, evaluation=evaluation, scan=scan), predict
+    selection = costs.selection * len(split.unlabeled) / max(1, len(images.unlabeled))
+    return replace(costs, evaluation=evaluation, scan=scan, selection=selection), predict

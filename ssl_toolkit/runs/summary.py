@@ -12,9 +12,10 @@ from ssl_toolkit.data.splits.strangers import count_strangers
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
+from ssl_toolkit.interfaces.datasets import STRANGER
 from ssl_toolkit.runs.health import alarms, is_evaluation
 from ssl_toolkit.runs.multilabel import MultiLabelResults
-from ssl_toolkit.runs.scoring import are_uneven, convergence_step
+from ssl_toolkit.runs.scoring import are_uneven, area_under_roc, convergence_step
 
 Status = Literal["running", "completed", "interrupted", "failed"]
 
@@ -110,6 +111,19 @@ class Imbalance(Part):
     """Number of unlabeled images per class; None if the classes of some are not known."""
 
 
+class DroppedStrangers(Part):
+    """Unlabeled images that ``drop_strangers`` left out of the last batches."""
+
+    images: int
+    """Number of images left out; under ``soft``, of those that were drawn in less than half of the
+    epochs."""
+    strangers: int | None
+    """Number of these that are strangers; None without the setting ``strangers``."""
+    auroc: float | None
+    """Area under the ROC curve of the score, for strangers against the other images; None without
+    the setting ``strangers``."""
+
+
 class RunSummary(Document):
     """Status and results of a run: its ``summary.json``."""
 
@@ -135,6 +149,8 @@ class RunSummary(Document):
     """Estimated class shares of the pool, as in ``prior.json``; None until the run ends."""
     strangers: int = 0
     """Number of unlabeled images of no class, for a run with the setting ``strangers``."""
+    dropped: DroppedStrangers | None = None
+    """None without the setting ``drop_strangers``, or before the first scores."""
     classes: tuple[str, ...]
     """Names in the order of the probabilities."""
     validation: Scores | None
@@ -234,6 +250,7 @@ def summary_of(
         counts=counts(experiment.split),
         imbalance=_imbalance(experiment),
         strangers=count_strangers(experiment.table, experiment.split),
+        dropped=_dropped(experiment),
         classes=experiment.classes,
         validation=None,
         test=None,
@@ -257,6 +274,21 @@ def _imbalance(experiment: Experiment) -> Imbalance | None:
         ratios=split.imbalance,
         labels=_per_class(experiment, split.labeled),
         pool=_per_class(experiment, split.unlabeled) if known else None,
+    )
+
+
+def _dropped(experiment: Experiment) -> DroppedStrangers | None:
+    pool_filter = experiment.trainer.pool_filter
+    if pool_filter is None or pool_filter.scores is None:
+        return None
+    dropped = pool_filter.weights < 0.5
+    strangers = experiment.trainer.batches.images.hidden.cpu() == STRANGER
+    if not strangers.any():
+        return DroppedStrangers(images=int(dropped.sum()), strangers=None, auroc=None)
+    return DroppedStrangers(
+        images=int(dropped.sum()),
+        strangers=int((dropped & strangers).sum()),
+        auroc=area_under_roc(pool_filter.scores.double().numpy(), strangers.numpy()),
     )
 
 

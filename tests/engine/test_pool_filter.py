@@ -1,0 +1,150 @@
+"""Leaving images of no class out of the unlabeled batches: ``--drop-strangers``."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from in_process import call, refusal
+from run_files import metrics, summary, weights
+from short_runs import configure
+from sklearn.metrics import roc_auc_score
+
+from ssl_toolkit.engine.compatibility import check_filter
+from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.pool_filter import PoolFilter, stranger_probabilities
+from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.runs.scoring import area_under_roc
+
+
+def test_the_probabilities_separate_two_groups_and_rise_with_the_score():
+    generator = torch.Generator().manual_seed(0)
+    known = torch.randn(600, generator=generator)
+    strangers = 8 + 2 * torch.randn(400, generator=generator)
+    probs = stranger_probabilities(torch.cat([known, strangers]))
+    assert probs[:600].mean() < 0.02
+    assert probs[600:].mean() > 0.95
+    wide = torch.cat([0.1 * known, 1 + 3 * strangers.abs()])  # its tail covers both sides
+    ordered = stranger_probabilities(wide)[wide.argsort()]
+    assert ordered[:200].max() == 0
+    assert ordered[-100:].min() == 1
+
+
+@pytest.mark.parametrize("values", [[2.0], [2.0, 2.0, 2.0]])
+def test_equal_scores_are_no_strangers(values):
+    assert stranger_probabilities(torch.tensor(values)).tolist() == [0.0] * len(values)
+
+
+def test_area_under_roc_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores, positive = rng.integers(0, 9, 200) / 9, rng.random(200) < 0.3
+    assert area_under_roc(scores, positive) == pytest.approx(roc_auc_score(positive, scores))
+
+
+def selected(mode, scores, epochs=1):
+    """Return the positions of some epochs, and the number of images in one."""
+    chosen = {}
+
+    def select(kept, count, order):
+        chosen.update(kept=kept, count=count, order=order)
+
+    PoolFilter(mode, 10, 256, at_start=False).select(scores, SimpleNamespace(select=select))
+    generator = torch.Generator().manual_seed(0)
+    drawn = [chosen["order"](generator) for _ in range(epochs)]
+    assert {len(epoch) for epoch in drawn} == {chosen["count"]}
+    return drawn, chosen
+
+
+SCORES = torch.cat([torch.linspace(0, 1, 30), torch.linspace(5, 6, 20)])[torch.randperm(50)]
+
+
+def test_hard_keeps_the_order_of_those_below_the_threshold():
+    (order,), chosen = selected("hard", SCORES)
+    whole = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    assert order.tolist() == [index for index in whole.tolist() if SCORES[index] < 3]
+    assert chosen["kept"].tolist() == (SCORES < 3).tolist()
+
+
+def test_soft_draws_likely_strangers_less_often():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(100, generator=generator)
+    scores[60:] += 3
+    kept = 1 - stranger_probabilities(scores)
+    drawn, chosen = selected("soft", scores, epochs=300)
+    assert chosen["count"] == round(float(kept.sum()))
+    assert all(len(set(epoch.tolist())) == len(epoch) for epoch in drawn)
+    frequency = torch.bincount(torch.cat(drawn), minlength=100) / 300
+    unsure = (kept > 0.2) & (kept < 0.8)
+    assert unsure.sum() > 3
+    assert frequency[kept > 0.95].min() > frequency[unsure].max()
+    assert frequency[unsure].min() > frequency[kept < 0.05].max()
+
+
+@pytest.mark.parametrize(("at_start", "due"), [(False, [4]), (True, [0, 2, 4])])
+def test_updates_are_due_after_each_part_of_the_run(at_start, due):
+    pool_filter = PoolFilter("hard", 25, 256, at_start=at_start)
+    assert [step for step in range(6) if pool_filter.is_due(step)] == due
+
+
+def test_batches_and_scans_contain_only_selected_images():
+    experiment = prepare(configure(algo="fixmatch"))
+    batches = experiment.trainer.batches
+    count = len(batches.images.unlabeled)
+    scores = torch.arange(count, dtype=torch.float32) ** 2
+    pool_filter = PoolFilter("hard", 6, 256, at_start=False)
+    pool_filter.select(scores, batches)
+    kept = (pool_filter.weights > 0.5).nonzero().flatten()
+    assert 0 < len(kept) < count
+    drawn = torch.cat([batches.draw(number).unlabeled_indices for number in range(3)])
+    assert set(drawn.tolist()) <= set(kept.tolist())
+    scanned = torch.cat([positions for positions, _ in batches.unlabeled_images(100)])
+    assert scanned.tolist() == kept.tolist()
+
+
+KEYS = ["--strangers", "mnist5k", "--strangers-fraction", 0.2, "--batch-size", 8, "--eval-every", 3]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = tmp_path_factory.mktemp("drop") / "run"
+    keys = [*KEYS, "--algo", "fixmatch", "--steps", 6, "--drop-strangers", "hard"]
+    result = call("run", *keys, "--output", run)
+    assert result.returncode == 0, result.stderr
+    return run, result.stdout
+
+
+def test_a_run_reports_what_it_left_out(finished):
+    run, printed = finished
+    dropped = summary(run)["dropped"]
+    assert 0 < dropped["strangers"] <= dropped["images"] < summary(run)["counts"]["unlabeled"]
+    assert 0 < dropped["auroc"] < 1
+    assert f"{dropped['strangers']:,} of {summary(run)['strangers']:,} strangers" in printed
+    assert call("check-run", run).returncode == 0
+
+
+def test_a_stopped_run_resumes_with_the_same_selection(finished, tmp_path):
+    run = tmp_path / "run"
+    keys = [*KEYS, "--algo", "fixmatch", "--steps", 6, "--drop-strangers", "hard"]
+    limit = ["--time-limit", "1e-9", "--save-every", 1]
+    assert call("run", *keys, *limit, "--output", run).returncode == 0
+    for steps in (2, 3):  # images are selected before the third step
+        assert call("resume", run, "--time-limit", "1e-9").returncode == 0
+        assert summary(run)["steps"] == steps
+    assert call("resume", run, "--time-limit", "60").returncode == 0
+    assert summary(run)["dropped"] == summary(finished[0])["dropped"]
+    assert metrics(run) == metrics(finished[0])
+    ours, theirs = weights(run), weights(finished[0])
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_combinations_without_scores_are_refused():
+    fitted = ("run", "--algo", "linear_probe", "--drop-strangers", "soft")
+    assert "fits a head to all images at once; use hard" in refusal(*fitted)
+    several = configure(drop_strangers="hard", task="multilabel").settings
+    with pytest.raises(ConfigError, match="needs --task multiclass"):
+        check_filter(several, fits_head=False)
+    streamed = configure(drop_strangers="hard", stream_buffer=8).settings
+    with pytest.raises(ConfigError, match="leave --stream-buffer out"):
+        check_filter(streamed, fits_head=False)
