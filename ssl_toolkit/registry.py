@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import importlib_metadata
 
 from ssl_toolkit.api import api_mismatch, this_api
+from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.plugin_names import bare, class_of, kind_of, parts_of
 from ssl_toolkit.errors import PluginError, one_line
 
@@ -134,7 +135,7 @@ def find(group: str, name: str) -> Entry:
         PluginError: nothing has that name (near matches are named), or two foreign distributions
             claim it. A built-in wins over foreign claims.
     """
-    if len(parts := parts_of(group, name)) > 1:
+    if len(parts := _parts(group, name)) > 1:
         return _joined([find(*part) for part in parts])
     known = entries(group)
     matches = [entry for entry in known if _means(name, entry)]
@@ -150,6 +151,17 @@ def find(group: str, name: str) -> Entry:
         picks = " or ".join(f"{entry.distribution}:{entry.name}" for entry in matches)
         raise PluginError(f"{kind} {name!r} is offered by {claims}; write {picks}")
     return matches[0]
+
+
+def _parts(group: str, name: str) -> list[tuple[str, str]]:
+    """Return the parts of a name; refuse add-ons of ``auto``, which is no algorithm."""
+    parts = parts_of(group, name)
+    if len(parts) > 1 and parts[0][1] == AUTO:
+        raise PluginError(
+            f"--algo {name}: {AUTO} chooses among algorithms without add-ons; name the "
+            f"algorithm, such as --algo fixmatch{name.removeprefix(AUTO)}"
+        )
+    return parts
 
 
 def _joined(found: list[Entry]) -> Entry:
@@ -185,7 +197,7 @@ def load(group: str, name: str) -> Any:
         PluginError: as `find`, or the plugin is broken or made for another API; says its
             distribution and the reason; or an add-on doesn't fit the algorithm.
     """
-    if len(parts := parts_of(group, name)) > 1:
+    if len(parts := _parts(group, name)) > 1:
         plugin, *addons = (load(*part) for part in parts)
         for addon, (_, full_name) in zip(addons, parts[1:], strict=True):
             plugin = addon.applied_to(plugin, bare(full_name))

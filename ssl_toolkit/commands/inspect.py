@@ -25,6 +25,12 @@ MOST = 20
 @setting_option("bits")
 @setting_option("fit")
 @setting_option("workers")
+@setting_option("labels_per_class")
+@click.option(
+    "--imbalance",
+    metavar="G",
+    help="Also show the counts of each class of a run with the long tails of this --imbalance.",
+)
 @click.option(
     "--contact-sheet",
     metavar="FILE",

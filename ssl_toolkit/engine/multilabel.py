@@ -8,7 +8,6 @@ from torch import Tensor
 from ssl_toolkit import registry
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.settings import Settings
-from ssl_toolkit.data.splits.imbalance import described
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.interfaces import Algorithm
 
@@ -30,12 +29,14 @@ def check_task(settings: Settings) -> None:
             )
     if settings.task != MULTILABEL:
         return
+    tails = [part for part, ratio in settings.imbalance if ratio is not None]
     for name, is_set in (
         ("--algo auto", settings.algo == AUTO),
         ("--labels", settings.labels is not None),
         ("--pseudo-labels", settings.pseudo_labels is not None),
         (f"--algo {settings.algo}: an add-on", "+" in settings.algo),
-        ("--imbalance", described(settings.imbalance) != ()),
+        (f"--imbalance-{tails[0]}" if len(tails) == 1 else "--imbalance", bool(tails)),
+        ("--prior", settings.prior is not None),
         ("sampler=balanced", settings.sampler == "balanced"),
         ("model.probe=true", settings.model.probe is True),
         ("model.head_init=probe", settings.model.head_init == "probe"),

@@ -22,6 +22,8 @@ from ssl_toolkit.data.load import load_table
 from ssl_toolkit.data.readers.hugging_face import METADATA
 from ssl_toolkit.data.readers.image_files import ImageFiles, files_of
 from ssl_toolkit.data.splits.duplicates import find_leaks, same_images
+from ssl_toolkit.engine.defaults import resolve_config
+from ssl_toolkit.engine.splitting import split_of
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.run_inputs import check_beside
@@ -89,6 +91,8 @@ def inspect(
     bits: int | str | None = None,
     fit: str | None = None,
     workers: int | str | None = None,
+    labels_per_class: int | str | None = None,
+    imbalance: float | str | None = None,
     contact_sheet: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> DatasetFacts:
@@ -104,13 +108,19 @@ def inspect(
         bits: Bits of a channel, 8 or 16; None for 8, or those of arrays.
         fit: ``crop`` (default) or ``pad``: how images get the aspect ratio of the image size.
         workers: Number of threads that decode images.
+        labels_per_class: Labels of the largest class of `imbalance`; None for the most possible.
+        imbalance: Ratio of the first class to the last: adds notes with the counts of each class
+            of a run with these long tails.
         contact_sheet: Path to a ``.png`` file to write, with some images of each class.
         progress: Called while images are decoded.
 
     Raises:
         DataError: The data is not found, not readable, or has no classes.
-        ConfigError: A value is wrong, or the contact sheet can't be written.
+        ConfigError: A value is wrong, `labels_per_class` has no effect, or the contact sheet can't
+            be written.
     """
+    if labels_per_class is not None and imbalance is None:
+        raise ConfigError("--labels-per-class: needs --imbalance here; add it, or leave this out")
     sheet = None if contact_sheet is None else at_home(contact_sheet)
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise ConfigError(f"--contact-sheet {sheet}: the contact sheet must be a .png file")
@@ -120,9 +130,14 @@ def inspect(
     size = image_size if isinstance(image_size, str) else size_text(image_size)
     form = {"image_size": size, "channels": channels, "bits": bits}
     more = {"workers": workers, "on_bad_image": "skip"}
-    settings = load_config([], flags | form | more).settings
+    tails = {"labels_per_class": labels_per_class, "imbalance": imbalance}
+    config = load_config([], flags | form | more | tails)
+    settings = config.settings
     table = load_table(settings, progress)
     facts = _facts(Path(data), table, settings.image_size or 32)
+    if imbalance is not None:
+        split = split_of(table, resolve_config(config)[0].settings)[1]
+        facts["notes"] += [note for note in split.notes if note.startswith("long tail")]
     if sheet is not None:
         try:
             write_image(sheet, draw_contact_sheet(table))

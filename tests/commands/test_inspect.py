@@ -54,6 +54,22 @@ def test_only_some_of_many_classes_are_shown(tmp_path):
     assert "  20: " not in text
 
 
+def test_the_long_tails_are_those_of_a_run(tmp_path):
+    for name in "abc":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(40):
+            pixels = np.full((8, 8, 3), number + 50 * (ord(name) - 97), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
+    flags = ("--imbalance", "1/4", "--labels-per-class", 8)
+    lines = call("inspect", tmp_path / "data", *flags).stdout.splitlines()
+    assert "long tail of labels (1/4): a 2, b 4, c 8" in lines
+    planned = call("run", "--data", tmp_path / "data", *flags, "--dry-run").stdout.splitlines()
+    tails = [line for line in lines if line.startswith("long tail")]
+    assert tails == [line.removeprefix("# ") for line in planned if "# long tail" in line]
+    assert len(tails) == 2
+    assert "--imbalance" in refusal("inspect", tmp_path / "data", "--labels-per-class", 8)
+
+
 def test_unreadable_files_duplicates_and_leaks(cases, tmp_path):
     data = shutil.copytree(cases / "c16_labeled_in_unlabeled", tmp_path / "data")
     (data / "test/a/t_0.png").write_bytes(b"no image")

@@ -197,6 +197,7 @@ def test_a_saved_model_predicts_with_the_add_on(tmp_path: Path) -> None:
     ("algo", "message"),
     [
         ("fixmach+nudge", "unknown algorithm 'fixmach' (did you mean 'fixmatch'"),
+        ("auto+nudge", "--algo auto+nudge: auto chooses among algorithms without add-ons; name"),
         ("fixmatch+nugde", "unknown add-on 'nugde' (did you mean 'nudge'?)"),
         ("fixmatch+nudge+nudge", "it is applied already"),
         ("linear_probe+nudge", "fits a head to features"),

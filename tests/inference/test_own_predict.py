@@ -181,6 +181,22 @@ def test_an_exported_program_needs_no_plugin(
     assert np.abs(np.load(tmp_path / "found.npy") - expected).max() < 1e-5
 
 
+def test_an_exported_run_with_an_add_on_predicts_with_its_head(
+    images: Path, tmp_path: Path
+) -> None:
+    keys = {"algo": "fixmatch+abc", "backbone": "plain", "steps": 2, "device": "cpu"}
+    ssl_toolkit.train(keys | {"output": str(tmp_path / "run")})
+    model = load_model(tmp_path / "run", "cpu")
+    expected = model.predict(sorted(images.iterdir()))
+    exported = export(tmp_path / "run", "torch-export", tmp_path / "model.pt2").path
+    pixels = _pixels(images)
+    with torch.no_grad():
+        found = torch.export.load(exported).module()(pixels).numpy()
+        head = model.classifier(pixels).logits.softmax(dim=-1).numpy()
+    assert np.abs(found - expected).max() < 1e-5
+    assert np.abs(found - head).max() > 1e-3
+
+
 def test_timm_is_refused_with_the_way_out(run: Path, tmp_path: Path) -> None:
     message = refusal("export", run, "--format", "timm", "--output", tmp_path / "timm")
     assert len(message.splitlines()) == 1

@@ -26,6 +26,7 @@ FEW = ("--labels-per-class", 6, "--val-fraction", 0.3, "--steps", 6, "--eval-eve
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("several")
     make_manifest(folder)
+    (folder / "shares.csv").write_text("class,share\na,0.5\nb,0.5\n")
     return folder
 
 
@@ -202,6 +203,9 @@ def test_a_comparison_is_ranked_by_the_mean_average_precision(folder: Path) -> N
         (("--algo", "fixmatch"), "--algo fixmatch supports multiclass only; use fully_supervised"),
         (("--algo", "simple"), "--algo simple supports multiclass only"),
         (("--algo", "pseudo_label", "--imbalance", 5), "--imbalance supports --task multiclass"),
+        (("--algo", "pseudo_label", "--imbalance-labels", 5), "--imbalance-labels supports"),
+        (("--algo", "pseudo_label", "--imbalance-pool", 5), "--imbalance-pool supports --task"),
+        (("--algo", "pseudo_label", "--prior", "shares.csv"), "--prior supports --task multiclass"),
         (("--algo", "auto"), "--algo auto supports --task multiclass only"),
         (("--algo", "supervised", "--labels", "images.csv"), "--labels supports"),
         (("--algo", "supervised", "--set", "sampler=balanced"), "sampler=balanced supports"),

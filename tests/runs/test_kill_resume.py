@@ -56,6 +56,12 @@ def test_a_killed_run_resumes_to_the_same_result(algo: str, images: Path, tmp_pa
     assert result.differences == []
 
 
+def test_a_killed_run_with_an_add_on_resumes_to_the_same_result(tmp_path: Path) -> None:
+    moments = random.Random("add-on")
+    result = kill_resume.kill_and_compare("fixmatch+daso", None, 1, moments, tmp_path)
+    assert result.differences == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", SUITE)
 @pytest.mark.parametrize("reads_files", [False, True])

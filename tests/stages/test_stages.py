@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -213,8 +214,6 @@ def test_everything_is_written(finished: Path) -> None:
 
 
 def test_labels_are_the_vote_of_their_sources(finished: Path) -> None:
-    import csv
-
     from ssl_toolkit.inference.evaluate import predict_rows
     from ssl_toolkit.inference.model import load_model
     from ssl_toolkit.runs.check import find_data
@@ -371,6 +370,34 @@ def test_killed_stages_resume_to_the_same_bits(write: Any, tmp_path: Path) -> No
     assert len(expected) == 2 + 4 + 4
     assert results(broken) == expected
     assert call("check-run", broken).returncode == 0
+
+
+def test_the_add_on_of_a_stage_labels_the_pool_and_starts_a_later_one(
+    write: Any, tmp_path: Path
+) -> None:
+    text = """
+dataset: digits
+steps: 2
+labeled_in_pool: true
+stages:
+  teacher: {algo: fixmatch+abc}
+  student: {algo: fixmatch+saw, labels_from: previous, weights_from: previous, threshold: 0}
+"""
+    result = call("run", "--config", write(text), "--output", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    from ssl_toolkit.inference.evaluate import predict_rows
+    from ssl_toolkit.inference.model import load_model
+    from ssl_toolkit.runs.check import find_data
+    from ssl_toolkit.runs.folder import RunFolder
+
+    run = RunFolder(tmp_path / "out" / "stages" / "teacher")
+    model, table = load_model(run.path, "cpu"), find_data(run)
+    assert "addon.head.weight" in model.predictor.algorithm.state_dict()
+    with (tmp_path / "out" / "pseudo_labels" / "student.csv").open() as file:
+        rows = list(csv.DictReader(file))[:50]
+    places = np.array([table.keys.index(row["path"]) for row in rows])
+    labels = predict_rows(model, table, places, 64).argmax(axis=1)
+    assert [row["label"] for row in rows] == [model.classes[label] for label in labels]
 
 
 def test_image_files_without_labels_at_two_sizes(write: Any, tmp_path: Path) -> None:
