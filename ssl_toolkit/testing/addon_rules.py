@@ -72,6 +72,23 @@ def weighs_by_finite_numbers(subject: Subject) -> None:
         require(valid, f"for {name}, weigh returned numbers that are negative, inf or nan")
 
 
+def weighs_labels_with_gradient(subject: Subject) -> None:
+    """`weigh_labels` returns finite losses of at least 0 for labeled images (B,), with gradient.
+
+    Why: the labeled loss is their mean.
+    Cause: weights in place of weighted losses, or a mean over the batch.
+    """
+    addon, trial = _addon(subject)
+    batch = trial.batch()
+    losses = torch.rand(len(batch.labels), device=subject.device).requires_grad_()
+    with unmodified({"losses": losses}):
+        weighted = addon.weigh_labels(losses, batch, trial.context())
+    _require_shape("weigh_labels", weighted, losses)
+    valid = bool((weighted >= 0).all() and weighted.isfinite().all())
+    require(valid, "weigh_labels returned losses that are negative, inf or nan")
+    require(weighted.requires_grad, "weigh_labels returned losses without gradient")
+
+
 def _addon(subject: Subject) -> tuple[AddOn, Trial]:
     """Return an add-on after a step of the algorithm with it, and its trial."""
     trial = Trial(subject.on_base())

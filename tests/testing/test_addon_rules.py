@@ -33,6 +33,13 @@ class Negates(AddOn):
         return -1.0 * mask
 
 
+class Averages(AddOn):
+    """It returns the mean loss."""
+
+    def weigh_labels(self, losses: Tensor, batch: Batch, ctx: Context) -> Tensor:
+        return losses.mean()
+
+
 class Forgets(AddOn):
     """It counts steps in an attribute, which no checkpoint contains."""
 
@@ -51,6 +58,7 @@ class Forgets(AddOn):
         ("adjusts_logits_by_row", Centers),
         ("refines_to_probabilities", Scores),
         ("weighs_by_finite_numbers", Negates),
+        ("weighs_labels_with_gradient", Averages),
         ("resumes_exactly", Forgets),
     ],
 )
