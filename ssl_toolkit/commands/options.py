@@ -171,6 +171,42 @@ PRIOR = click.option(
     help="Adjust the probabilities to the class shares of these images: a .json or .csv file of "
     "class and share, or estimate to estimate them.",
 )
+
+
+class ShareType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
+    """A share in (0, 1], for an option whose value can be left out."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; a text that is none is an error."""
+        try:
+            share = float(value)
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            hint = "above 0 and at most 1, such as --reject=0.9; without a share, write it last"
+            self.fail(f"{value!r} is not a share {hint}", param, ctx)
+        return share
+
+
+REJECT = options(
+    click.option(
+        "--reject",
+        type=ShareType(),
+        is_flag=False,
+        flag_value="0.95",
+        metavar="[SHARE]",
+        help="Reject strangers, images of no class: accept this share of validation images or, "
+        "with fewer than 50, of unlabeled ones (without a value: 0.95).",
+    ),
+    click.option(
+        "--reject-above",
+        type=float,
+        metavar="SCORE",
+        help="Reject images with a larger stranger score; inf to reject none.",
+    ),
+)
 MODEL = options(setting_option("device"), BATCH_SIZE, WORKERS)
 """How to compute with a trained model."""
 RESUMABLE = options(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.options import MODEL, PATH, PRIOR, RUN, toolkit_command
+from ssl_toolkit.commands.options import MODEL, PATH, PRIOR, REJECT, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
@@ -21,6 +21,7 @@ from ssl_toolkit.commands.screen import echo
 )
 @click.option("--probabilities", is_flag=True, help="Add a column p_<class> for each class.")
 @PRIOR
+@REJECT
 @MODEL
 def command(
     run: Path,
@@ -31,12 +32,16 @@ def command(
     batch_size: int,
     workers: int | None,
     prior: str | None,
+    reject: float | None,
+    reject_above: float | None,
 ) -> int:
     """Classify IMAGES, files or folders, with the model of RUN.
 
     RUN is the folder of a run or of an exported model; its data isn't needed. Columns: path,
     class, confidence (the probability of that class), error. An unreadable image has an empty class
-    and the reason in the column error, and the exit status is then 1.
+    and the reason in the column error, and the exit status is then 1. With --reject or
+    --reject-above, the columns stranger (yes or no) and stranger_score precede error, and rejected
+    images have no class.
     """
     from ssl_toolkit.inference.predict import predict_table
     from ssl_toolkit.text import display_text
@@ -50,6 +55,8 @@ def command(
         batch_size=batch_size,
         workers=workers,
         prior=prior,
+        reject=reject,
+        reject_above=reject_above,
     )
     for note in notes:
         echo(note, err=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ssl_toolkit.commands.options import MODEL, PATH, RUN, toolkit_command
+from ssl_toolkit.commands.options import MODEL, PATH, REJECT, RUN, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
 
@@ -33,6 +33,7 @@ from ssl_toolkit.commands.screen import echo
     help="Print the N most uncertain images, to label next: those with the smallest margin "
     "between the two most probable classes. Write the manifest only with --output.",
 )
+@REJECT
 @MODEL
 def command(
     run: Path,
@@ -43,13 +44,15 @@ def command(
     device: str,
     batch_size: int,
     workers: int | None,
+    reject: float | None,
+    reject_above: float | None,
 ) -> int:
     """Label the images of the folder POOL for which the model of RUN is confident.
 
     Write a manifest with the columns path, label, split and confidence, which --data accepts.
-    Images below the threshold have no label. Paths are relative if the pool is in the folder of the
-    manifest, and absolute otherwise; training then needs --root. Unreadable images are reported and
-    left out, and the exit status is then 1.
+    Images below the threshold and rejected ones have no label. Paths are relative if the pool is in
+    the folder of the manifest, and absolute otherwise; training then needs --root. Unreadable
+    images are reported and left out, and the exit status is then 1.
     """
     from ssl_toolkit.inference.pseudo_label import MANIFEST, UNCERTAIN, pseudo_label
     from ssl_toolkit.tabular import write_rows
@@ -64,7 +67,11 @@ def command(
         device=device,
         batch_size=batch_size,
         workers=workers,
+        reject=reject,
+        reject_above=reject_above,
     )
+    for note in labeling.notes:
+        echo(note, err=True)
     if uncertain is not None:
         write_rows(None, UNCERTAIN, labeling.uncertain)
     if output is not None or uncertain is None:

@@ -14,6 +14,7 @@ from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.interfaces import TrainingFeatures
+from ssl_toolkit.models.classifier import energy
 from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.models.probe import fit_probe, unit_length
 
@@ -37,15 +38,6 @@ def make_filter(settings: ResolvedSettings, *, knows_classes: bool) -> PoolFilte
     return PoolFilter(
         settings.drop_strangers, settings.steps, settings.eval_batch_size, at_start=knows_classes
     )
-
-
-def energy(logits: Tensor) -> Tensor:
-    """Return the energy (N,) of logits (N, C), large for images of no class.
-
-    Source: Liu, Wang, Owens and Li, Energy-based Out-of-distribution Detection, NeurIPS 2020, eq. 4
-    with T = 1.
-    """
-    return -logits.float().logsumexp(dim=-1)
 
 
 def stranger_probabilities(scores: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ from ssl_toolkit.engine.training_images import load_images
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import at_home, check_target
 from ssl_toolkit.inference.confusion import draw_confusion
-from ssl_toolkit.inference.model import Model, load_model, reported_algorithm, reported_weights
+from ssl_toolkit.inference.model import Model, load_model
 from ssl_toolkit.inference.prior import Prior, make_adjustment
+from ssl_toolkit.inference.reported import reported_algorithm, reported_weights
 from ssl_toolkit.inference.run_inputs import check_beside, data_of
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.runs.folder import RunFolder, check_classes, require_completed

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,24 +27,33 @@ from ssl_toolkit.data.images.inputs import (
     to_float01,
     to_pixels,
 )
-from ssl_toolkit.engine.checkpoints import load_checkpoint
 from ssl_toolkit.engine.devices import choose_device
 from ssl_toolkit.engine.training_images import to_unit
-from ssl_toolkit.errors import DataError, ModelError, ToolkitError
+from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.prior import Prior, make_adjustment
+from ssl_toolkit.inference.reported import from_checkpoint
 from ssl_toolkit.interfaces import Task
-from ssl_toolkit.models.adapters import merge_adapters
-from ssl_toolkit.models.classifier import Classifier
-from ssl_toolkit.models.export import check_description, load_exported
-from ssl_toolkit.models.factory import rebuild
+from ssl_toolkit.models.classifier import Classifier, energy
+from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.feature_input import feature_length
-from ssl_toolkit.models.predictor import Predictor, restore_predictor
+from ssl_toolkit.models.heads import FeatureHead, Neighbors
+from ssl_toolkit.models.predictor import Predictor
+from ssl_toolkit.runs.energies import LEAST, Energies
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
 LEAST_AHEAD = 64
 """Minimum of images decoded ahead of the forward pass, to keep threads busy on small batches."""
+
+
+class Scored(NamedTuple):
+    """The prediction for an image."""
+
+    probabilities: NDArray[np.float32]
+    """(C,) probabilities."""
+    stranger_score: float
+    """Energy of the logits: the larger, the less the image belongs to any class."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,6 +83,8 @@ class Model:
     """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
     folder: Path | None = None
     """The folder that the model was loaded from."""
+    energies: Energies | None = None
+    """Energies of images of the classes, for `stranger_limit`; None if there are none."""
 
     @property
     def task(self) -> Task:
@@ -128,6 +139,10 @@ class Model:
         Raises:
             DataError: another shape or dtype.
         """
+        return self._evaluate(self._checked(images))[0]
+
+    def _checked(self, images: Tensor) -> Tensor:
+        """Return images or features as float32 on the model's device; refuse another shape."""
         length = feature_length(self.backbone)
         shape = (self.pixels.channels, *sides(self.image_size)) if length is None else (length,)
         if images.shape[1:] != shape or not images.is_floating_point():
@@ -136,7 +151,7 @@ class Model:
                 wanted = ", ".join(map(str, shape))
                 expected = f"images must be (N, {wanted}) float in [0, 1] (see predict)"
             raise DataError(f"{expected}, got {tuple(images.shape)} {images.dtype}")
-        return self._probabilities(images.to(self.device, torch.float32))
+        return images.to(self.device, torch.float32)
 
     def predict(
         self,
@@ -175,25 +190,93 @@ class Model:
         if prior is not None:
             adjustment = make_adjustment(prior, self.folder, self.classes, self.task)
             return adjustment.apply(self.predict(images, batch_size, workers=workers))[0]
+        return self._evaluate_all(images, batch_size, workers)[0]
+
+    def stranger_scores(
+        self,
+        images: ImageInput | Iterable[ImageInput],
+        batch_size: int = 64,
+        *,
+        workers: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return how little images belong to any of the classes: the energies of their logits.
+
+        Args:
+            images: As for `predict`.
+            batch_size: As for `predict`.
+            workers: As for `predict`.
+
+        Returns:
+            (N,) float32; images with a score above `stranger_limit` are rejected.
+
+        Raises:
+            DataError: Some images can't be read.
+            ModelError: The model's logits have no energy, see `require_energies`.
+        """
+        self.require_energies()
+        return self._evaluate_all(images, batch_size, workers)[1]
+
+    def stranger_limit(self, accepted: float = 0.95) -> float:
+        """Return the stranger score that this share of the images of the classes doesn't exceed.
+
+        Args:
+            accepted: Share in (0, 1] of the validation images or, with fewer than 50 of them, of
+                the unlabeled images of the training.
+
+        Raises:
+            ModelError: The model has neither, or see `require_energies`.
+        """
+        self.require_energies()
+        if self.energies is None:
+            where = "the model" if self.folder is None else display_path(self.folder)
+            raise ModelError(
+                f"{where} has no limit of the score of strangers: its run is not finished, of an "
+                f"earlier version, or had fewer than {LEAST} validation and {LEAST} unlabeled "
+                "images; choose a limit by the column stranger_score: --reject-above inf"
+            )
+        return self.energies.limit(accepted)
+
+    def require_energies(self) -> None:
+        """Refuse a model whose logits have no energy.
+
+        Raises:
+            ModelError: The model is of ``--task multilabel``, or neighbors vote.
+        """
+        self.require_one_class("--reject")
+        head = self.classifier.head
+        if isinstance(head, FeatureHead) and isinstance(head.predictor, Neighbors):
+            raise ModelError(
+                "--reject: the model predicts by votes of neighbors (knn, label_spreading), which "
+                "do not show images of no class; train a linear_probe or graph_probe"
+            )
+
+    def _evaluate_all(
+        self, images: ImageInput | Iterable[ImageInput], batch_size: int, workers: int | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return probabilities (N, C) and stranger scores (N,)."""
         if feature_length(self.backbone) is not None:
             if not isinstance(images, np.ndarray | Tensor):
                 kind = type(images).__name__
                 raise DataError(f"the model takes features, an array or a tensor, got a {kind}")
             features = images if isinstance(images, Tensor) else torch.tensor(images)
-            parts = [self(part.float()).cpu() for part in torch.split(features, batch_size)]
-            probabilities: NDArray[np.float32] = torch.cat(parts).numpy()
-            return probabilities
+            parts = [
+                self._evaluate(self._checked(part.float()))
+                for part in torch.split(features, batch_size)
+            ]
+            probabilities, scores = (torch.cat(each).cpu() for each in zip(*parts, strict=True))
+            return probabilities.numpy(), scores.numpy()
         inputs = as_list(images, self.pixels.channels)
         result = np.empty((len(inputs), len(self.classes)), dtype=np.float32)
+        energies = np.empty(len(inputs), dtype=np.float32)
         faults = []
-        for index, row in enumerate(self.stream(inputs, batch_size, workers=workers)):
+        for index, row in enumerate(self.scored(inputs, batch_size, workers=workers)):
             if isinstance(row, str):
                 faults.append(f"can't read image {name_of(inputs[index], index)}: {row}")
             else:
-                result[index] = row
+                result[index], energies[index] = row
         if faults:
             raise DataError(faults)
-        return result
+        return result, energies
 
     def stream(
         self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
@@ -207,6 +290,19 @@ class Model:
 
         Yields:
             The image's (C,) float32 probabilities, or the reason why it can't be read.
+        """
+        rows = self.scored(images, batch_size, workers=workers)
+        return (row if isinstance(row, str) else row.probabilities for row in rows)
+
+    def scored(
+        self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
+    ) -> Iterator[Scored | str]:
+        """Yield the results of `stream` together with the score of strangers.
+
+        Args:
+            images: As for `stream`.
+            batch_size: As for `stream`.
+            workers: As for `stream`.
         """
         threads = min(os.cpu_count() or 1, 8) if workers is None else workers
         with closing(self._decoded(images, threads, max(LEAST_AHEAD, 2 * batch_size))) as decoded:
@@ -237,18 +333,19 @@ class Model:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _forward(self, decoded: Sequence[Pixels]) -> NDArray[np.float32]:
+    def _forward(self, decoded: Sequence[Pixels]) -> list[Scored]:
         if len({image.dtype for image in decoded}) > 1:
             decoded = [to_float01(image) for image in decoded]
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
         # The operations of a run's image store, for identical floats.
         images = pixels if pixels.is_floating_point() else to_unit(pixels)
-        probabilities: NDArray[np.float32] = self._probabilities(images).cpu().numpy()
-        return probabilities
+        probabilities, energies = (each.cpu() for each in self._evaluate(images))
+        return [*map(Scored, probabilities.numpy(), energies.tolist())]
 
     @torch.no_grad()
-    def _probabilities(self, images: Tensor) -> Tensor:
-        return self._network.probabilities(self._network(images).logits)
+    def _evaluate(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self._network(images).logits
+        return self._network.probabilities(logits), energy(logits)
 
 
 def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
@@ -277,7 +374,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
     if exported.is_dir():
         classifier, config = load_exported(exported)
     elif checkpoint.exists():
-        classifier, config = _from_checkpoint(checkpoint)
+        classifier, config = from_checkpoint(checkpoint)
     else:
         kind = "no such folder" if not source.exists() else "neither a run nor an exported model"
         raise ModelError(
@@ -285,6 +382,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
             "checkpoints/) or an exported one (it holds config.json and model.safetensors)"
         )
     predictor = classifier if isinstance(classifier, Predictor) else None
+    energies = config.get("energies")
     return Model(
         classifier.classifier if isinstance(classifier, Predictor) else classifier,
         predictor=predictor,
@@ -296,51 +394,5 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         bits=config.get("bits", 8),
         folder=source,
         thresholds=tuple(config.get("thresholds") or ()),
+        energies=Energies.parse(energies, display_path(exported)) if energies else None,
     )
-
-
-def reported_weights(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the weights to evaluate: the best, else the averaged, else the live ones.
-
-    Args:
-        state: result of `load_checkpoint`.
-    """
-    average = state.get("ema") or {}
-    weights: dict[str, Tensor] = state.get("weights") or average.get("module") or state["model"]
-    return weights
-
-
-def reported_algorithm(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of the algorithm that belong to `reported_weights`.
-
-    Args:
-        state: result of `load_checkpoint`.
-    """
-    averages = (state.get("averaged") or {}).get("module", {})
-    values = {**state.get("algorithm_state", {}), **averages}
-    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
-
-def _from_checkpoint(path: Path) -> tuple[Classifier | Predictor, dict[str, Any]]:
-    state = load_checkpoint(path)
-    if state.get("step") == 0:
-        raise ModelError(
-            f"{display_path(path)}: the checkpoint is not trained yet; wait for the next one"
-        )
-    check_description(path, state)
-    try:
-        classifier, _ = rebuild(state)
-        # The statistics of the normalization are among the weights.
-        classifier.load_state_dict(reported_weights(state))
-        if state.get("predict"):
-            tensors = reported_algorithm(state)
-            predictor = restore_predictor(classifier, state, tensors, display_path(path))
-            merge_adapters(predictor)
-            return predictor, state
-        merge_adapters(classifier)
-    except ToolkitError:
-        raise
-    except Exception as error:  # weights of another network raise almost any exception
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{display_path(path)}: its weights can't be used: {reason}") from error
-    return classifier, state

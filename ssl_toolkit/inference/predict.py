@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +15,34 @@ from numpy.typing import NDArray
 from ssl_toolkit.data.readers.listing import Listing, list_images
 from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.files import at_home, check_target
-from ssl_toolkit.inference.model import Model, load_model
+from ssl_toolkit.inference.model import Model, Scored, load_model
 from ssl_toolkit.inference.prior import Adjustment, Prior, make_adjustment
+from ssl_toolkit.inference.reject import Rejection, make_rejection
 from ssl_toolkit.inference.run_inputs import inputs_of
 from ssl_toolkit.tabular import TABLES, Row, plain, write_rows
+
+_YES_OR_NO = {True: "yes", False: "no", None: ""}
 
 
 @dataclass(frozen=True)
 class ImagePrediction:
-    """The class of an image, or the reason why it could not be read."""
+    """The class of an image, or the reason why it has none."""
 
     path: str
     """The file as passed; in a folder, the folder as passed joined with the relative path."""
     label: str | None
     """The most probable class, or the predicted classes joined by ``|`` under ``--task
-    multilabel``; None for an unreadable image."""
+    multilabel``; None for an unreadable or rejected image."""
     confidence: float | None
     """Its probability; None under ``--task multilabel``."""
     probabilities: NDArray[np.float32] | None
     """(C,) of each class, in the order of `Model.classes`."""
     error: str = ""
     """Reason why the image can't be read, else empty."""
+    stranger: bool | None = None
+    """True if the image is rejected; None if none are to be."""
+    stranger_score: float | None = None
+    """How little it belongs to any class, see `Model.stranger_scores`; None as `stranger`."""
 
 
 def predict(
@@ -45,6 +53,8 @@ def predict(
     batch_size: int = 64,
     workers: int | None = None,
     prior: Prior | None = None,
+    reject: float | None = None,
+    reject_above: float | None = None,
 ) -> Iterator[ImagePrediction]:
     """Classify image files and all images in folders, in constant memory.
 
@@ -57,16 +67,22 @@ def predict(
         batch_size: images per forward pass; changes speed and memory, not the result.
         workers: threads that decode images, 0 for none; None for one per processor, at most 8.
         prior: as for `Model.predict`; an estimate needs the probabilities of all images in memory.
+            Rejected images are not adjusted, and do not count in an estimate.
+        reject: share in (0, 1] of the images of the classes that is accepted, True for 0.95; other
+            images are rejected as strangers, images of no class. See `Model.stranger_limit`.
+        reject_above: limit of the stranger score, in place of `reject`.
 
     Returns:
         An iterator over the predictions, in the order of the images.
 
     Raises:
         DataError: a file or folder is not found, or there is no image.
-        ModelError: as `load_model`.
+        ModelError: as `load_model`; or the model can't reject images.
+        ConfigError: `reject` or `reject_above` is out of range.
     """
     model, listing = open_inputs(model, images, device=device)
-    return _classify(model, listing, batch_size, workers, _adjustment(model, prior))
+    rejection = make_rejection(model, reject, reject_above)
+    return _classify(model, listing, batch_size, workers, _adjustment(model, prior), rejection)
 
 
 class PredictionTable(NamedTuple):
@@ -77,7 +93,7 @@ class PredictionTable(NamedTuple):
     unreadable: int
     """Number of unreadable images; the column ``error`` has the reasons."""
     notes: list[str]
-    """Messages about files that are not used, and the estimated class shares."""
+    """Messages about files that are not used, estimated class shares and rejected images."""
 
 
 def predict_table(
@@ -90,11 +106,15 @@ def predict_table(
     batch_size: int = 64,
     workers: int | None = None,
     prior: Prior | None = None,
+    reject: float | None = None,
+    reject_above: float | None = None,
 ) -> PredictionTable:
     """Classify image files, and write a row for each as soon as it is classified.
 
     The columns are ``path``, ``class``, ``confidence`` and ``error``; under ``--task multilabel``
-    ``path``, ``classes`` joined by ``|``, ``error``, and the probability of each class.
+    ``path``, ``classes`` joined by ``|``, ``error``, and the probability of each class. With
+    `reject` or `reject_above`, ``stranger`` (yes or no) and ``stranger_score`` precede ``error``,
+    and rejected images have neither class nor confidence.
 
     Args:
         model: as for `predict`.
@@ -105,6 +125,8 @@ def predict_table(
         batch_size: as for `predict`.
         workers: as for `predict`.
         prior: as for `predict`.
+        reject: as for `predict`.
+        reject_above: as for `predict`.
 
     Raises:
         ConfigError: the output can't be written, or is one of the inputs.
@@ -113,23 +135,27 @@ def predict_table(
     """
     model, listing = open_inputs(model, images, output, TABLES, device)
     adjustment, unreadable = _adjustment(model, prior), 0
+    rejection = make_rejection(model, reject, reject_above)
     several = model.task == "multilabel"
     probabilities = probabilities or several
 
     def rows() -> Iterator[Row]:
         nonlocal unreadable
-        for image in _classify(model, listing, batch_size, workers, adjustment):
+        for image in _classify(model, listing, batch_size, workers, adjustment, rejection):
             unreadable += bool(image.error)
-            cells: list[str | float | None] = [image.path, image.label or "", image.error]
+            cells: list[str | float | None] = [image.path, image.label or ""]
             if not several:
-                cells.insert(2, image.confidence)
+                cells.append(image.confidence)
+            if rejection is not None:
+                cells += [_YES_OR_NO[image.stranger], image.stranger_score]
+            cells.append(image.error)
             values = image.probabilities
             each = [None] * len(model.classes) if values is None else map(plain, values)
             yield [*cells, *(each if probabilities else ())]
 
-    columns = ["path", "class", "confidence", "error"]
-    if several:
-        columns = ["path", "classes", "error"]
+    columns = ["path", "classes"] if several else ["path", "class", "confidence"]
+    columns += [] if rejection is None else ["stranger", "stranger_score"]
+    columns.append("error")
     write_rows(output, columns + [f"p_{name}" for name in model.classes] * probabilities, rows())
     return PredictionTable(len(listing.names), unreadable, listing.notes)
 
@@ -172,16 +198,38 @@ def _classify(
     batch_size: int,
     workers: int | None,
     adjustment: Adjustment | None = None,
+    rejection: Rejection | None = None,
 ) -> Iterator[ImagePrediction]:
-    rows = model.stream(listing.paths, batch_size, workers=workers)
+    scores: deque[float] = deque()  # an estimate reads all rows before it yields one
+
+    def each() -> Iterator[NDArray[np.float32] | Scored | str]:
+        for row in model.scored(listing.paths, batch_size, workers=workers):
+            if isinstance(row, str):
+                yield row
+                continue
+            scores.append(row.stranger_score)
+            stranger = rejection is not None and row.stranger_score > rejection.limit
+            yield row if stranger else row.probabilities
+
+    rows, rejected = each(), 0
     if adjustment is not None:
         rows = adjustment.stream(rows, listing.notes)
     for name, row in zip(listing.names, rows, strict=True):
         if isinstance(row, str):
             yield ImagePrediction(name, None, None, None, row)
+            continue
+        score = scores.popleft()
+        strange: dict[str, Any] = {}
+        if rejection is not None:
+            strange = {"stranger": isinstance(row, Scored), "stranger_score": score}
+        if isinstance(row, Scored):
+            rejected += 1
+            yield ImagePrediction(name, None, None, row.probabilities, **strange)
         elif model.task == "multilabel":
             names = [model.classes[label] for label in np.flatnonzero(model.has_classes(row))]
             yield ImagePrediction(name, SEPARATOR.join(names), None, row)
         else:
             best = int(row.argmax())
-            yield ImagePrediction(name, model.classes[best], plain(row[best]), row)
+            yield ImagePrediction(name, model.classes[best], plain(row[best]), row, **strange)
+    if rejection is not None:
+        listing.notes.append(rejection.note(rejected, len(listing.names)))

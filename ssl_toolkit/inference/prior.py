@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from ssl_toolkit.runs.predictions import read_arrays
 
 ESTIMATE = "estimate"
 """Word in place of a file: estimate the shares from the images that are predicted."""
+
+T = TypeVar("T")
 
 Prior = Mapping[str, float] | str | os.PathLike[str]
 """Class shares by name, the path to a file of them, or ``estimate``."""
@@ -56,9 +59,9 @@ class Adjustment:
         return adjusted.astype(np.float32), estimate
 
     def stream(
-        self, rows: Iterator[NDArray[np.float32] | str], notes: list[str]
-    ) -> Iterator[NDArray[np.float32] | str]:
-        """Yield adjusted rows of probabilities; errors of images pass through.
+        self, rows: Iterator[NDArray[np.float32] | T], notes: list[str]
+    ) -> Iterator[NDArray[np.float32] | T]:
+        """Yield adjusted rows of probabilities; other items, such as errors, pass through.
 
         Args:
             rows: Of `Model.stream`; an estimate needs all of them in memory.
@@ -66,16 +69,16 @@ class Adjustment:
         """
         if self.shares is not None:
             yield from (
-                row if isinstance(row, str) else self.apply(row[None])[0][0] for row in rows
+                self.apply(row[None])[0][0] if isinstance(row, np.ndarray) else row for row in rows
             )
             return
         collected = [*rows]
-        good = [row for row in collected if not isinstance(row, str)]
+        good = [row for row in collected if isinstance(row, np.ndarray)]
         adjusted, estimate = self.apply(np.array(good).reshape(-1, len(self.classes)))
         assert estimate is not None
         notes += self.lines(estimate)
         each = iter(adjusted)
-        yield from (row if isinstance(row, str) else next(each) for row in collected)
+        yield from (next(each) if isinstance(row, np.ndarray) else row for row in collected)
 
     def lines(self, estimate: EstimatedShares) -> list[str]:
         """Return an estimate as lines for the user."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.model import Model
 from ssl_toolkit.inference.predict import open_inputs
+from ssl_toolkit.inference.reject import make_rejection
 from ssl_toolkit.tabular import Row, plain, write_rows
 from ssl_toolkit.text import display_path, display_text, summarize
 
@@ -52,7 +54,7 @@ class PseudoLabeling:
     paths: tuple[str, ...]
     """(N,) as in the manifest: relative to it if it contains the pool, otherwise absolute."""
     labels: tuple[str | None, ...]
-    """(N,) a class; None below the threshold."""
+    """(N,) a class; None below the threshold, and for a rejected image."""
     confidences: tuple[float, ...]
     """(N,) the probability of the most probable class."""
     root: str
@@ -61,6 +63,8 @@ class PseudoLabeling:
     """The unreadable images, each with the reason."""
     uncertain: tuple[UncertainImage, ...] = ()
     """The most uncertain images, if requested, in ascending order of margin."""
+    notes: tuple[str, ...] = ()
+    """The number of rejected images, in words."""
 
     def rows(self) -> list[Row]:
         """Return the rows of the manifest, with one value per column.
@@ -84,6 +88,8 @@ def pseudo_label(
     device: str = "auto",
     batch_size: int = 64,
     workers: int | None = None,
+    reject: float | None = None,
+    reject_above: float | None = None,
 ) -> PseudoLabeling:
     """Label the images of a folder on which a model is confident.
 
@@ -97,10 +103,13 @@ def pseudo_label(
         device: see `load_model`; ignored if `model` is a `Model`.
         batch_size: images per forward pass; changes speed and memory, not the result.
         workers: as for `Model.predict`.
+        reject: as for `predict`; rejected images get no label, and are not listed as uncertain.
+        reject_above: as for `predict`.
 
     Raises:
         DataError: the pool is not found or has no image, or a name can't be in a manifest.
-        ModelError: as `load_model`, or a model of ``--task multilabel``.
+        ModelError: as `load_model`, or a model of ``--task multilabel``; or the model can't reject
+            images.
         ConfigError: the output can't be written, or is one of the inputs.
     """
     target = None if output is None else at_home(output)
@@ -108,20 +117,29 @@ def pseudo_label(
     loaded.require_one_class("pseudo-label")
     if target is not None or not uncertain:
         check_names(loaded.classes, listing)
+    rejection = make_rejection(loaded, reject, reject_above)
+    limit = math.inf if rejection is None else rejection.limit
     folder = None if target is None else target.absolute().parent
-    files, images, unreadable = [], [], []
-    rows = loaded.stream(listing.paths, batch_size, workers=workers)
+    files, images, strange, unreadable = [], [], [], []
+    rows = loaded.scored(listing.paths, batch_size, workers=workers)
     for name, file, row in zip(listing.names, listing.paths, rows, strict=True):
         if isinstance(row, str):
             unreadable.append(f"{name}: {row}")
         else:
             files.append(file)
-            images.append(uncertain_image(name, row, loaded.classes))
+            images.append(uncertain_image(name, row.probabilities, loaded.classes))
+            strange.append(row.stranger_score > limit)
     labeling = label_pool(files, images, threshold, folder)
+    if rejection is not None:
+        pairs = zip(labeling.labels, strange, strict=True)
+        labels = tuple(None if stranger else label for label, stranger in pairs)
+        notes = (rejection.note(sum(strange), len(images)),)
+        labeling = replace(labeling, labels=labels, notes=notes)
     if target is not None:
         write_rows(target, MANIFEST, labeling.rows())
     # Sorting is stable: images of equal margin stay in their order.
-    by_margin = sorted(images, key=lambda image: image.margin)[:uncertain]
+    known = [image for image, stranger in zip(images, strange, strict=True) if not stranger]
+    by_margin = sorted(known, key=lambda image: image.margin)[:uncertain]
     return replace(labeling, unreadable=tuple(unreadable), uncertain=tuple(by_margin))
 
 

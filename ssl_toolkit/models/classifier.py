@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ssl_toolkit.interfaces import Backbone, ChannelStatistics, ForwardOutput, Task
 from ssl_toolkit.models.heads import head_for
+from ssl_toolkit.ops import at_least_float32
 from ssl_toolkit.torch_workarounds import BatchNorm
 
 
@@ -115,6 +116,23 @@ class Classifier(nn.Module):
             if new_head is not None:
                 self.head = new_head.to(self.mean.device)
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+
+def energy(logits: Tensor) -> Tensor:
+    """Return -log sum_c exp(logit_c): the larger, the less an image belongs to any of the classes.
+
+    Unlike the largest probability, it depends on the size of the logits.
+
+    Args:
+        logits: (..., C).
+
+    Returns:
+        (...,) float32, or float64 of such logits.
+
+    Source: Liu, Wang, Owens and Li, Energy-based Out-of-distribution Detection (NeurIPS 2020,
+    arXiv:2010.03759), eq. 4 with T = 1.
+    """
+    return -at_least_float32(logits).logsumexp(dim=-1)
 
 
 def set_batchnorm_momentum(module: nn.Module, momentum: float) -> None:

@@ -36,6 +36,7 @@ def export_model(
     bits: int = 8,
     fit: Fit = "crop",
     thresholds: Sequence[float] | None = None,
+    energies: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors`` for a `predict`.
 
@@ -56,6 +57,7 @@ def export_model(
         bits: Bits of a channel of the training images.
         fit: How images got the image size.
         thresholds: C probabilities from which on an image has a class, for ``--task multilabel``.
+        energies: Quantiles of energies of images of the classes; None if there are none.
 
     Returns:
         The content of ``config.json``; it has a key ``architecture`` if timm can open the folder.
@@ -89,6 +91,8 @@ def export_model(
     }
     if thresholds is not None:
         config["thresholds"] = list(thresholds)
+    if energies is not None:
+        config["energies"] = dict(energies)
     state = {
         key: tensor
         for key, tensor in classifier.state_dict().items()

@@ -39,7 +39,7 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
 from ssl_toolkit.runs.multilabel import MultiLabelResults
-from ssl_toolkit.runs.pool_shares import pool_shares
+from ssl_toolkit.runs.pool_shares import energies_of_classes, pool_logits, pool_shares
 from ssl_toolkit.runs.predictions import (
     Predictions,
     predict_parts,
@@ -255,9 +255,11 @@ class _Run:
         folder, trainer = self.folder, self.experiment.trainer
         settings = self.experiment.config.settings
         summary = self.score("completed", predictions)
-        if (shares := pool_shares(self.experiment, predictions)) is not None:
+        pool = pool_logits(self.experiment, predictions)
+        if (shares := pool_shares(self.experiment, predictions, pool)) is not None:
             shares.write(folder.prior)
             summary = summary.model_copy(update={"class_shares": shares})
+        energies = energies_of_classes(self.experiment, pool)
         exported = export_model(
             trainer.predictor,
             folder.model,
@@ -267,6 +269,7 @@ class _Run:
             bits=settings.pixels.bits,
             fit=settings.fit,
             thresholds=thresholds_of(predictions),
+            energies=energies.tree() if energies else None,
         )
         write_table(folder.metrics, folder.table)
         card = model_card(self.experiment, summary, folder.read_record(), exported)

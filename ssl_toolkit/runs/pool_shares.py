@@ -1,15 +1,19 @@
-"""Estimate the class shares of the pool of a finished run, for its ``prior.json``."""
+"""Predict the pool of a finished run: its class shares for ``prior.json``, and its energies."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ssl_toolkit.data.readers.priors import PriorFile
 from ssl_toolkit.engine.experiment import Experiment
+from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
+from ssl_toolkit.models.classifier import energy
 from ssl_toolkit.models.probe import TEMPERATURE_SPREAD, TEMPERATURES
 from ssl_toolkit.runs.class_shares import calibrated, estimate_class_shares
+from ssl_toolkit.runs.energies import LEAST, Energies
 from ssl_toolkit.runs.predictions import Predictions
 
 LEAST_VALIDATION = 50
@@ -17,6 +21,8 @@ LEAST_VALIDATION = 50
 _POINTS = 60
 LEAST_POOL = 500
 """Number of images of the pool that are predicted even if the test has fewer."""
+MOST_VALIDATION = 1000
+"""Most validation images whose energies are computed."""
 
 
 def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
@@ -48,8 +54,8 @@ def _loss(logits: np.ndarray, labels: np.ndarray, log_temperature: float) -> flo
     return float(likelihood + (log_temperature / TEMPERATURE_SPREAD) ** 2 / 2)
 
 
-def pool_shares(experiment: Experiment, predictions: Predictions) -> PriorFile | None:
-    """Return the class shares of the pool by the reported weights; None where it isn't predicted.
+def pool_logits(experiment: Experiment, predictions: Predictions) -> Tensor | None:
+    """Return the logits (N, C) of images of the pool by the reported weights, on the CPU.
 
     At most as many images are predicted as have been for the test, evenly spaced. None without
     unlabeled images, for streamed ones and for several classes per image.
@@ -68,17 +74,57 @@ def pool_shares(experiment: Experiment, predictions: Predictions) -> PriorFile |
     ):
         return None
     most = max(LEAST_POOL, sum(len(labels) for _, labels in predictions.values()))
-    if len(pool) > most:
-        pool = pool[torch.linspace(0, len(pool) - 1, most).long().to(pool.device)]
+    return _logits(experiment, pool, most)
+
+
+def _logits(experiment: Experiment, rows: Tensor, most: int) -> Tensor:
+    """Return the logits of at most this many of the images, evenly spaced."""
+    trainer = experiment.trainer
+    if len(rows) > most:
+        rows = rows[torch.linspace(0, len(rows) - 1, most).long().to(rows.device)]
+    inputs, batch_size = trainer.batches.images.inputs, trainer.settings.eval_batch_size
+    return predict(trainer.predictor, inputs, rows, batch_size, convert=Tensor.float)
+
+
+def energies_of_classes(experiment: Experiment, pool: Tensor | None) -> Energies | None:
+    """Return the energies of validation images or, with too few of them, of the pool.
+
+    None under ``--task multilabel``, and if both are too few.
+
+    Args:
+        experiment: With the reported weights.
+        pool: Of `pool_logits`.
+    """
+    if experiment.config.settings.task != "multiclass":
+        return None
+    images, logits = "unlabeled", pool
+    if len(rows := experiment.trainer.validation[0]) >= LEAST:
+        images, logits = "validation", _logits(experiment, rows, MOST_VALIDATION)
+    return None if logits is None else Energies.of(energy(logits).numpy(), images)
+
+
+def pool_shares(
+    experiment: Experiment, predictions: Predictions, logits: Tensor | None
+) -> PriorFile | None:
+    """Return the class shares of the pool; None where it isn't predicted.
+
+    Args:
+        experiment: With the reported weights.
+        predictions: Of validation and test images.
+        logits: Of `pool_logits`.
+    """
+    if logits is None:
+        return None
+    trainer = experiment.trainer
     temperature = temperature_of(*predictions["validation"])
-    probs = calibrated(trainer.predict(pool, alone=True).numpy(), temperature)
+    probs = calibrated(trainer.predictor.probabilities(logits).numpy(), temperature)
     training = shares_of(trainer.algorithm.task.label_counts).double().numpy()
     estimate = estimate_class_shares(probs, training / training.sum())
     values = (estimate.shares, estimate.lower, estimate.upper)
     shares, lower, upper = ([round(float(x), 6) for x in ends] for ends in values)
     return PriorFile(
         source="EM on the predictions of the pool, bootstrap over its images",
-        images=len(pool),
+        images=len(logits),
         shares=dict(zip(experiment.classes, shares, strict=True)),
         intervals=dict(zip(experiment.classes, zip(lower, upper, strict=True), strict=True)),
     )

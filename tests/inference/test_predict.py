@@ -16,6 +16,7 @@ from in_process import call, refusal
 
 from ssl_toolkit import Model, load_model
 from ssl_toolkit.data.readers.listing import list_images
+from ssl_toolkit.inference.model import Scored
 from ssl_toolkit.inference.predict import predict_table
 
 BASE = ("run", "--algo", "supervised", "--backbone", "wrn_10_1", "--image-size", "16", "--steps",
@@ -147,11 +148,11 @@ def test_the_output_is_written_completely_or_not_at_all(
     output.write_text("what was there before")
 
     def breaks(*_: object, **__: object) -> object:
-        yield np.array([1, 0, 0, 0], np.float32)
+        yield Scored(np.array([1, 0, 0, 0], np.float32), 0.0)
         raise OSError(28, "No space left on device", str(output))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Model, "stream", breaks)
+        patch.setattr(Model, "scored", breaks)
         result = call("predict", run, pool, "--output", output)
     assert result.returncode == 1
     assert result.stderr == f"error: {output}: No space left on device\n"
@@ -164,7 +165,7 @@ def test_the_output_is_written_completely_or_not_at_all(
 def test_an_output_that_cannot_be_written_is_reported_immediately(
     run: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Model, "stream", None)
+    monkeypatch.setattr(Model, "scored", None)
     assert "a folder has this name" in refusal("predict", run, pool, "--output", pool)
     message = refusal("predict", run, pool, "--output", pool / "u_000.png" / "p.csv")
     assert f"{pool}/u_000.png can't be written" in message

@@ -14,6 +14,7 @@ from in_process import call, refusal
 
 from ssl_toolkit import ConfigError, Model, load_model, pseudo_label
 from ssl_toolkit.data.load import read_data
+from ssl_toolkit.inference.model import Scored
 from ssl_toolkit.inference.pseudo_label import (
     label_pool,
     uncertain_image,
@@ -121,7 +122,8 @@ def test_equal_margins_keep_their_order(
     model: Model, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]] * 4, np.float32)
-    monkeypatch.setattr(Model, "stream", lambda *_, **__: iter(probabilities))
+    rows = [Scored(row, 0.0) for row in probabilities]
+    monkeypatch.setattr(Model, "scored", lambda *_, **__: iter(rows))
     uncertain = pseudo_label(model, pool, uncertain=9).uncertain
     names = [f"{pool}/u_{number:03d}.png" for number in (0, 2, 3, 5, 6, 8, 9, 11, 1)]
     assert [image.path for image in uncertain] == names

@@ -1,0 +1,73 @@
+"""Energies of images of the classes, which are stored with a model to reject other images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssl_toolkit.errors import ModelError
+
+LEAST = 50
+"""Least number of images: fewer determine their upper quantiles too poorly."""
+
+_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Energies:
+    """Quantiles of the `energy` of some images."""
+
+    images: str
+    """Kind of the images: ``validation`` or ``unlabeled``."""
+    count: int
+    """Number of the images."""
+    quantiles: tuple[float, ...]
+    """From the smallest energy to the largest, in steps of 1 %."""
+
+    @classmethod
+    def of(cls, energies: NDArray[np.floating[Any]], images: str) -> Energies | None:
+        """Return the quantiles of energies; None of too few or equal ones.
+
+        Args:
+            energies: (N,).
+            images: Kind of the images.
+        """
+        values = energies.astype(np.float64)
+        # Votes of neighbors are log probabilities, whose energy is 0 up to rounding.
+        if len(values) < LEAST or not np.ptp(values) > 1e-4:
+            return None
+        # The expected share of further images below the q-th of these quantiles is q.
+        points = np.linspace(0, 1, _STEPS + 1)
+        quantiles = np.quantile(values, points, method="weibull")
+        return cls(images, len(values), tuple(round(float(value), 6) for value in quantiles))
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any], where: str) -> Energies:
+        """Return what `tree` returned.
+
+        Args:
+            tree: The result of `tree`.
+            where: Its file, for messages.
+
+        Raises:
+            ModelError: It is something else.
+        """
+        try:
+            quantiles = (*map(float, tree["quantiles"]),)
+            if len(quantiles) != _STEPS + 1 or not (np.diff(quantiles) >= 0).all():
+                raise ValueError("the quantiles must be 101 numbers in ascending order")
+            return cls(str(tree["images"]), int(tree["count"]), quantiles)
+        except (ValueError, TypeError, LookupError) as error:
+            raise ModelError(f"{where}: invalid energies: {error!r}") from error
+
+    def tree(self) -> dict[str, Any]:
+        """Return the content as plain values."""
+        return {**asdict(self), "quantiles": list(self.quantiles)}
+
+    def limit(self, accepted: float) -> float:
+        """Return the energy that this share of the images doesn't exceed, in (0, 1]."""
+        return float(np.interp(accepted * _STEPS, np.arange(_STEPS + 1), self.quantiles))
