@@ -26,7 +26,7 @@ from ssl_toolkit.runs.class_shares import (
     estimate_class_shares,
 )
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.pool_shares import temperature_of
+from ssl_toolkit.runs.pool_shares import calibrated_validation, temperature_of
 from ssl_toolkit.runs.predictions import read_arrays
 from ssl_toolkit.runs.scoring import scores
 
@@ -61,8 +61,10 @@ def measure(arrays: dict[str, NDArray[Any]], ratio: float, seed: int) -> list[fl
         probs, labels = probs[drawn], labels[drawn]
     even = np.full(len(classes), 1 / len(classes))
     validation = arrays["validation_probabilities"], arrays["validation_labels"]
-    tempered = calibrated(probs, temperature_of(*validation))
-    estimate = estimate_class_shares(tempered, even)
+    temperature = temperature_of(*validation)
+    tempered = calibrated(probs, temperature)
+    known = calibrated_validation(*validation, temperature)
+    estimate = estimate_class_shares(tempered, even, validation=known)
     after = adjust_probabilities(tempered, estimate.shares, even).astype(np.float32)
     before, adjusted = scores(probs, labels, classes), scores(after, labels, classes)
     true = np.bincount(labels, minlength=len(classes)) / len(labels)

@@ -17,12 +17,13 @@ from ssl_toolkit.files import at_home
 from ssl_toolkit.runs.class_shares import (
     EstimatedShares,
     Floats,
+    Labeled,
     adjust_probabilities,
     calibrated,
     estimate_class_shares,
 )
 from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.pool_shares import temperature_of
+from ssl_toolkit.runs.pool_shares import calibrated_validation, temperature_of
 from ssl_toolkit.runs.predictions import read_arrays
 
 ESTIMATE = "estimate"
@@ -45,6 +46,8 @@ class Adjustment:
     """Temperature that calibrates the probabilities."""
     shares: Floats | None
     """(C,) class shares of the images; None to estimate them."""
+    validation: Labeled | None = None
+    """Calibrated validation images, for the intervals of an estimate."""
 
     def apply(
         self, probs: NDArray[np.floating]
@@ -53,7 +56,7 @@ class Adjustment:
         tempered = calibrated(probs, self.temperature)
         estimate, shares = None, self.shares
         if shares is None:
-            estimate = estimate_class_shares(tempered, self.training)
+            estimate = estimate_class_shares(tempered, self.training, validation=self.validation)
             shares = estimate.shares
         adjusted = adjust_probabilities(tempered, shares, self.training)
         return adjusted.astype(np.float32), estimate
@@ -108,12 +111,12 @@ def make_adjustment(
         shares = ordered_prior(prior, classes, "prior")
     elif os.fspath(prior) != ESTIMATE:
         shares = ordered_prior(read_prior(at_home(prior)), classes, f"--prior {prior}")
-    training, temperature = np.full(len(classes), 1 / len(classes)), 1.0
+    training, temperature, validation = np.full(len(classes), 1 / len(classes)), 1.0, None
     if folder is not None:
         run = RunFolder(folder.parent if folder.name == "model" else folder)
         training = _label_shares(run, classes, training)
-        temperature = _temperature(run)
-    return Adjustment(tuple(classes), training, temperature, shares)
+        temperature, validation = _calibration(run)
+    return Adjustment(tuple(classes), training, temperature, shares, validation)
 
 
 def _label_shares(run: RunFolder, classes: Sequence[str], default: Floats) -> Floats:
@@ -124,10 +127,12 @@ def _label_shares(run: RunFolder, classes: Sequence[str], default: Floats) -> Fl
     return counts / counts.sum() if counts.sum() else default
 
 
-def _temperature(run: RunFolder) -> float:
-    """Return the temperature that calibrates the validation images of a run; 1 without enough."""
+def _calibration(run: RunFolder) -> tuple[float, Labeled | None]:
+    """Return the temperature of a run and its validation images; 1 and None without enough."""
     try:
         arrays = read_arrays(run.predictions)
     except (ModelError, OSError):
-        return 1.0
-    return temperature_of(arrays["validation_probabilities"], arrays["validation_labels"])
+        return 1.0, None
+    validation = arrays["validation_probabilities"], arrays["validation_labels"]
+    temperature = temperature_of(*validation)
+    return temperature, calibrated_validation(*validation, temperature)

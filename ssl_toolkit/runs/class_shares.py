@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Labeled = tuple[Floats, NDArray[np.int64]]
+"""Calibrated probabilities (N, C) of images, and their classes (N,)."""
 
 RESAMPLES = 200
 ROUNDS = 1000
@@ -71,18 +73,26 @@ def adjust_probabilities(probs: NDArray[np.floating], shares: Floats, training: 
 
 
 def estimate_class_shares(
-    probs: NDArray[np.floating], training: Floats, *, resamples: int = RESAMPLES, seed: int = 0
+    probs: NDArray[np.floating],
+    training: Floats,
+    *,
+    validation: Labeled | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> EstimatedShares:
     """Estimate the class shares of images by EM, from a classifier that was trained with others.
 
     In turn, the probabilities are adjusted to the shares, and the shares become their mean. This
     maximizes the likelihood of the images if the probabilities are calibrated for the class shares
-    of the training. The intervals are the percentiles of a bootstrap over the images: they cover
-    the choice of the images, not errors of the calibration.
+    of the training. The intervals are the percentiles of a bootstrap over the images. Without
+    validation images, they cover the choice of the images, not errors of the calibration. With
+    them, each resample is reduced by the error of the estimate on a resample of the validation
+    images, which are weighted to the estimated shares.
 
     Args:
         probs: (N, C) calibrated probabilities.
         training: (C,) class shares of the training.
+        validation: Images that were not trained on, which show the errors of the classifier.
         resamples: Number of resamples.
         seed: Seed of a separate numpy generator; equal arguments give equal intervals.
 
@@ -104,8 +114,40 @@ def estimate_class_shares(
         _maximize(ratios, generator.multinomial(count, even) / count, start, CLOSE_RESAMPLE)
         for _ in range(resamples)
     ]
+    if validation is not None:
+        errors = _errors(validation, training, shares, start, resamples, generator)
+        samples = list(np.clip(np.array(samples) - errors, 0, 1))
     lower, upper = np.quantile(samples, [0.025, 0.975], axis=0)
     return EstimatedShares(shares, np.minimum(lower, shares), np.maximum(upper, shares))
+
+
+def _errors(
+    validation: Labeled,
+    training: Floats,
+    shares: Floats,
+    start: Floats,
+    resamples: int,
+    generator: np.random.Generator,
+) -> Floats:
+    """Return the errors (resamples, C) of the estimate on images whose classes are known.
+
+    The images of each class are resampled, and weighted so that the classes have the given shares.
+    """
+    probs, labels = validation
+    sizes = np.bincount(labels, minlength=len(shares))
+    known = np.where(sizes > 0, shares, 0.0)
+    if not (total := known.sum()):
+        return np.zeros((resamples, len(shares)))
+    known /= total
+    ratios = np.divide(probs, training, out=np.zeros(probs.shape), where=training > 0)
+    errors = np.empty((resamples, len(shares)))
+    for error in errors:
+        weights = np.zeros(len(labels))
+        for label, size in enumerate(sizes.tolist()):
+            drawn = generator.multinomial(size, np.full(size, 1 / size)) if size else 0
+            weights[labels == label] = known[label] * drawn / max(size, 1)
+        error[:] = _maximize(ratios, weights, start, CLOSE_RESAMPLE) - known
+    return errors
 
 
 def _maximize(ratios: Floats, weights: Floats, start: Floats, close: float = CLOSE) -> Floats:

@@ -12,12 +12,12 @@ from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
 from ssl_toolkit.models.classifier import energy
 from ssl_toolkit.models.probe import TEMPERATURE_SPREAD, TEMPERATURES
-from ssl_toolkit.runs.class_shares import calibrated, estimate_class_shares
+from ssl_toolkit.runs.class_shares import Labeled, calibrated, estimate_class_shares
 from ssl_toolkit.runs.energies import LEAST, Energies
 from ssl_toolkit.runs.predictions import Predictions
 
 LEAST_VALIDATION = 50
-"""Least number of validation images from which a temperature is fitted."""
+"""Least number of validation images that calibrate the probabilities and their intervals."""
 _POINTS = 60
 LEAST_POOL = 500
 """Number of images of the pool that are predicted even if the test has fewer."""
@@ -43,6 +43,20 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
         best = values[np.argmin([_loss(logits, labels, value) for value in values])]
         values = np.clip(np.linspace(best - step, best + step, _POINTS + 1), lowest, highest)
     return float(np.exp(best))
+
+
+def calibrated_validation(
+    probs: np.ndarray, labels: np.ndarray, temperature: float
+) -> Labeled | None:
+    """Return calibrated validation images; None without enough of them.
+
+    Args:
+        probs: (N, C) probabilities.
+        labels: (N,) true classes.
+        temperature: Of `temperature_of`.
+    """
+    enough = len(labels) >= LEAST_VALIDATION and labels.ndim == 1
+    return (calibrated(probs, temperature), labels) if enough else None
 
 
 def _loss(logits: np.ndarray, labels: np.ndarray, log_temperature: float) -> float:
@@ -116,14 +130,19 @@ def pool_shares(
     if logits is None:
         return None
     trainer = experiment.trainer
-    temperature = temperature_of(*predictions["validation"])
+    validation = predictions["validation"]
+    temperature = temperature_of(*validation)
     probs = calibrated(trainer.predictor.probabilities(logits).numpy(), temperature)
     training = shares_of(trainer.algorithm.task.label_counts).double().numpy()
-    estimate = estimate_class_shares(probs, training / training.sum())
+    estimate = estimate_class_shares(
+        probs,
+        training / training.sum(),
+        validation=calibrated_validation(*validation, temperature),
+    )
     values = (estimate.shares, estimate.lower, estimate.upper)
     shares, lower, upper = ([round(float(x), 6) for x in ends] for ends in values)
     return PriorFile(
-        source="EM on the predictions of the pool, bootstrap over its images",
+        source="EM on the predictions of the pool, bootstrap over images",
         images=len(logits),
         shares=dict(zip(experiment.classes, shares, strict=True)),
         intervals=dict(zip(experiment.classes, zip(lower, upper, strict=True), strict=True)),

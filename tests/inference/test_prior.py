@@ -84,6 +84,29 @@ def test_the_intervals_cover_the_shares():
     assert by_class.mean() <= 0.99
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_validation_images_make_up_for_probabilities_that_are_not_calibrated(known):
+    rng = np.random.default_rng(4)
+    training, target = np.full(3, 1 / 3), np.array([0.6, 0.3, 0.1])
+    covered = []
+    for trial in range(20):
+        # A classifier that favors the last class, as scalar temperatures can't correct.
+        bias = np.array([0.7, 0.8, 1.5])
+        (probs, _), (held_out, labels) = (
+            shifted(rng, 300, target, training),
+            shifted(rng, 300, training, training),
+        )
+        probs, held_out = (p * bias / (p * bias).sum(axis=1)[:, None] for p in (probs, held_out))
+        result = estimate_class_shares(
+            probs, training, validation=(held_out, labels) if known else None, resamples=60,
+            seed=trial,
+        )  # fmt: skip
+        assert (result.lower <= result.shares).all()
+        assert (result.shares <= result.upper).all()
+        covered.append((result.lower <= target) & (target <= result.upper))
+    assert np.mean(covered) >= 0.9 if known else np.mean(covered) <= 0.6
+
+
 def test_degenerate_estimates():
     even = np.full(3, 1 / 3)
     nothing = estimate_class_shares(np.empty((0, 3)), even)
@@ -93,6 +116,9 @@ def test_degenerate_estimates():
     assert certain.shares == pytest.approx([0.75, 0.25, 0], abs=1e-6)
     ignorant = estimate_class_shares(np.tile(even, (9, 1)), even, resamples=5)
     assert ignorant.shares == pytest.approx(even)
+    elsewhere = (np.eye(3)[[2]], np.array([2]))  # no validation image of a class with a share
+    same = estimate_class_shares(np.eye(3)[[0, 1]], even, validation=elsewhere, resamples=5)
+    assert same.shares == pytest.approx([0.5, 0.5, 0], abs=1e-6)
     absent = np.array([0.5, 0.5, 0.0])  # a class without labels
     result = estimate_class_shares(np.eye(3), absent, resamples=5)
     assert result.shares == pytest.approx([0.5, 0.5, 0])
