@@ -14,6 +14,11 @@ from ssl_toolkit.errors import ModelError
 LEAST = 50
 """Least number of images: fewer determine their upper quantiles too poorly."""
 
+ACCEPTED = 0.95
+"""Share of the images of the classes below the limit by which strangers are counted."""
+MANY = 0.1
+"""Share of strangers that calls for a warning."""
+
 _STEPS = 100
 
 
@@ -71,3 +76,24 @@ class Energies:
     def limit(self, accepted: float) -> float:
         """Return the energy that this share of the images doesn't exceed, in (0, 1]."""
         return float(np.interp(accepted * _STEPS, np.arange(_STEPS + 1), self.quantiles))
+
+    def share_of_strangers(self, energies: NDArray[np.floating[Any]]) -> tuple[float, float]:
+        """Estimate which share of some images belongs to no class.
+
+        Of images of the classes, 5 % exceed the limit that 95 % don't. A larger share of the images
+        exceeds it by as many strangers as that needs; more may be below it, so this is the least
+        number of strangers.
+
+        Args:
+            energies: (N,) of the images.
+
+        Returns:
+            The share, and the lower end of its one-sided 97.5 % interval, in [0, 1].
+        """
+        beyond = float((energies > self.limit(ACCEPTED)).mean())
+        # Both shares vary: that of the images, and the one that the limit really accepts.
+        variance = beyond * (1 - beyond) / len(energies)
+        variance += ACCEPTED * (1 - ACCEPTED) / (self.count + 2)
+        ends = (beyond, beyond - 1.96 * variance**0.5)
+        share, lower = (max(0.0, (end - (1 - ACCEPTED)) / ACCEPTED) for end in ends)
+        return share, lower

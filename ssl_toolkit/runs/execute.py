@@ -39,7 +39,12 @@ from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
 from ssl_toolkit.runs.multilabel import MultiLabelResults
-from ssl_toolkit.runs.pool_shares import energies_of_classes, pool_logits, pool_shares
+from ssl_toolkit.runs.pool_shares import (
+    energies_of_classes,
+    expected_strangers,
+    pool_logits,
+    pool_shares,
+)
 from ssl_toolkit.runs.predictions import (
     Predictions,
     predict_parts,
@@ -260,6 +265,8 @@ class _Run:
             shares.write(folder.prior)
             summary = summary.model_copy(update={"class_shares": shares})
         energies = energies_of_classes(self.experiment, pool)
+        expected = expected_strangers(energies, pool)
+        summary = summary.model_copy(update={"expected_strangers": expected})
         exported = export_model(
             trainer.predictor,
             folder.model,
@@ -278,6 +285,8 @@ class _Run:
         if message := trainer.batches.images.pool.warning:
             self.console.warn(message)
         self.show(summary)
+        if expected is not None and expected.warning:
+            self.console.warn(expected.warning)
         if settings.data is None and named_dataset(settings.dataset).is_example:
             self.console.say(EXAMPLE_DATA.format(settings.dataset))
         return RunResult(folder=folder.path, summary=summary)

@@ -15,6 +15,7 @@ from ssl_toolkit.models.probe import TEMPERATURE_SPREAD, TEMPERATURES
 from ssl_toolkit.runs.class_shares import Labeled, calibrated, estimate_class_shares
 from ssl_toolkit.runs.energies import LEAST, Energies
 from ssl_toolkit.runs.predictions import Predictions
+from ssl_toolkit.runs.summary import ExpectedStrangers
 
 LEAST_VALIDATION = 50
 """Least number of validation images that calibrate the probabilities and their intervals."""
@@ -115,6 +116,19 @@ def energies_of_classes(experiment: Experiment, pool: Tensor | None) -> Energies
     if len(rows := experiment.trainer.validation[0]) >= LEAST:
         images, logits = "validation", _logits(experiment, rows, MOST_VALIDATION)
     return None if logits is None else Energies.of(energy(logits).numpy(), images)
+
+
+def expected_strangers(energies: Energies | None, pool: Tensor | None) -> ExpectedStrangers | None:
+    """Return how many unlabeled images are expected to belong to no class.
+
+    Args:
+        energies: Of `energies_of_classes`; None, or of the pool itself, for no estimate.
+        pool: Of `pool_logits`.
+    """
+    if energies is None or energies.images != "validation" or pool is None:
+        return None
+    share, lower = energies.share_of_strangers(energy(pool).numpy())
+    return ExpectedStrangers(share=round(share, 6), lower=round(lower, 6))
 
 
 def pool_shares(

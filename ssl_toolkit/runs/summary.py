@@ -13,6 +13,7 @@ from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.interfaces.datasets import STRANGER
+from ssl_toolkit.runs.energies import MANY
 from ssl_toolkit.runs.health import alarms, is_evaluation
 from ssl_toolkit.runs.multilabel import MultiLabelResults
 from ssl_toolkit.runs.scoring import are_uneven, area_under_roc, convergence_step
@@ -124,6 +125,25 @@ class DroppedStrangers(Part):
     the setting ``strangers``."""
 
 
+class ExpectedStrangers(Part):
+    """Estimate of the least share of the unlabeled images that belongs to no class."""
+
+    share: float
+    lower: float
+    """Lower end of its one-sided 97.5 % interval."""
+
+    @property
+    def warning(self) -> str:
+        """Message for the user; empty if there are few."""
+        if self.share < MANY or not self.lower > 0:
+            return ""
+        return (
+            f"{self.share:.0%} of the unlabeled images or more ({self.lower:.0%} at least, with "
+            "97.5 % confidence) seem to belong to no class: they score worse than validation "
+            "images do; to leave them out of training, use --drop-strangers hard"
+        )
+
+
 class RunSummary(Document):
     """Status and results of a run: its ``summary.json``."""
 
@@ -151,6 +171,8 @@ class RunSummary(Document):
     """Number of unlabeled images of no class, for a run with the setting ``strangers``."""
     dropped: DroppedStrangers | None = None
     """None without the setting ``drop_strangers``, or before the first scores."""
+    expected_strangers: ExpectedStrangers | None = None
+    """None until the run ends, and with fewer than 50 validation images."""
     classes: tuple[str, ...]
     """Names in the order of the probabilities."""
     validation: Scores | None
