@@ -244,9 +244,8 @@ class Trainer:
             scan = min(scan, seconds(self._scan_if_due, device))
         step *= self.settings.optimizer.accumulation_steps
         evaluation, images = seconds(self._evaluate, device), self.batches.images
-        image = evaluation / (len(self.validation[0]) or len(images.labeled))
-        selections = 0 if self.pool_filter is None else UPDATES
-        selection = selections * image * len(images.unlabeled)
+        selections = 0 if self.pool_filter is None else UPDATES * len(images.unlabeled)
+        selection = selections * evaluation / (len(self.validation[0]) or len(images.labeled))
         return Costs(step, evaluation, scan, self.algorithm.scan_every, selection)
 
     def _practice(self, numbers: Iterable[int]) -> None:
