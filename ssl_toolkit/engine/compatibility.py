@@ -113,9 +113,13 @@ def check_adapters(settings: Settings) -> None:
     """Refuse adapters where they can't be trained.
 
     Raises:
-        ConfigError: peft is missing, or another setting freezes the backbone or keeps its features.
+        ConfigError: peft is missing, another setting freezes the backbone or keeps its features, or
+            options of adapters are given without their rank.
     """
     if not settings.lora.rank:
+        if given := sorted(settings.lora.model_dump(exclude_defaults=True)):
+            names = ", ".join(f"lora.{name}" for name in given)
+            raise ConfigError(f"{names}: there are no adapters without a rank; set lora.rank too")
         return
     if (freeze := settings.model.freeze) not in ("auto", "none", "bn"):
         raise ConfigError(

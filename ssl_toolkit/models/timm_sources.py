@@ -44,7 +44,7 @@ def find_model(name: str) -> TimmSource:
 
     Raises:
         PluginError: timm has no such model; the message has near names.
-        ModelError: The repository or folder has no valid configuration.
+        ModelError: The name has no repository or folder, or that has no valid configuration.
     """
     import timm
 
@@ -52,6 +52,9 @@ def find_model(name: str) -> TimmSource:
         _require_known(name, name)
         return TimmSource(name, timm.get_pretrained_cfg(name), {})
     place = name.partition(":")[2]
+    if not place.strip():
+        form = f"{HUB}ORGANIZATION/NAME" if name.startswith(HUB) else f"{FOLDER}PATH"
+        raise ModelError(f"backbone {name!r}: nothing follows the colon; give {form}")
     if name.startswith(HUB):
         path = hub_file(name, place, "config.json")
         source = {"source": "hf-hub", "hf_hub_id": place}

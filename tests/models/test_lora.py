@@ -145,6 +145,8 @@ def test_settings_of_a_run_with_adapters() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             resolve_config(config_of(Path(), lora={"rank": 4}, **changes))
+    with pytest.raises(ConfigError, match=r"^lora\.alpha, lora\.targets: .* set lora\.rank too$"):
+        resolve_config(config_of(Path(), lora={"alpha": 8, "targets": "qkv"}))
 
 
 def test_a_missing_package_is_reported_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

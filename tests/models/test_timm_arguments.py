@@ -246,6 +246,15 @@ def test_a_folder_of_another_kind_is_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["local-dir:", "local-dir: ", "hf-hub:"])
+def test_a_source_without_a_place_is_refused(name: str, tmp_path: Path) -> None:
+    message = refusal(
+        "run", "--dataset", "digits", "--backbone", name, "--output", tmp_path / "run"
+    )
+    assert message.count("\n") == 1
+    assert f"backbone {name!r}: nothing follows the colon; give {name.split(':')[0]}:" in message
+
+
 def test_a_folder_without_weights_is_refused(saved: Path, tmp_path: Path) -> None:
     shutil.copy(saved / "config.json", tmp_path)
     with pytest.raises(ModelError, match=r"contains no weights \(model.safetensors.*--weights"):
