@@ -164,7 +164,10 @@ def test_a_term_has_no_effect(name: str) -> None:
 
 def test_terms_without_effect_are_not_reported_if_no_image_passes() -> None:
     values = {"coverage": 0.0, "loss__pair": 0.0, "weighted__pair": 0.0}
-    only(run(within(400, 600, **values)), "passed the threshold")
+    reported = alarms(run(within(400, 600, **values)), steps=STEPS)
+    assert len(reported) == 1
+    assert "passed the threshold" in reported[0]
+    assert "no effect" not in reported[0]
 
 
 def test_accuracy_collapses() -> None:
