@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 from typing import Any
 from unittest.mock import patch
@@ -182,13 +183,51 @@ def supports_or_rejects_image_size(subject: Subject) -> None:
             ) from error
 
 
-def _build(subject: Subject, seed: int = 0, size: int | None = None) -> Backbone:
+def uses_or_rejects_channels(subject: Subject) -> None:
+    """Any number of channels is used by the features, or `build` rejects it with a one-line error.
+
+    Why: a channel that the network drops is lost without a message.
+    Cause: build accepts `channels`, but the first layer doesn't get it.
+    """
+    if "channels" not in inspect.signature(subject.plugin.build).parameters:
+        return  # the toolkit then refuses --channels
+    for channels in (1, 2, 4):
+        try:
+            backbone = _build(subject, channels=channels).eval()
+        except ToolkitError as error:
+            one_line = "\n" not in str(error)
+            require(one_line, f"the error for {channels} channels has several lines: {error}")
+            continue
+        images = _images(subject, channels=channels)
+        try:
+            with torch.no_grad():
+                features = backbone(images)
+                others = [backbone(_without(images, place)) for place in range(channels)]
+        except Exception as error:
+            raise RuleViolationError(
+                f"build accepts channels={channels}, but forward fails: {error_line(error)}"
+            ) from error
+        unused = [place for place, other in enumerate(others) if torch.equal(other, features)]
+        require(not unused, f"of {channels} channels, {unused} (from 0) don't change the features")
+
+
+def _build(subject: Subject, seed: int = 0, size: int | None = None, channels: int = 3) -> Backbone:
     torch.manual_seed(seed)
-    backbone: Backbone = subject.plugin.build(subject.name, image_size=size, pretrained=False)
+    options = {} if channels == 3 else {"channels": channels}
+    backbone: Backbone = subject.plugin.build(
+        subject.name, image_size=size, pretrained=False, **options
+    )
     return backbone.to(subject.device)
 
 
-def _images(subject: Subject, count: int = 2) -> Tensor:
+def _images(subject: Subject, count: int = 2, channels: int = 3) -> Tensor:
     side = subject.plugin.own_image_size(subject.name) or SIDE
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(count, 3, side, side, generator=generator).to(subject.device)
+    return torch.randn(count, channels, side, side, generator=generator).to(subject.device)
+
+
+def _without(images: Tensor, channel: int) -> Tensor:
+    """Return the images with zeros in a channel."""
+    changed = images.clone()
+    changed[:, channel] = 0
+    return changed

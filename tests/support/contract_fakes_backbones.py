@@ -13,6 +13,7 @@ from contract_fakes import breaks
 from torch import Tensor, nn
 
 from ssl_toolkit import Backbone
+from ssl_toolkit.errors import ModelError
 
 
 class Net(Backbone):
@@ -162,3 +163,43 @@ class FixedSide(Net):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.plain(images * self.places)
+
+
+@breaks("uses_or_rejects_channels")
+class ThreeOfFour(Net):
+    """It accepts four channels, and drops the last."""
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        *,
+        image_size: int | None = None,
+        pretrained: bool = False,
+        channels: int = 3,
+    ) -> Self:
+        if channels not in (3, 4):
+            raise ModelError(f"backbone {name!r} takes 3 or 4 channels, not {channels}")
+        return cls()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images[:, :3])
+
+
+@breaks("uses_or_rejects_channels")
+class AlwaysRGB(Net):
+    """Its first layer has three channels whatever it is built for."""
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        *,
+        image_size: int | None = None,
+        pretrained: bool = False,
+        channels: int = 3,
+    ) -> Self:
+        return cls()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
