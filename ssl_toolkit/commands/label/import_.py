@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ssl_toolkit.commands.label.options import LABELS_FILE
 from ssl_toolkit.commands.options import PATH, ROOT, toolkit_command
 from ssl_toolkit.commands.screen import echo
 
@@ -13,13 +14,7 @@ from ssl_toolkit.commands.screen import echo
 @toolkit_command
 @click.argument("data", type=PATH)
 @click.argument("file", type=PATH)
-@click.option(
-    "--labels",
-    type=PATH,
-    required=True,
-    metavar="FILE",
-    help="Path to the .csv file of path and label, created if it doesn't exist.",
-)
+@LABELS_FILE
 @click.option(
     "--classes",
     metavar="NAME,NAME",

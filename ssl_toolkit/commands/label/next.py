@@ -7,26 +7,16 @@ from typing import Any
 
 import click
 
+from ssl_toolkit.commands.label.options import choice_options
 from ssl_toolkit.commands.options import MODEL, PATH, ROOT, setting_option, toolkit_command
-
-METHODS = ("kmeans", "typicality", "margin", "badge", "random")
 
 
 @toolkit_command
 @click.argument("source", metavar="DATA|RUN", type=PATH)
-@click.option(
-    "--budget",
-    type=click.IntRange(min=1),
-    required=True,
-    metavar="N",
-    help="Number of images to choose.",
-)
-@click.option(
-    "--method",
-    type=click.Choice(METHODS),
-    default="kmeans",
-    help="kmeans, typicality and random need no label; margin and badge use the predictions of "
-    "RUN, or of a linear probe on the labels (default: kmeans).",
+@choice_options(
+    budget="Number of images to choose.",
+    method="kmeans, typicality and random need no label; margin and badge use the predictions of "
+    "RUN, or of a linear probe on the labels",
 )
 @click.option(
     "--labels",
