@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ssl_toolkit.config.images import RGB8
 from ssl_toolkit.data.images.decoding import Unreadable, to_upright
 from ssl_toolkit.data.images.files import opened_image
+from ssl_toolkit.data.images.levels import for_display
+from ssl_toolkit.data.images.npy import NpyImage
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 
@@ -27,11 +30,14 @@ def encoded_image(table: ImageTable, row: int) -> tuple[str, bytes]:
         DataError: It can't be read.
     """
     if table.files is None:
-        image = Image.fromarray(table.read(np.array([row]), _ARRAY_SIZE)[0])
+        image = Image.fromarray(for_display(table.read(np.array([row]), _ARRAY_SIZE))[0])
     else:
         try:
             with opened_image(Path(table.files[row])) as (opened, _):
-                image = to_upright(opened)
+                if isinstance(opened, NpyImage):
+                    image = Image.fromarray(for_display(opened.levels(RGB8)))
+                else:
+                    image = to_upright(opened)
                 image.thumbnail((LONGEST, LONGEST), Image.Resampling.BICUBIC)
         except Unreadable as error:
             raise DataError(str(error)) from None

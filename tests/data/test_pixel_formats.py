@@ -119,7 +119,7 @@ def test_pages_of_a_tiff_are_channels() -> None:
 
 
 def test_what_pillow_would_drop_is_refused() -> None:
-    assert "as arrays (.npz)" in read(saved(Image.fromarray(noise(8, 8, 3))), 7)
+    assert "as arrays (.npy or .npz)" in read(saved(Image.fromarray(noise(8, 8, 3))), 7)
     extra = b"\x52\x01\x03\x00\x01\x00\x00\x00"  # the tag ExtraSamples, one number
     content = saved(Image.fromarray(noise(8, 8, 4)), "TIFF")
     assert extra + b"\x02" in content

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,12 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ssl_toolkit.config.images import RGB8, Fit, PixelFormat, Size, sides
+from ssl_toolkit.data.images import npy
 from ssl_toolkit.data.images.archives import MOST_BYTES, read_packed, too_long
 from ssl_toolkit.data.images.decoding import ROOM, Unreadable, damage, room_for, to_upright
 from ssl_toolkit.data.images.kinds import AVIF_IS_READ, HEAD, named_kind
 from ssl_toolkit.data.images.levels import Levels, convert_bits, convert_channels, to_levels
+from ssl_toolkit.data.images.npy import NpyImage
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.text import display_path
 
@@ -38,7 +41,10 @@ IMAGE_SUFFIXES: frozenset[str] = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
     + ((".avif",) if AVIF_IS_READ else ())
 )
-"""Extensions, in lower case, that make a file an image; its content is then verified."""
+"""Extensions, in lower case, that make a file an encoded image; its content is then verified."""
+
+FILE_SUFFIXES = IMAGE_SUFFIXES | {npy.SUFFIX}
+"""Extensions of the images in folders and lists: arrays, too."""
 
 # Content is decoded by these alone: a PostScript file named x.png never starts an interpreter.
 # Pillow opens the multi-image JPEGs of telephones as JPEG.
@@ -176,9 +182,12 @@ def decode_images(
 
 
 def _fitted(
-    image: Image.Image, size: Size, fit: Fit, pixels: PixelFormat
+    image: Image.Image | NpyImage, size: Size, fit: Fit, pixels: PixelFormat
 ) -> tuple[Levels, tuple[int, int]]:
     """Return the pixels of an image, and its width and height when it is upright."""
+    if isinstance(image, NpyImage):
+        levels = image.levels(pixels)
+        return fit_item(levels, size, fit, pixels), (levels.shape[1], levels.shape[0])
     if pixels == RGB8:
         upright = to_upright(image)
         return fit_image(upright, size, fit), upright.size
@@ -278,7 +287,7 @@ def each_image(task: Callable[[Path], Answer], paths: Sequence[Path], workers: i
 @contextlib.contextmanager
 def opened_image(
     path: Path | bytes, pixels: PixelFormat = RGB8
-) -> Iterator[tuple[Image.Image, EncodedImage]]:
+) -> Iterator[tuple[Image.Image | NpyImage, EncodedImage]]:
     """Open an image and its encoded bytes; whatever goes wrong until it is closed is `Unreadable`.
 
     The memory that decoding it to a pixel format takes is held until then.
@@ -293,6 +302,14 @@ def opened_image(
             file.seek(0)
             head = file.read(HEAD)
             file.seek(0)
+            if head.startswith(npy.MAGIC):
+                array = NpyImage(file, length)
+                width, height = array.size
+                if width * height > (Image.MAX_IMAGE_PIXELS or math.inf):
+                    raise Unreadable(_too_large(f"{width} x {height} pixels"))
+                with ROOM.reserve(array.room(pixels)):
+                    yield array, file
+                return
             with (
                 Image.open(file, formats=_FORMATS) as image,
                 ROOM.reserve(room_for(image, length, levels)),
@@ -301,10 +318,7 @@ def opened_image(
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise Unreadable(
-            f"claims to be {_claimed_size(path)}, more than the limit of "
-            f"{Image.MAX_IMAGE_PIXELS:,} pixels that guards against decompression bombs"
-        ) from None
+        raise Unreadable(_too_large(_claimed_size(path))) from None
     except FileNotFoundError:
         raise Unreadable("no such file") from None
     except PermissionError:
@@ -332,6 +346,13 @@ def open_content(path: Path | bytes) -> EncodedImage:
     if path.exists() and not path.is_file():
         raise Unreadable("not a regular file")
     return path.open("rb")
+
+
+def _too_large(size: str) -> str:
+    return (
+        f"claims to be {size}, more than the limit of {Image.MAX_IMAGE_PIXELS:,} pixels that "
+        "guards against decompression bombs"
+    )
 
 
 def _claimed_size(path: Path | bytes) -> str:

@@ -28,7 +28,7 @@ from ssl_toolkit.data.images.decoding import (
 Levels = NDArray[np.unsignedinteger[Any]]
 """Pixels of 8 or 16 bits; of an image (H, W, C)."""
 
-_ARRAYS = "store the images as arrays (.npz)"
+_ARRAYS = "store the images as arrays (.npy or .npz)"
 _BITS, _EXTRA_SAMPLES = 258, 338  # tags of TIFF
 _OPAQUE = {2: "LA", 4: "RGBA"}
 _TURNS: dict[int, Callable[[Any], Any]] = {

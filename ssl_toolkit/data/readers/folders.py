@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ssl_toolkit.data.class_names import class_name
-from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
+from ssl_toolkit.data.images import npy
+from ssl_toolkit.data.images.files import FILE_SUFFIXES, IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import kind_of_name, way_out
 from ssl_toolkit.data.readers.image_files import FileTree, TableBuilder
 from ssl_toolkit.errors import DataError
@@ -95,7 +96,7 @@ def read_pool(top: Path, rows: TableBuilder) -> tuple[str, ...] | None:
     folders = [item for item in items if item.is_dir()]
     sources = _sources(top, folders)
     pool, real = sources.get("unlabeled"), real_path(top)
-    if not folders and any(item.suffix.lower() in IMAGE_SUFFIXES for item in items):
+    if not folders and any(item.suffix.lower() in FILE_SUFFIXES for item in items):
         tree = walk(top, "", root=real)
         tree.images = {key.removeprefix("/"): path for key, path in tree.images.items()}
         rows.add(tree, -1, "unlabeled")
@@ -293,7 +294,8 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
     Real folders come first; then each linked folder that was not seen yet is walked once, so that
     cyclic links end and the order of two links doesn't matter. Not
     followed: a link into one of `others`, to a folder elsewhere in the data folder, or to a
-    folder that holds the data folder; and a link to a single image in one of `others`.
+    folder that holds the data folder; and a link to a single image in one of `others`. Arrays
+    (``.npy``) beside images of other formats are not used: they hold masks or features of these.
 
     Args:
         top: The folder to walk; walked in any case, also when it is a link.
@@ -321,7 +323,7 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
                     linked.append((path, inner))
                 else:
                     enter(path, inner)
-            elif path.suffix.lower() not in IMAGE_SUFFIXES:
+            elif path.suffix.lower() not in FILE_SUFFIXES:
                 tree.unused.append(inner)
             elif path.is_symlink() and in_any(real_path(path), others):
                 tree.links.append(inner)
@@ -339,6 +341,11 @@ def walk(top: Path, key: str, *, root: Path, others: Sequence[Path] = ()) -> Fil
     descend(top, key)
     for path, inner in linked:  # grows while linked folders hold more links
         enter(path, inner)
+    if any(path.suffix.lower() in IMAGE_SUFFIXES for path in tree.images.values()):
+        arrays = [key for key, path in tree.images.items() if path.suffix.lower() == npy.SUFFIX]
+        tree.unused += arrays
+        for key in arrays:
+            del tree.images[key]
     tree.images = dict(sorted(tree.images.items()))
     return tree
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_toolkit.data.class_names import class_of, unguarded
-from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
+from ssl_toolkit.data.images.files import FILE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, named_kind
 from ssl_toolkit.data.label_values import label_text
 from ssl_toolkit.errors import DataError
@@ -122,7 +122,7 @@ def text_lines(path: Path, where: str, newline: str = "") -> Iterator[str]:
         ) from None
 
 
-_SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))
+_SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(FILE_SUFFIXES))
 _PATH_ENDS = re.compile(rf"(.*(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
 
 
