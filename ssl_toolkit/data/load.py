@@ -71,7 +71,8 @@ def load_table(
             unlabeled=settings.labels is not None, multilabel=settings.task == "multilabel",
         )  # fmt: skip
         if settings.labels is not None and len(table.classes) < 2:
-            found = {*table.classes, *classes_of(Path(settings.labels))}
+            several = settings.task == "multilabel"
+            found = {*table.classes, *classes_of(Path(settings.labels), several=several)}
             names = settings.classes or sorted(found)
             table = add_classes(table, names, settings.labels)
     else:
@@ -189,25 +190,21 @@ def read_data(
         workers: Threads that decode.
         skip_bad: Drop unreadable images, each with a note, instead of refusing them.
         unlabeled: Accept data without classes, such as a folder of images.
-        multilabel: Read any number of classes per image; only manifests can have them.
+        multilabel: Read any number of classes per image, which manifests and arrays can have.
         progress: Called while images are decoded.
 
     Raises:
         DataError: The path doesn't exist, its layout is unknown, or its content is wrong.
     """
     rows, least_classes = TableBuilder(), 0 if unlabeled else 2
-    if multilabel:
-        if path.suffix.lower() not in SUFFIXES or path.is_dir():
-            raise DataError(
-                f"--task multilabel: {display_path(path)} gives one class per image; give a "
-                f"manifest ({', '.join(SUFFIXES)}) with labels such as cat{SEPARATOR}dog, or JSON "
-                "lists"
-            )
-        names, label_sets = read_label_sets(path, root, rows)
-        table = replace(rows.table(names), label_sets=label_sets)
-    elif is_array_file(path):
+    if is_array_file(path):
         pixels = pixels or array_format(path)
-        table = read_npz(path, least_classes, pixels.bits)
+        table = read_npz(path, least_classes, pixels.bits, multilabel=multilabel)
+    elif multilabel and path.suffix.lower() in SUFFIXES and not path.is_dir():
+        names, label_sets = read_label_sets(path, root, rows, least_classes)
+        table = replace(rows.table(names), label_sets=label_sets)
+    elif multilabel:
+        table = _without_labels(path, root, rows, unlabeled=unlabeled)
     else:
         table = rows.table(_add_images(path, root, rows, least_classes))
     table = lay_out(table, fit, workers, pixels or RGB8)
@@ -219,6 +216,19 @@ def read_data(
     if table.classes:
         summary = f"{len(table.classes)} classes ({summarize(table.classes)}); {summary}"
     return replace(table, notes=(summary, *table.notes))
+
+
+def _without_labels(
+    path: Path, root: Path | None, rows: TableBuilder, *, unlabeled: bool
+) -> ImageTable:
+    """Return images of a layout whose labels are one class, for a labels file with several."""
+    if not unlabeled or _add_images(path, root, rows, 0):
+        raise DataError(
+            f"--task multilabel: {display_path(path)} gives one class per image; give a manifest "
+            f"({', '.join(SUFFIXES)}) with labels such as cat{SEPARATOR}dog, or JSON lists; an "
+            ".npz with labels (N, C); or images without labels and --labels FILE"
+        )
+    return replace(rows.table(()), label_sets=np.zeros((0, 0), dtype=np.bool_))
 
 
 def _add_images(

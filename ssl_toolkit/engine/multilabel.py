@@ -32,7 +32,6 @@ def check_task(settings: Settings) -> None:
     tails = [part for part, ratio in settings.imbalance if ratio is not None]
     for name, is_set in (
         ("--algo auto", settings.algo == AUTO),
-        ("--labels", settings.labels is not None),
         ("--pseudo-labels", settings.pseudo_labels is not None),
         (f"--algo {settings.algo}: an add-on", "+" in settings.algo),
         (f"--imbalance-{tails[0]}" if len(tails) == 1 else "--imbalance", bool(tails)),

@@ -53,6 +53,7 @@ def split_of(
             val_fraction=settings.val_fraction,
             test_fraction=settings.test_fraction,
             labeled_in_pool=settings.labeled_in_pool,
+            chosen=chosen,
         )
     else:
         split = draw_split(

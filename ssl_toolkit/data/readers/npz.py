@@ -8,6 +8,7 @@ import io
 import re
 import zipfile
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_toolkit.config.images import RGB8, PixelFormat, Size
+from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.label_values import label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
+from ssl_toolkit.data.readers.label_sets import classes_in, ordered_sets
 from ssl_toolkit.data.readers.manifests import PARTS
+from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.files import check_format
 from ssl_toolkit.interfaces import ImageTable
@@ -59,7 +63,9 @@ def feature_length(path: Path) -> int:
         return 0
 
 
-def read_npz(path: Path, least_classes: int = 2, bits: int = 8) -> ImageTable:
+def read_npz(
+    path: Path, least_classes: int = 2, bits: int = 8, *, multilabel: bool = False
+) -> ImageTable:
     """Read a file of arrays, as ``np.savez`` writes it.
 
     The file has either ``images`` (or ``features``) and optionally ``labels``, ``splits`` (named as
@@ -71,6 +77,7 @@ def read_npz(path: Path, least_classes: int = 2, bits: int = 8) -> ImageTable:
         path: Path to the file.
         least_classes: Number of classes that are needed.
         bits: 8 or 16, to which floats are rounded.
+        multilabel: Read labels (N, C) of zeros and ones; a row of -1 means no label.
 
     Raises:
         DataError: The file can't be read, or an array is missing or has another shape.
@@ -92,17 +99,28 @@ def read_npz(path: Path, least_classes: int = 2, bits: int = 8) -> ImageTable:
     classes, groups, used = None, [], {*matches, "classes", "splits", "keys"}
     if "classes" in arrays:
         classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
+    if multilabel:
+        arrays, classes = _with_texts(arrays, classes, where)
     for name, match in matches.items():
         labels_name = f"{match[1]}_labels" if match[1] else "labels"
         used.add(labels_name)
-        groups.append(_group(arrays, name, labels_name, match[1] or "", classes, where))
-    classes = classes or sorted_classes(name for group in groups for name in group.names)
+        groups.append(
+            _group(arrays, name, labels_name, match[1] or "", classes, where, several=multilabel)
+        )
+    sets = sorted({name for group in groups for name in group.names} - {""})
+    if classes is None:
+        classes = sorted_classes(sets)
     if len(classes) < least_classes:
         raise DataError(f"{where} has labels of too few classes ({len(classes)} of at least 2)")
+    numbered = tuple(sets) if multilabel else classes
     if kinds == {"features"}:
-        table = _feature_table(classes, groups, where)
+        table = _feature_table(numbered, groups, where)
     else:
-        table = _image_table(classes, groups, where, bits)
+        table = _image_table(numbered, groups, where, bits)
+    if multilabel:
+        label_sets, numbers = ordered_sets([*map(classes_in, sets)], classes)
+        labels = np.append(numbers, -1)[table.labels]
+        table = replace(table, classes=classes, labels=labels, label_sets=label_sets)
     if "keys" in arrays and len(groups) == 1:
         keys = PackedStrings(map(str, arrays["keys"].tolist()))
         if len(keys) != len(table.keys) or may_have_duplicates(keys):
@@ -114,6 +132,40 @@ def read_npz(path: Path, least_classes: int = 2, bits: int = 8) -> ImageTable:
     return table
 
 
+def _with_texts(
+    arrays: dict[str, Array], classes: tuple[str, ...] | None, where: str
+) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Return the arrays with labels (N, C) as texts for `classes_in`, and the C classes."""
+    texts = {}
+    classes = None if classes is None else tuple(class_name(name.strip()) for name in classes)
+    for name in [name for name in arrays if name == "labels" or name.endswith("_labels")]:
+        labels = arrays[name]
+        classes = classes or tuple(map(str, range(labels.shape[-1] if labels.ndim == 2 else 0)))
+        if labels.ndim != 2 or labels.dtype.kind not in "biuf" or labels.shape[1] != len(classes):
+            raise DataError(
+                f"{where}, {name}: --task multilabel needs (N, C) zeros and ones, a column for "
+                f"each class, got {tuple(labels.shape)} {labels.dtype}"
+            )
+        labels = labels.astype(np.float64)
+        has_none = (labels == -1).all(axis=1)
+        if not np.isin(labels[~has_none], (0, 1)).all():
+            raise DataError(
+                f"{where}, {name}: labels are 0 or 1, and all of a row -1 without a label"
+            )
+        texts[name] = np.array(
+            [
+                "" if unknown else SEPARATOR.join(compress(classes, row)) or SEPARATOR
+                for row, unknown in zip(labels.tolist(), has_none.tolist(), strict=True)
+            ]
+        )
+    for place, name in enumerate(classes or ()):
+        if not name or SEPARATOR in name or name in (classes or ())[:place]:
+            raise DataError(
+                f"{where}, classes: {name!r} is empty, repeated or has {SEPARATOR}; rename it"
+            )
+    return arrays | texts, classes or ()
+
+
 def _group(
     arrays: dict[str, Array],
     name: str,
@@ -121,6 +173,8 @@ def _group(
     split: str,
     classes: tuple[str, ...] | None,
     where: str,
+    *,
+    several: bool,
 ) -> _Group:
     """Return one array with its labels and parts; images without a label become unlabeled ones."""
     values = arrays[name]
@@ -129,13 +183,7 @@ def _group(
         raise DataError(f"{where}: {name} has shape {values.shape}; it needs {LAYOUT}")
     names = [""] * count
     if labels_name in arrays:
-        names = label_names(arrays[labels_name], count, f"{where}, {labels_name}")
-        if classes is not None and arrays[labels_name].dtype.kind in "iu":
-            names = [classes[int(n)] if n and -1 < int(n) < len(classes) else n for n in names]
-        if classes is not None and (unknown := {*names} - {*classes, ""}):
-            raise DataError(
-                f"{where}, {labels_name}: {summarize(sorted(unknown))} are not among its classes"
-            )
+        names = _names(arrays[labels_name], count, classes, f"{where}, {labels_name}", several)
     splits = [split] * count
     if not split and "splits" in arrays:
         splits = [str(text).strip().lower() for text in arrays["splits"].reshape(-1).tolist()]
@@ -147,6 +195,25 @@ def _group(
     if (is_unlabeled & np.isin(parts, ("labeled", "validation", "test"))).any():
         raise DataError(f"{where}: some of {name} are for validation or test and have no label")
     return _Group(f"{split or name}/", values, names, np.where(is_unlabeled, "unlabeled", parts))
+
+
+def _names(
+    labels: Array, count: int, classes: tuple[str, ...] | None, where: str, several: bool
+) -> list[str]:
+    """Return the class of each image, of several those of `_with_texts`; empty for none."""
+    if several and len(labels) == count:
+        return list(map(str, labels.tolist()))
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise DataError(
+            f"{where}: labels are (N,), one class per image, got {labels.shape}; --task multilabel "
+            "reads (N, C)"
+        )
+    names = label_names(labels, count, where)
+    if classes is not None and labels.dtype.kind in "iu":
+        names = [classes[int(n)] if n and -1 < int(n) < len(classes) else n for n in names]
+    if classes is not None and (unknown := {*names} - {*classes, ""}):
+        raise DataError(f"{where}: {summarize(sorted(unknown))} are not among its classes")
+    return names
 
 
 def _image_table(

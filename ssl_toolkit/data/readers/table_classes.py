@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ssl_toolkit.config.settings import Settings
 from ssl_toolkit.data.class_names import class_name, name_fault
@@ -34,6 +35,8 @@ def add_classes(table: ImageTable, names: Sequence[str], path: str) -> ImageTabl
             "least two are needed to train"
         )
     index = np.array([classes.index(name) for name in table.classes] + [-1], dtype=np.int64)
+    if table.label_sets is not None:
+        return _with_columns(table, classes, index[:-1])
     return replace(table, classes=classes, labels=index[table.labels])
 
 
@@ -53,10 +56,19 @@ def reorder_classes(table: ImageTable, settings: Settings) -> ImageTable:
         )
     index = np.array([classes.index(name) for name in table.classes], dtype=np.int64)
     if table.label_sets is not None:
-        sets = table.label_sets[:, np.argsort(index)]
-        return replace(table, classes=tuple(classes), label_sets=sets)
+        return _with_columns(table, tuple(classes), index)
     labels = np.where(table.labels >= 0, index[table.labels], -1).astype(np.int64)
     return replace(table, classes=tuple(classes), labels=labels)
+
+
+def _with_columns(
+    table: ImageTable, classes: tuple[str, ...], index: NDArray[np.int64]
+) -> ImageTable:
+    """Return a table with `label_sets` with other classes; `index` (C,) has the place of each."""
+    assert table.label_sets is not None
+    sets = np.zeros((len(table.label_sets), len(classes)), dtype=np.bool_)
+    sets[:, index] = table.label_sets
+    return replace(table, classes=classes, label_sets=sets)
 
 
 def check_names(table: ImageTable) -> ImageTable:

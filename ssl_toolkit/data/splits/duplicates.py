@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from ssl_toolkit.data.readers.image_files import files_of
+from ssl_toolkit.data.readers.label_sets import label_text
 from ssl_toolkit.data.splits.draw import Rows, Split, without_rows
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.errors import DataError
@@ -26,7 +27,7 @@ class LeakedImage(Part):
     path: str
     part: str
     label: str | None = Field(alias="class")
-    """Class name, None for an image without a label."""
+    """Class name, or names joined by ``|``; None for an image without a label."""
     offends: bool
     """True if ``drop_leaks`` removes the image."""
 
@@ -123,7 +124,7 @@ class Leaks:
                 {
                     "path": table.keys[row],
                     "part": part,
-                    "class": table.classes[label] if label >= 0 else None,
+                    "class": label_text(table, label),
                     "offends": row in bad,
                 }
                 for row, part, label in zip(

@@ -7,11 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ssl_toolkit.data.class_names import class_name
 from ssl_toolkit.data.packed_strings import index_of
+from ssl_toolkit.data.readers.label_sets import classes_in, ordered_sets
 from ssl_toolkit.data.readers.manifests import inside
-from ssl_toolkit.data.readers.rows import SUFFIXES, Record, RowErrors, records, text_lines
+from ssl_toolkit.data.readers.rows import (
+    SEPARATOR,
+    SUFFIXES,
+    Record,
+    RowErrors,
+    records,
+    text_lines,
+)
 from ssl_toolkit.data.splits.draw import Rows
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
@@ -38,21 +47,77 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
         DataError: The file can't be read, or rows are invalid, reported by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
-    chosen, labels_of_file = _read(table, Path(path), base)
+    numbers = _SetNumbers(table) if table.label_sets is not None else _Numbers(table)
+    chosen, labels_of_file = _read(table, numbers, Path(path), base)
     labels = table.labels.copy()
     for row, label in labels_of_file.items():
         labels[row] = label
-    return choose_rows(replace(table, labels=labels), chosen), chosen
+    return choose_rows(numbers.labeled(labels), chosen), chosen
 
 
-def classes_of(path: Path) -> tuple[str, ...]:
+def classes_of(path: Path, *, several: bool = False) -> tuple[str, ...]:
     """Return the classes that a labels file names, sorted as text; empty for a list of paths.
+
+    Args:
+        path: The file.
+        several: True if a label is several classes, as `classes_in` reads them.
 
     Raises:
         DataError: The file can't be read.
     """
     bad = RowErrors(display_path(path))
-    return tuple(sorted({class_name(label) for _, _, label, _ in _lines(path, bad)} - {""}))
+    labels = {label for _, _, label, _ in _lines(path, bad, lists=several)}
+    if several:
+        return tuple(sorted(frozenset[str]().union(*map(classes_in, labels))))
+    return tuple(sorted({*map(class_name, labels)} - {""}))
+
+
+class _Numbers:
+    """The numbers of labels in a table, by their text."""
+
+    def __init__(self, table: ImageTable) -> None:
+        self.table = table
+        self._classes = {name: number for number, name in enumerate(table.classes)}
+
+    def unknown(self, label: str) -> str:
+        """Return the first class of a label that the table doesn't have; empty for none."""
+        return "" if class_name(label) in self._classes else label
+
+    def number(self, label: str) -> int:
+        """Return the number of a label without unknown classes."""
+        return self._classes[class_name(label)]
+
+    def text(self, number: int) -> str:
+        """Return the label of a number."""
+        return self.table.classes[number]
+
+    def labeled(self, labels: NDArray[np.int64]) -> ImageTable:
+        """Return the table with other labels (N,), numbers of this object."""
+        return replace(self.table, labels=labels)
+
+
+class _SetNumbers(_Numbers):
+    """As `_Numbers`, of sets of classes; a set that no image has yet gets a new number."""
+
+    def __init__(self, table: ImageTable) -> None:
+        super().__init__(table)
+        assert table.label_sets is not None
+        names = np.array(table.classes, dtype=object)
+        self._sets = {frozenset(names[row]): number for number, row in enumerate(table.label_sets)}
+
+    def unknown(self, label: str) -> str:
+        return min(classes_in(label) - self._classes.keys(), default="")
+
+    def number(self, label: str) -> int:
+        return self._sets.setdefault(classes_in(label), len(self._sets))
+
+    def text(self, number: int) -> str:
+        return SEPARATOR.join(sorted([*self._sets][number])) or SEPARATOR
+
+    def labeled(self, labels: NDArray[np.int64]) -> ImageTable:
+        sets, numbers = ordered_sets(self._sets, self.table.classes)
+        labels = np.where(labels >= 0, np.append(numbers, -1)[labels], labels)
+        return replace(self.table, labels=labels, label_sets=sets)
 
 
 def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
@@ -63,12 +128,13 @@ def choose_rows(table: ImageTable, chosen: Rows) -> ImageTable:
     return replace(table, parts=parts)
 
 
-def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[int, int]]:
+def _read(
+    table: ImageTable, numbers: _Numbers, path: Path, base: Path | None
+) -> tuple[Rows, dict[int, int]]:
     """Return rows of the table, and the labels of the file for rows without one."""
     bad = RowErrors(display_path(path))
     entries, rows = listed_rows(table, path, base, bad)
     labeled = any(label for _, _, label, _ in entries)
-    numbers = {name: number for number, name in enumerate(table.classes)}
     lines: dict[int, int] = {}
     new_labels: dict[int, int] = {}
     for (line, text, label, _), row in zip(entries, rows.tolist(), strict=True):
@@ -78,20 +144,21 @@ def _read(table: ImageTable, path: Path, base: Path | None) -> tuple[Rows, dict[
             bad.add(line, f"the data has no image {text!r}")
             continue
         current, part = int(table.labels[row]), table.parts[row]
-        number = numbers.get(class_name(label)) if labeled else current
+        unknown = numbers.unknown(label) if labeled else ""
+        number = current if unknown or not labeled else numbers.number(label)
         if part in ("validation", "test"):
             bad.add(line, f"{text!r} is a {part} image")
         elif row in lines:
             bad.add(line, f"{text!r} is already in line {lines[row]}")
-        elif number is None:
-            hint = did_you_mean(label, table.classes)
+        elif unknown:
+            hint = did_you_mean(unknown, table.classes)
             way_out = "" if hint else "; list all classes to add it: --set classes=[A,B,...]"
-            reason = f"has the label {label!r}, no class of the data{hint}{way_out}"
+            reason = f"has the label {unknown!r}, no class of the data{hint}{way_out}"
             bad.add(line, f"{text!r} {reason}")
         elif number < 0:
             bad.add(line, f"{text!r} has no label in the data; give one in a .csv: path,label")
         elif current >= 0 and current != number:
-            name = table.classes[current]
+            name = numbers.text(current)
             bad.add(line, f"{text!r} is a {label!r} here and a {name!r} in the data")
         else:
             new_labels[row] = number
@@ -111,7 +178,7 @@ def listed_rows(
         base: As for `choose_labeled`.
         bad: Collects the lines that can't be read.
     """
-    entries = list(_lines(path, bad))
+    entries = list(_lines(path, bad, lists=table.label_sets is not None))
     rows = index_of(table.keys, [text for _, text, _, _ in entries])
     for read in (str.strip, lambda text: _key(text.strip(), base)):
         if (rows < 0).any():  # may have spaces around, or be written as paths
@@ -119,9 +186,9 @@ def listed_rows(
     return entries, rows
 
 
-def _lines(path: Path, bad: RowErrors) -> list[Record]:
+def _lines(path: Path, bad: RowErrors, *, lists: bool = False) -> list[Record]:
     if path.suffix.lower() in {*SUFFIXES} - {".txt"}:
-        return list(records(path, bad, "path", []))
+        return list(records(path, bad, "path", [], lists=lists))
     lines = text_lines(path, f"--labels {bad.where}", "\n")  # names may hold other line breaks
     return [
         (number, line.removesuffix("\n"), "", "")

@@ -61,6 +61,7 @@ def draw_multilabel_split(
     val_fraction: float = 0.0,
     test_fraction: float = 0.0,
     labeled_in_pool: bool | None = None,
+    chosen: Rows | None = None,
 ) -> Split:
     """Draw a split as `draw_split`, stratified by `iterative_stratification`.
 
@@ -73,6 +74,7 @@ def draw_multilabel_split(
         val_fraction: Fraction of the images with a label that are not test, in [0, 1).
         test_fraction: Fraction of the pool's images with a label, in [0, 1).
         labeled_in_pool: As for `draw_split`.
+        chosen: As for `draw_split`.
 
     Raises:
         DataError: Too few images, or a fraction for a part that the table has.
@@ -80,10 +82,16 @@ def draw_multilabel_split(
     _check(table, labels_per_class, num_labels, val_fraction, test_fraction)
     pool, test, validation = (_part(table, part) for part in ("pool", "test", "validation"))
     if test_fraction > 0:
-        test = _stratified(table, pool, _share(test_fraction, len(pool)), f"test/{seed}")
+        rest = pool if chosen is None else np.setdiff1d(pool, chosen)
+        if len(rest) == 0:
+            raise DataError(
+                "--test-fraction: every image with a label is in --labels; leave it out"
+            )
+        size = min(_share(test_fraction, len(pool)), len(rest))
+        test = _stratified(table, rest, size, f"test/{seed}")
     candidates = np.setdiff1d(np.concatenate([_part(table, "labeled"), pool]), test)
-    every = labels_per_class is None and num_labels is None
-    labeled = candidates
+    every = labels_per_class is None and num_labels is None and chosen is None
+    labeled = candidates if chosen is None else np.unique(chosen)
     if labels_per_class is not None:
         labeled = _at_least(table, candidates, labels_per_class, f"labeled/{seed}")
     elif num_labels is not None:
@@ -110,6 +118,8 @@ def draw_multilabel_split(
     used = np.concatenate([test, validation, *([] if labeled_in_pool is True else [labeled])])
     unlabeled = np.concatenate([np.setdiff1d(pool, used), _part(table, "unlabeled")])
     warnings = []
+    if val_fraction > 0 and len(validation) == 0:
+        warnings.append("no validation images: all images with a label are labeled ones")
     if labeled_in_pool is False:
         known = np.concatenate([labeled, validation])
         unlabeled = np.setdiff1d(unlabeled, identical_rows(table, unlabeled, known))
