@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ssl_toolkit.data.class_names import class_name, name_fault
+from ssl_toolkit.data.readers.label_sets import classes_in
 from ssl_toolkit.data.readers.rows import RowErrors, records
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import check_writable, write_text
@@ -31,14 +32,15 @@ class LabelsTable:
 
     Args:
         path: Path to the file, which ends in .csv.
+        several: True if a label is any number of classes, as `classes_in` reads them.
 
     Raises:
         ConfigError: Its name ends otherwise, or its folder is not writable.
         DataError: The file can't be read, has other columns, or rows are invalid, reported by line.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, several: bool = False) -> None:
+        self.path, self.several = path, several
         self.rows: dict[str, str] = {}
         """Class by path of the image, empty for a skipped one, in the order of labeling."""
         self._stamp: Stamp | None = None
@@ -59,7 +61,10 @@ class LabelsTable:
 
     def classes(self) -> list[str]:
         """Return the classes in the order of their first label."""
-        return [*dict.fromkeys(self.labels.values())]
+        labels = dict.fromkeys(self.labels.values())
+        if self.several:
+            return [*dict.fromkeys(name for label in labels for name in sorted(classes_in(label)))]
+        return [*labels]
 
     def hold(self) -> ExitStack:
         """Keep other writers out until the end of the returned context.

@@ -156,8 +156,12 @@ def run_round(
 def _check(plan: RoundPlan) -> None:
     """Raise for settings that contradict a labels file that grows."""
     settings = plan.config(plan.labels, plan.round(1).run).settings
+    if settings.task == "multilabel":
+        raise ConfigError(
+            "label round: --task multilabel: images are chosen for one class per image only; label "
+            "several with `label serve --task multilabel`"
+        )
     given = [name for name in FIXED if getattr(settings, name)]
-    given += ["task"] * (settings.task == "multilabel")
     places = {"data": plan.data, "labels": plan.labels, "output": plan.round(1).run}
     given += [name for name, path in places.items() if getattr(settings, name) != str(path)]
     if given:

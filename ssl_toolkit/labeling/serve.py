@@ -12,6 +12,7 @@ from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.images.files import pillow_muted
 from ssl_toolkit.data.load import read_data
 from ssl_toolkit.data.packed_strings import index_of
+from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.labeling.labels_table import LabelsTable
@@ -30,6 +31,7 @@ def labeling_server(
     classes: Sequence[str] = (),
     root: Path | None = None,
     port: int = 0,
+    several: bool = False,
 ) -> Iterator[LabelingServer]:
     """Return a server of the page, which holds the labels file until the end of the block.
 
@@ -41,6 +43,7 @@ def labeling_server(
             file follow.
         root: Path to the folder that the paths of a manifest are relative to.
         port: Port on 127.0.0.1; 0 for a free one.
+        several: True if an image may have any number of classes; guesses are then not shown.
 
     Raises:
         ConfigError: A class can't be a name, the port is in use, or the labels file can't be
@@ -51,17 +54,21 @@ def labeling_server(
     for name in classes:
         if fault := name_fault(name):
             raise ConfigError(f"--classes: {name!r} {fault}")
-    answers = LabelsTable(labels)
+        if several and SEPARATOR in name:
+            raise ConfigError(f"--classes: {name!r} has {SEPARATOR}, which separates classes")
+    answers = LabelsTable(labels, several=several)
     with answers.hold():
         answers.refresh()
-        table = read_data(data, root=root, unlabeled=True)
+        table = read_data(data, root=root, unlabeled=True, multilabel=several)
         if table.features is not None:
             raise DataError(f"{display_path(data)}: holds features; images are needed to label")
         _check_labels(answers, table)
         queued = [] if queue is None else read_queue(queue)
         order = None if queue is None else [image.path for image in queued]
         rows = rows_to_label(table, order, "" if queue is None else display_path(queue))
-        guesses = {image.path: Guess(image.guess, image.confidence) for image in queued}
+        guesses = {
+            image.path: Guess(image.guess, image.confidence) for image in queued if not several
+        }
         guessed = sorted({guess.label for guess in guesses.values()} - {""})
         names = [*map(class_name, classes), *table.classes, *answers.classes(), *guessed]
         with LabelingServer(LabelingSession(table, rows, answers, names, guesses), port) as server:

@@ -14,6 +14,8 @@ import numpy as np
 
 from ssl_toolkit.data.class_names import class_name, look_alike
 from ssl_toolkit.data.packed_strings import index_of
+from ssl_toolkit.data.readers.label_sets import classes_in
+from ssl_toolkit.data.readers.rows import SEPARATOR
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.labeling.labels_table import LabelsTable
@@ -92,6 +94,7 @@ class LabelingSession:
                 "labeled": sum(map(bool, answers)),
                 "skipped": len(answers) - sum(map(bool, answers)),
                 "classes": self._classes,
+                "several": self.labels.several,
                 "can_undo": bool(answers) or bool(self._undo),
                 "next": self.next_unanswered(index + 1) if index < len(self) else index,
                 "file": display_path(self.labels.path),
@@ -112,20 +115,19 @@ class LabelingSession:
 
         Args:
             index: Of the image.
-            label: Its class; empty to skip it.
-            add: True if the class may be a new one.
+            label: Its class, or classes as `classes_in` reads them; empty to skip it.
+            add: True if a class may be a new one.
 
         Raises:
             DataError: The class is unknown, or can't be added.
             OSError: The file can't be written; the table is as before.
         """
         with self.lock, self._saving():
-            if label not in ("", *self._classes):
-                label = class_name(label.strip())
-            if label not in ("", *self._classes):
-                self._check_new(label, add)
-                self._classes.append(label)
-                self._added.add(label)
+            if self.labels.several and label:
+                names = [self._known(name, add) for name in sorted(classes_in(label))]
+                label = SEPARATOR.join(sorted(names, key=self._classes.index)) or SEPARATOR
+            elif label:
+                label = self._known(label, add)
             key = self._keys[index]
             before = self.labels.rows.get(key)
             if before != label:
@@ -153,9 +155,10 @@ class LabelingSession:
             label = self.labels.rows.pop(key)
             if before is not None:
                 self.labels.put(key, before)
-            if label in self._added and label not in self.labels.classes():  # a typing error
-                self._classes.remove(label)
-                self._added.remove(label)
+            names = classes_in(label) if self.labels.several else {label}
+            for name in (names & self._added).difference(self.labels.classes()):  # a typing error
+                self._classes.remove(name)
+                self._added.remove(name)
         return self.state(self._index[key])
 
     @contextmanager
@@ -174,6 +177,16 @@ class LabelingSession:
             self.labels.rows = rows
             self._classes, self._undo, self._added = before
             raise
+
+    def _known(self, name: str, add: bool) -> str:
+        """Return the name of a class that can be chosen; append a new one."""
+        if name not in self._classes:
+            name = class_name(name.strip())
+        if name not in self._classes:
+            self._check_new(name, add)
+            self._classes.append(name)
+            self._added.add(name)
+        return name
 
     def _check_new(self, label: str, add: bool) -> None:
         if not add:

@@ -7,13 +7,16 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from in_process import call, refusal
+from labeling_data import Client
 from test_next import COLORS, draw
 
+from ssl_toolkit.commands.label import serve
 from ssl_toolkit.labeling.labels_table import LabelsTable
 from ssl_toolkit.labeling.queue import read_queue
 from ssl_toolkit.labeling.rounds import RoundRecord
@@ -127,10 +130,41 @@ def test_until_no_image_is_left(data: Path) -> None:
     assert not (folder / "rounds" / "3").exists()
 
 
+def test_the_page_of_a_round(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call(*command(data))
+    found: list[int] = []
+
+    def answer_all(line: str) -> None:
+        client = Client(line)
+        try:
+            found.append(client.request("GET", "", path="/wrong/state")[0])
+            state = client.state()
+            found.append(state["total"])
+            while state["index"] < state["total"]:
+                label = NAMES[int(state["path"][-6:-4]) % 3]
+                state = client.state("answer", {"index": state["index"], "label": label})
+        finally:
+            client.state("finish", {})
+
+    def say(line: str) -> None:
+        threading.Thread(target=answer_all, args=(line,)).start()
+
+    monkeypatch.setattr(serve, "echo", say)
+    done = call(*command(data, "--serve"))
+    assert done.returncode == 0, done.stderr
+    assert found == [403, 3]
+    assert "round 2: 3 labels, 3 classes, test accuracy" in done.stdout
+    queue = read_queue(data.parent / "rounds" / "rounds" / "1" / "queue.csv")
+    expected = {one.path: NAMES[int(one.path[-6:-4]) % 3] for one in queue}
+    assert LabelsTable(data.parent / "rounds" / "labels.csv").rows == expected
+
+
 def test_settings_that_contradict_rounds(data: Path) -> None:
     assert "no such option --val-fraction" in refusal(*command(data, "--val-fraction", 0.1))
-    for text in ("val_fraction=0.1", "labels_per_class=2", "data=elsewhere", "task=multilabel"):
+    for text in ("val_fraction=0.1", "labels_per_class=2", "data=elsewhere"):
         assert "label round: --" in refusal(*command(data, "--set", text))
+    message = refusal(*command(data, "--set", "task=multilabel"))
+    assert "label several with `label serve --task multilabel`" in message
     assert "stepps" in refusal(*command(data, "--set", "stepps=1"))
     assert not (data.parent / "rounds").exists()
     assert "doesn't exist" in refusal(*command(data.parent / "none"))

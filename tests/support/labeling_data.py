@@ -32,13 +32,13 @@ def make_data(folder: Path, count: int = 6) -> Path:
     return data
 
 
-class Page:
-    """A running server."""
+class Client:
+    """Asks a server for what the page in a browser would; `line` has its address."""
 
-    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
+    def __init__(self, line: str) -> None:
         match = ADDRESS.search(line)
         assert match is not None, line
-        self.process, self.url, self.port, self.token = process, match[0], int(match[1]), match[2]
+        self.url, self.port, self.token = match[0], int(match[1]), match[2]
 
     def request(
         self,
@@ -75,6 +75,14 @@ class Page:
         found, _, content = self.request("GET" if body is None else "POST", resource, body)
         assert found == status, content
         return str(json.loads(content)["error"])
+
+
+class Page(Client):
+    """A running server."""
+
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
+        super().__init__(line)
+        self.process = process
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ssl_toolkit.commands.label.next import METHODS
+from ssl_toolkit.commands.label.options import choice_options
 from ssl_toolkit.commands.options import (
     PATH,
     QUIET,
@@ -38,19 +38,10 @@ WITHOUT = (
     metavar="DIR",
     help="Path to the folder of the rounds; its labels.csv has the labels so far.",
 )
-@click.option(
-    "--budget",
-    type=click.IntRange(min=1),
-    required=True,
-    metavar="N",
-    help="Number of images to choose in a round.",
-)
-@click.option(
-    "--method",
-    type=click.Choice(METHODS),
-    default="kmeans",
-    help="As for label next; margin and badge use the run of the round, or kmeans as long as "
-    "there is none (default: kmeans).",
+@choice_options(
+    budget="Number of images to choose in a round.",
+    method="As for label next; margin and badge use the run of the round, or kmeans as long as "
+    "there is none",
 )
 @click.option(
     "--answers",
@@ -114,15 +105,12 @@ def command(
 
 def _serve(data: Path, queue: Path, labels: Path, root: str | None) -> None:
     """Serve the page until the user finishes."""
-    from ssl_toolkit.labeling.serve import labeling_server, serve
+    from ssl_toolkit.commands.label.serve import show_page
+    from ssl_toolkit.labeling.serve import labeling_server
 
     base = None if root is None else Path(root)
     with labeling_server(data, labels, queue=queue, root=base) as server:
-        try:
-            serve(server, lambda url: echo(f"open {url} in a browser on this machine; Ctrl-C ends"))
-        except KeyboardInterrupt as error:
-            if str(error) == "SIGTERM":
-                raise
+        show_page(server)
 
 
 def _show(state: RoundState, output: Path) -> None:

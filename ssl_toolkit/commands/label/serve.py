@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ssl_toolkit.commands.options import PATH, ROOT, toolkit_command
+from ssl_toolkit.commands.label.options import LABELS_FILE
+from ssl_toolkit.commands.options import PATH, ROOT, setting_option, toolkit_command
 from ssl_toolkit.commands.screen import echo
+
+if TYPE_CHECKING:
+    from ssl_toolkit.labeling.server import LabelingServer
 
 
 @toolkit_command
 @click.argument("data", type=PATH)
-@click.option(
-    "--labels",
-    type=PATH,
-    required=True,
-    metavar="FILE",
-    help="Path to the .csv file of path and label, created if it doesn't exist.",
-)
+@LABELS_FILE
 @click.option(
     "--queue",
     type=PATH,
@@ -38,6 +37,7 @@ from ssl_toolkit.commands.screen import echo
     metavar="N",
     help="Port of 127.0.0.1 (default: a free one).",
 )
+@setting_option("task")
 @ROOT
 def command(
     data: Path,
@@ -45,6 +45,7 @@ def command(
     queue: Path | None,
     classes: str,
     port: int | None,
+    task: str,
     root: Path | None,
 ) -> None:
     """Label the images of DATA on a page in the browser.
@@ -53,17 +54,25 @@ def command(
     can be closed at any moment; the next start continues at the first image without an answer. The
     page is served on this machine only, at an address with a secret token. Ctrl-C ends it.
     """
-    from ssl_toolkit.labeling.serve import labeling_server, serve
+    from ssl_toolkit.labeling.serve import labeling_server
 
     names = [name.strip() for name in classes.split(",") if name.strip()]
+    several = task == "multilabel"
     with labeling_server(
-        data, labels, queue=queue, classes=names, root=root, port=port or 0
+        data, labels, queue=queue, classes=names, root=root, port=port or 0, several=several
     ) as server:
-        try:
-            serve(server, lambda url: echo(f"open {url} in a browser on this machine; Ctrl-C ends"))
-        except KeyboardInterrupt as error:
-            if str(error) == "SIGTERM":
-                raise
+        show_page(server)
         state = server.session.state(len(server.session))
     skipped = f", {state['skipped']} skipped" if state["skipped"] else ""
     echo(f"{state['labeled']} of {state['total']} images labeled{skipped}: {state['file']}")
+
+
+def show_page(server: LabelingServer) -> None:
+    """Print the address of the page, and serve it until the user finishes."""
+    from ssl_toolkit.labeling.serve import serve
+
+    try:
+        serve(server, lambda url: echo(f"open {url} in a browser on this machine; Ctrl-C ends"))
+    except KeyboardInterrupt as error:
+        if str(error) == "SIGTERM":
+            raise

@@ -10,6 +10,7 @@ let busy = true; // a request is in progress
 let loaded = false; // the image can be seen, so that it may be labeled
 let finished = false;
 let preloaded = null;
+let chosen = new Set(); // with several classes per image: those of the image, not saved yet
 
 async function request(address, content) {
   const options = content === undefined ? {} : {
@@ -53,11 +54,38 @@ function answer(label, add = false) {
   if (!state || state.index >= state.total || (!loaded && label)) return;
   const path = state.path;
   change("answer", {index: state.index, label, add}, () =>
-    label ? `${path}: ${label}. Saved.` : `${path}: skipped. Saved.`);
+    label ? `${path}: ${written(label)}. Saved.` : `${path}: skipped. Saved.`);
+}
+
+function written(label) { // as people read it
+  return state.several ? names(label).join(", ") || "none of the classes" : label;
+}
+
+function names(label) {
+  return (label || "").split("|").filter((name) => name);
+}
+
+function choose(name) {
+  if (!state.several) answer(name);
+  else if (loaded) {
+    if (!chosen.delete(name)) chosen.add(name);
+    classes();
+  }
+}
+
+function save() {
+  const label = state.classes.filter((name) => chosen.has(name)).join("|");
+  answer(label || "|", true);
+}
+
+function unsaved() {
+  const before = names(state.answer);
+  return state.several && (chosen.size !== before.length || before.some((name) => !chosen.has(name)));
 }
 
 function move(step) {
   if (!state) return;
+  if (step > 0 && state.index < state.total && unsaved()) return save();
   const index = Math.min(state.total, Math.max(0, state.index + step));
   if (index !== state.index) change(`state/${index}`);
 }
@@ -94,6 +122,8 @@ function show() {
   element("done").textContent =
     `No image is left: ${progress()}. The labels are in ${state.file}. Finish ends the program; Previous and Undo go back.`;
   element("find").value = element("name").value = "";
+  element("save").hidden = !state.several;
+  chosen = new Set(state.several ? names(state.answer) : []);
   if (over) return;
   const image = element("image");
   const address = `image/${state.index}`;
@@ -104,7 +134,7 @@ function show() {
   image.alt = `Image ${state.path}`;
   element("path").textContent = `${state.index + 1}. ${state.path}`;
   element("note").textContent =
-    state.answer === null ? "" : state.answer ? `Labeled: ${state.answer}` : "Skipped";
+    state.answer === null ? "" : state.answer ? `Labeled: ${written(state.answer)}` : "Skipped";
   classes();
   if (state.next < state.total && state.next !== state.index) {
     preloaded = new Image();
@@ -118,7 +148,8 @@ function classes() {
   group.replaceChildren();
   let shown = 0;
   state.classes.forEach((name, place) => {
-    const known = name === state.guess || name === state.answer;
+    const pressed = state.several ? chosen.has(name) : name === state.answer;
+    const known = name === state.guess || pressed;
     if (wanted ? !name.toLowerCase().includes(wanted) : shown >= MOST_SHOWN && !known) return;
     shown += 1;
     const button = document.createElement("button");
@@ -130,8 +161,8 @@ function classes() {
       button.append(key, " ");
     }
     button.append(name);
-    if (name === state.answer) button.classList.add("chosen");
-    button.setAttribute("aria-pressed", String(name === state.answer));
+    if (pressed) button.classList.add("chosen");
+    button.setAttribute("aria-pressed", String(pressed));
     if (name === state.guess) {
       button.classList.add("guess");
       const share = state.confidence === null ? "" : ` ${Math.round(100 * state.confidence)}%`;
@@ -141,7 +172,7 @@ function classes() {
       guess.append(" guess", share, " ", key);
       button.append(guess);
     }
-    button.addEventListener("click", () => answer(name));
+    button.addEventListener("click", () => choose(name));
     group.append(button);
   });
   enable();
@@ -153,6 +184,7 @@ function enable() {
   element("previous").disabled = !state || state.index === 0;
   element("next").disabled = over;
   element("skip").disabled = over;
+  element("save").disabled = over || !loaded;
   element("undo").disabled = !state || !state.can_undo;
 }
 
@@ -172,6 +204,7 @@ element("image").addEventListener("error", async () => {
 });
 element("previous").addEventListener("click", () => move(-1));
 element("next").addEventListener("click", () => move(1));
+element("save").addEventListener("click", save);
 element("skip").addEventListener("click", () => answer(""));
 element("undo").addEventListener("click", undo);
 element("finish").addEventListener("click", finish);
@@ -180,7 +213,11 @@ element("add").addEventListener("submit", (event) => {
   event.preventDefault();
   const name = element("name").value.trim();
   element("name").blur();
-  if (name) answer(name, true);
+  if (!name) return;
+  if (!state.several) return answer(name, true);
+  if (!state.classes.includes(name)) state.classes.push(name);
+  chosen.add(name);
+  classes();
 });
 
 document.addEventListener("keydown", (event) => {
@@ -194,7 +231,7 @@ document.addEventListener("keydown", (event) => {
       const first = element("classes").firstElementChild;
       event.preventDefault();
       event.target.blur();
-      if (first && !event.repeat) answer(first.dataset.name);
+      if (first && !event.repeat) choose(first.dataset.name);
     }
     return;
   }
@@ -208,8 +245,9 @@ document.addEventListener("keydown", (event) => {
   else if (key === "0") answer("");
   else if (key === "+") element("name").focus();
   else if (key === "/" && !element("find-row").hidden) element("find").focus();
+  else if (key === "Enter" && !onButton && state.several) save();
   else if (key === "Enter" && !onButton && state.guess) answer(state.guess);
-  else if (place >= 0 && place < state.classes.length) answer(state.classes[place]);
+  else if (place >= 0 && place < state.classes.length) choose(state.classes[place]);
   else return;
   event.preventDefault();
 });
