@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import CONTRAST, NEEDS_BROWSER, open_browser
-from labeling_data import Page, make_data, served, write_queue
+from labeling_data import Client, make_data, opened, served, write_queue
 
 from ssl_toolkit.labeling.labels_table import LabelsTable
 
@@ -33,10 +33,15 @@ def folder(tmp_path: Path) -> Path:
 
 ARGUMENTS = ("data", "--labels", "labels.csv", "--queue", "queue.csv")
 
+
+def paths(folder: Path) -> tuple[Path, Path]:
+    return folder / "data", folder / "labels.csv"
+
+
 Wait = Callable[[str], Any]
 
 
-def visit(browser: Any, page: Page, width: int = 1280, scheme: str = "light") -> Wait:
+def visit(browser: Any, page: Client, width: int = 1280, scheme: str = "light") -> Wait:
     """Open the page; return a function that waits until a condition in JavaScript holds."""
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -149,7 +154,7 @@ def test_the_end_of_the_program_is_shown_and_the_answer_not_counted(
 
 
 def test_a_key_that_stays_down_labels_one_image(browser: Any, folder: Path) -> None:
-    with served(*ARGUMENTS, cwd=folder) as page:
+    with opened(*paths(folder), queue=folder / "queue.csv") as page:
         wait = visit(browser, page)
         for repeated in (False, True, True, True):
             browser.execute_cdp_cmd(
@@ -160,11 +165,41 @@ def test_a_key_that_stays_down_labels_one_image(browser: Any, folder: Path) -> N
         assert len(LabelsTable(folder / "labels.csv").rows) == 1
 
 
+def test_several_classes_are_chosen_and_saved(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    labels, queue = folder / "labels.csv", folder / "several.csv"
+    queue.write_text("path,guess,confidence\n" + "".join(f"{n}.png,cat,0.9\n" for n in range(4)))
+    options: Any = {"queue": queue, "classes": ["cat", "dog"], "several": True}
+    with opened(folder / "data" / "unlabeled", labels, **options) as page:
+        wait = visit(browser, page)
+        assert shown(browser, "#classes button") == ["1 cat", "2 dog"]
+        press(browser, "2", "1", "2", "2")
+        assert shown(browser, "#classes .chosen") == ["1 cat", "2 dog"]
+        assert not labels.exists()
+        press(browser, Keys.ENTER)
+        wait("state.index == 1 && loaded")
+        press(browser, Keys.ENTER)
+        wait("state.index == 2 && loaded")
+        press(browser, "+", "fox", Keys.ENTER, "2", Keys.ARROW_RIGHT)
+        wait("state.index == 3 && loaded")
+        assert shown(browser, "#classes button") == ["1 cat", "2 dog", "3 fox"]
+        press(browser, Keys.ARROW_LEFT)
+        wait("state.index == 2 && loaded")
+        assert shown(browser, "#note") == ["Labeled: dog, fox"]
+        press(browser, "3", Keys.ENTER)
+        wait("state.index == 3 && loaded")
+        press(browser, "0")
+        wait("state.index == 4")
+    expected = {"0.png": "cat|dog", "1.png": "|", "2.png": "dog", "3.png": ""}
+    assert LabelsTable(labels).rows == expected
+
+
 def test_many_classes_are_found_by_typing(browser: Any, folder: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    names = ",".join(f"species {number}" for number in range(100))
-    with served(*ARGUMENTS, "--classes", names, cwd=folder) as page:
+    names = [f"species {number}" for number in range(100)]
+    with opened(*paths(folder), queue=folder / "queue.csv", classes=names) as page:
         wait = visit(browser, page)
         assert len(shown(browser, "#classes button")) == 60
         press(browser, "/")
@@ -176,7 +211,7 @@ def test_many_classes_are_found_by_typing(browser: Any, folder: Path) -> None:
 
 
 def test_the_console_is_silent_and_nothing_else_is_loaded(browser: Any, folder: Path) -> None:
-    with served(*ARGUMENTS, cwd=folder) as page:
+    with opened(*paths(folder), queue=folder / "queue.csv") as page:
         browser.get_log("browser")
         visit(browser, page)
         assert browser.get_log("browser") == []
@@ -193,8 +228,8 @@ def test_the_console_is_silent_and_nothing_else_is_loaded(browser: Any, folder: 
 def test_it_is_seen_in_any_width_and_scheme(
     browser: Any, folder: Path, width: int, scheme: str
 ) -> None:
-    names = ",".join(["a_class_of_one_very_long_name_without_any_space" * 2, "cat", "dog"])
-    with served(*ARGUMENTS, "--classes", names, cwd=folder) as page:
+    names = ["a_class_of_one_very_long_name_without_any_space" * 2, "cat", "dog"]
+    with opened(*paths(folder), queue=folder / "queue.csv", classes=names) as page:
         wait = visit(browser, page, width, scheme)
         press(browser, "2")
         wait("state.index == 1 && loaded")

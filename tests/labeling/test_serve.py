@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from in_process import call, refusal
-from labeling_data import Page, make_data, served, write_queue
+from labeling_data import Client, make_data, opened, served, write_queue
 from PIL import Image
 
 from ssl_toolkit.data.load import read_data
@@ -32,9 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(folder: Path) -> Iterator[Page]:
+def page(folder: Path) -> Iterator[Client]:
     """A server that several tests ask, and whose labels nobody reads."""
-    with served("data", "--labels", "any.csv", "--queue", "queue.csv", cwd=folder) as page:
+    with opened(folder / "data", folder / "any.csv", queue=folder / "queue.csv") as page:
         yield page
 
 
@@ -60,7 +60,7 @@ def answer(index: int = 0, label: str = "cat", **more: object) -> dict[str, obje
         "*",
     ],
 )
-def test_without_the_token_nothing_is_shown(page: Page, path: str) -> None:
+def test_without_the_token_nothing_is_shown(page: Client, path: str) -> None:
     path = path.replace("TOKEN", page.token).encode().decode("latin-1")
     if path == f"/{page.token}":
         assert page.request("GET", "", path=path)[0] == 404
@@ -75,7 +75,7 @@ def test_without_the_token_nothing_is_shown(page: Page, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "BREW"])
-def test_other_methods_are_refused(page: Page, method: str) -> None:
+def test_other_methods_are_refused(page: Client, method: str) -> None:
     assert page.request(method, "state")[0] == 405
     assert page.request(method, "state", path="/wrong/state")[0] == 403
 
@@ -83,13 +83,13 @@ def test_other_methods_are_refused(page: Page, method: str) -> None:
 @pytest.mark.parametrize(
     "host", ["example.org", "127.0.0.1", "localhost", "127.0.0.1:1", "[::1]:1"]
 )
-def test_another_host_is_refused(page: Page, host: str) -> None:
+def test_another_host_is_refused(page: Client, host: str) -> None:
     for resource, body in (("", None), ("state", None), ("answer", answer())):
         method = "GET" if body is None else "POST"
         assert page.request(method, resource, body, headers={"Host": host})[0] == 403
 
 
-def test_two_hosts_or_none_are_refused(page: Page) -> None:
+def test_two_hosts_or_none_are_refused(page: Client) -> None:
     ours = f"Host: 127.0.0.1:{page.port}\r\n"
     for hosts in ("", ours * 2, ours + "Host: example.org\r\n"):
         with socket.create_connection(("127.0.0.1", page.port)) as connection:
@@ -97,7 +97,7 @@ def test_two_hosts_or_none_are_refused(page: Page) -> None:
             assert connection.recv(4000).startswith(b"HTTP/1.1 403 ")
 
 
-def test_both_names_of_this_machine_are_accepted(page: Page) -> None:
+def test_both_names_of_this_machine_are_accepted(page: Client) -> None:
     assert page.request("GET", "state", headers={"Host": f"localhost:{page.port}"})[0] == 200
 
 
@@ -105,7 +105,7 @@ def test_both_names_of_this_machine_are_accepted(page: Page) -> None:
     "origin",
     ["http://example.org", "null", "http://127.0.0.1", "https://127.0.0.1:PORT", "file://"],
 )
-def test_requests_of_other_pages_are_refused(page: Page, origin: str) -> None:
+def test_requests_of_other_pages_are_refused(page: Client, origin: str) -> None:
     headers = {"Origin": origin.replace("PORT", str(page.port))}
     assert page.request("POST", "answer", answer(), headers=headers)[0] == 403
     assert page.request("GET", "state", headers=headers)[0] == 403
@@ -114,7 +114,7 @@ def test_requests_of_other_pages_are_refused(page: Page, origin: str) -> None:
     assert page.request("POST", "answer", answer(), headers={"Origin": ""})[0] == 403
 
 
-def test_a_link_to_the_page_may_be_followed(page: Page) -> None:
+def test_a_link_to_the_page_may_be_followed(page: Client) -> None:
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}
     assert page.request("GET", "", headers=headers)[0] == 200
     assert page.request("GET", "state", headers=headers)[0] == 403
@@ -140,7 +140,7 @@ def test_a_link_to_the_page_may_be_followed(page: Page) -> None:
         "state?x=1",
     ],
 )
-def test_nothing_else_can_be_read(page: Page, resource: str) -> None:
+def test_nothing_else_can_be_read(page: Client, resource: str) -> None:
     path = f"/{page.token}/{resource}".encode().decode("latin-1")
     with socket.create_connection(("127.0.0.1", page.port)) as connection:
         host = f"127.0.0.1:{page.port}"
@@ -148,7 +148,7 @@ def test_nothing_else_can_be_read(page: Page, resource: str) -> None:
         assert connection.recv(4000).startswith(b"HTTP/1.1 404 ")
 
 
-def test_images_are_encoded_again_and_nothing_else_is_sent(page: Page) -> None:
+def test_images_are_encoded_again_and_nothing_else_is_sent(page: Client) -> None:
     for index in range(6):
         status, headers, content = page.request("GET", f"image/{index}")
         with Image.open(io.BytesIO(content)) as image:
@@ -160,7 +160,7 @@ def test_images_are_encoded_again_and_nothing_else_is_sent(page: Page) -> None:
 
 
 @pytest.mark.parametrize("resource", ["", "page.js", "page.css", "state", "image/0", "image/9"])
-def test_every_answer_forbids_scripts_of_others(page: Page, resource: str) -> None:
+def test_every_answer_forbids_scripts_of_others(page: Client, resource: str) -> None:
     _, headers, content = page.request("GET", resource)
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
     assert "unsafe" not in headers["Content-Security-Policy"]
@@ -204,7 +204,7 @@ def test_every_answer_forbids_scripts_of_others(page: Page, resource: str) -> No
     ],
 )
 def test_wrong_answers_are_refused(
-    page: Page, status: int, headers: dict[str, str | None], content: bytes
+    page: Client, status: int, headers: dict[str, str | None], content: bytes
 ) -> None:
     ours = f"127.0.0.1:{page.port}"
     sent = {
@@ -223,11 +223,11 @@ def test_wrong_answers_are_refused(
     assert page.state()["classes"] == ["cat", "dog"]
 
 
-def test_a_long_address_is_refused(page: Page) -> None:
+def test_a_long_address_is_refused(page: Client) -> None:
     assert page.request("GET", "x" * 5000)[0] == 414
 
 
-def test_garbage_ends_the_connection_but_not_the_server(page: Page) -> None:
+def test_garbage_ends_the_connection_but_not_the_server(page: Client) -> None:
     for garbage in (
         b"\x16\x03\x01\x02\x00\x01",
         b"GET\r\n\r\n",
@@ -239,7 +239,7 @@ def test_garbage_ends_the_connection_but_not_the_server(page: Page) -> None:
     assert page.state()["total"] == 7
 
 
-def test_it_listens_on_this_machine_only(page: Page) -> None:
+def test_it_listens_on_this_machine_only(page: Client) -> None:
     with Path("/proc/net/tcp").open() as lines:
         ports = {
             line.split()[1].split(":")[0]
@@ -335,7 +335,7 @@ def test_one_server_at_a_time_writes_a_labels_file(tmp_path: Path) -> None:
 
 def test_answers_of_many_tabs_are_all_written(tmp_path: Path) -> None:
     make_data(tmp_path, 24)
-    with served("data", "--labels", "labels.csv", cwd=tmp_path) as page:
+    with opened(tmp_path / "data", tmp_path / "labels.csv") as page:
         threads = [
             threading.Thread(target=page.state, args=("answer", answer(index, "dog")))
             for index in range(24)
@@ -350,7 +350,7 @@ def test_answers_of_many_tabs_are_all_written(tmp_path: Path) -> None:
 
 def test_labels_that_another_program_adds_are_kept(tmp_path: Path) -> None:
     make_data(tmp_path)
-    with served("data", "--labels", "labels.csv", cwd=tmp_path) as page:
+    with opened(tmp_path / "data", tmp_path / "labels.csv") as page:
         page.state("answer", answer(0, "dog"))
         other = LabelsTable(tmp_path / "labels.csv")
         other.put("labeled/cat/0.png", "bird")
@@ -366,7 +366,7 @@ def test_a_file_that_can_not_be_written_is_reported_and_the_answer_not_counted(
     make_data(tmp_path)
     answers = tmp_path / "answers"
     answers.mkdir()
-    with served("data", "--labels", "answers/labels.csv", cwd=tmp_path) as page:
+    with opened(tmp_path / "data", answers / "labels.csv") as page:
         answers.rename(tmp_path / "away")
         answers.touch()  # as root may write anywhere, no permission would stop it
         assert "answers/labels.csv" in page.error("answer", answer(0, "dog"), 500)
@@ -378,7 +378,7 @@ def test_a_file_that_can_not_be_written_is_reported_and_the_answer_not_counted(
 
 def test_a_damaged_labels_file_is_reported_and_left_alone(tmp_path: Path) -> None:
     make_data(tmp_path)
-    with served("data", "--labels", "labels.csv", cwd=tmp_path) as page:
+    with opened(tmp_path / "data", tmp_path / "labels.csv") as page:
         (tmp_path / "labels.csv").write_text("path,label,note\na,b,c\n")
         assert "columns path, label, note" in page.error("answer", answer(0, "dog"))
         assert (tmp_path / "labels.csv").read_text() == "path,label,note\na,b,c\n"
@@ -390,7 +390,7 @@ def test_nothing_to_undo_is_no_error_of_the_server(tmp_path: Path) -> None:
     make_data(tmp_path)
     write_queue(tmp_path, IN_ORDER)
     (tmp_path / "labels.csv").write_text("path,label\nlabeled/cat/0.png,cat\n")  # an earlier round
-    with served("data", "--labels", "labels.csv", "--queue", "queue.csv", cwd=tmp_path) as page:
+    with opened(tmp_path / "data", tmp_path / "labels.csv", queue=tmp_path / "queue.csv") as page:
         assert not page.state()["can_undo"]
         assert page.error("undo", {}) == "no answer to undo"
     assert LabelsTable(tmp_path / "labels.csv").rows == {"labeled/cat/0.png": "cat"}
@@ -453,7 +453,7 @@ def test_wrong_arguments_are_one_line(
 
 def test_a_run_reads_the_labels(tmp_path: Path) -> None:
     data = make_data(tmp_path)
-    with served("data", "--labels", "labels.csv", cwd=tmp_path) as page:
+    with opened(data, tmp_path / "labels.csv") as page:
         paths = [page.state(f"state/{index}")["path"] for index in range(3)]
         for index, label in enumerate(("cat", "dog", "")):
             page.state("answer", answer(index, label))

@@ -123,9 +123,7 @@ def test_a_labels_file_chooses_from_a_manifest(folder: Path, tmp_path: Path) -> 
     assert rows.tolist() == [row]
     assert (chosen_table.targets(rows) == table.targets(rows)).all()
     path.write_text(f"path,label\n{table.keys[row]},red|reed\n")
-    with pytest.raises(
-        DataError, match=r"the label 'reed', no class .*did you mean"
-    ):
+    with pytest.raises(DataError, match=r"the label 'reed', no class .*did you mean"):
         choose_labeled(table, str(path), folder)
     other = "red|green" if {*known.split("|")} != {"red", "green"} else "red"
     path.write_text(f"path,label\n{table.keys[row]},{other}\n")

@@ -1,4 +1,4 @@
-"""Data to label, and the page's server in a process of its own."""
+"""Data to label, and the page's server: in this process, or as a command in one of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from ssl_toolkit.data.images.files import pillow_muted
+from ssl_toolkit.labeling.serve import labeling_server
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/([\w-]+)/")
 
@@ -86,8 +90,21 @@ class Page(Client):
 
 
 @contextmanager
+def opened(data: Path, labels: Path, **options: Any) -> Iterator[Client]:
+    """Serve a page from a thread until the end of the block; arguments as `labeling_server`."""
+    with labeling_server(data, labels, **options) as server, pillow_muted():
+        thread = Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield Client(server.url)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def served(*arguments: object, cwd: Path) -> Iterator[Page]:
-    """Serve a page until the end of the block."""
+    """Serve a page by the command until the end of the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "ssl_toolkit", "label", "serve", *map(str, arguments)],
         cwd=cwd,
