@@ -93,6 +93,10 @@ from ssl_toolkit.reports.dataset import DatasetFacts as DatasetFacts
 from ssl_toolkit.reports.dataset import inspect as inspect
 from ssl_toolkit.reports.report import Report as Report
 from ssl_toolkit.reports.report import report as report
+from ssl_toolkit.reproduction.results import Reproduction as Reproduction
+from ssl_toolkit.reproduction.results import RowResult as RowResult
+from ssl_toolkit.reproduction.run import ReproductionResult as ReproductionResult
+from ssl_toolkit.reproduction.run import reproduce as reproduce
 from ssl_toolkit.runs.check import RunCheck as RunCheck
 from ssl_toolkit.runs.check import check_run as check_run
 from ssl_toolkit.runs.record import AutoChoice as AutoChoice

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ssl_toolkit.comparisons.schema import ComparedRun
+from ssl_toolkit.config.loading import plain_tree
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import ConfigError, ToolkitError, UserError
 from ssl_toolkit.multirun.compare import check, compare
 from ssl_toolkit.reproduction.page import show_results, write_results
-from ssl_toolkit.reproduction.results import collect
-from ssl_toolkit.reproduction.rows import Group, TableRow
+from ssl_toolkit.reproduction.results import Reproduction, collect
+from ssl_toolkit.reproduction.rows import Group, TableRow, default_folder, group_rows, load_rows
+from ssl_toolkit.reproduction.tables import find_rows
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.runs.time_budget import check_same_config
 
@@ -38,14 +41,57 @@ def check_groups(groups: Sequence[Group], console: Console, *, overwrite: bool) 
         raise ConfigError([*messages])
 
 
+@dataclass(frozen=True)
+class ReproductionResult:
+    """The result of `reproduce`."""
+
+    folder: Path
+    """Path to the output folder."""
+    report: Reproduction
+    """Content of ``report.json``: a `RowResult` for each row of the table."""
+    status: int
+    """Exit status: 0 if every run is completed, 1 if one failed, 130 or 143 after a signal."""
+
+
 def reproduce(
+    table: str,
+    rows: Sequence[str],
+    config: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> ReproductionResult:
+    """Do what ``ssl-toolkit reproduce TABLE --row ID`` does.
+
+    Args:
+        table: Name of the table.
+        rows: IDs of its rows, with or without the table; ``["all"]`` for every row.
+        config: Settings of all rows and of their comparisons, such as ``seeds`` and ``output``.
+        overwrite: True to replace existing comparisons.
+        console: Shows the progress; None shows warnings and results only.
+
+    Returns:
+        The folder, measured and published numbers, and the exit status.
+
+    Raises:
+        UserError: Before any training.
+    """
+    if isinstance(rows, str) or not rows:
+        raise ConfigError(f"rows is a list of IDs, such as ['all'], got {rows!r}")
+    comparison, loaded = load_rows(find_rows(table, rows), flags=plain_tree(config or {}))
+    folder = default_folder(table, comparison)
+    groups = group_rows(loaded, comparison, folder)
+    return reproduce_groups(table, groups, folder, overwrite=overwrite, console=console)
+
+
+def reproduce_groups(
     table: str,
     groups: Sequence[Group],
     folder: Path,
     *,
     overwrite: bool = False,
     console: Console | None = None,
-) -> int:
+) -> ReproductionResult:
     """Run comparisons that are not completed, then write the table of all runs in the folder.
 
     A comparison that fails does not affect the others, except those that start from its weights.
@@ -56,9 +102,6 @@ def reproduce(
         folder: Path to the output folder, with the folders of the groups.
         overwrite: True to replace existing comparisons.
         console: Shows the progress; only warnings and results if None.
-
-    Returns:
-        The exit status: 0 if every run is completed, 1 if one failed, 130 or 143 after a signal.
 
     Raises:
         UserError: A setting, the data or a folder is invalid; before any training.
@@ -94,7 +137,7 @@ def reproduce(
     page = write_results(results, folder)
     show_results(results, console)
     console.say(f"report: {page}", important=True)
-    return status
+    return ReproductionResult(folder, results, status)
 
 
 def _has_its_weights(group: Group) -> bool:

@@ -19,8 +19,9 @@ from benchmark_files import (
 )
 from in_process import call, refusal
 
+import ssl_toolkit
 from ssl_toolkit.config import yaml
-from ssl_toolkit.errors import ModelError
+from ssl_toolkit.errors import ConfigError, ModelError
 from ssl_toolkit.recipes import load_recipes
 from ssl_toolkit.reproduction import cost, run
 from ssl_toolkit.reproduction.results import Reproduction
@@ -262,6 +263,23 @@ def test_numbers_and_intervals_of_ours_are_beside_those_of_others(toy: Any, tmp_
     ]
     assert "published: with a trick" in page
     assert "the recipe differs from the publication: the images are small" in page
+
+
+def test_the_report_as_json_and_in_python(toy: Any, tmp_path: Path) -> None:
+    done = toy("--row", "scratch", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == Reproduction.read(tmp_path / "out" / "report.json").tree()
+    before = stamps(tmp_path)
+    config = {"output": str(tmp_path / "out"), "device": "cpu", "scale": 0.002}
+    result = ssl_toolkit.reproduce("toy", ["toy/scratch"], config)
+    assert (result.folder, result.status) == (tmp_path / "out", 0)
+    assert result.report.tree() == json.loads(done.stdout)
+    assert stamps(tmp_path) == before  # the run is completed
+    for rows in ("all", []):
+        with pytest.raises(ConfigError, match="rows is a list of IDs"):
+            ssl_toolkit.reproduce("toy", rows)
+    for arguments in ((), ("toy",), ("toy", "--row", "scratch", "--dry-run")):
+        assert "--json prints the report of rows" in refusal("reproduce", *arguments, "--json")
 
 
 def test_rows_that_need_weights_start_from_one_run_that_makes_them(
