@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
         DataError: The file can't be read, or rows are invalid, reported by line: unknown images,
             validation and test ones, no label, an unknown class, another one than the data's.
     """
-    numbers = _SetNumbers(table) if table.label_sets is not None else _Numbers(table)
+    numbers = _Numbers(table)
     chosen, labels_of_file = _read(table, numbers, Path(path), base)
     labels = table.labels.copy()
     for row, label in labels_of_file.items():
@@ -73,48 +74,37 @@ def classes_of(path: Path, *, several: bool = False) -> tuple[str, ...]:
 
 
 class _Numbers:
-    """The numbers of labels in a table, by their text."""
+    """The numbers of labels in a table, by their text; new sets of classes get new numbers."""
 
     def __init__(self, table: ImageTable) -> None:
         self.table = table
         self._classes = {name: number for number, name in enumerate(table.classes)}
+        self._sets: dict[frozenset[str], int] | None = None
+        if table.label_sets is not None:
+            rows = enumerate(table.label_sets)
+            self._sets = {frozenset(compress(table.classes, row)): number for number, row in rows}
 
     def unknown(self, label: str) -> str:
         """Return the first class of a label that the table doesn't have; empty for none."""
-        return "" if class_name(label) in self._classes else label
+        names = {class_name(label)} if self._sets is None else classes_in(label)
+        return min(names - self._classes.keys(), default="")
 
     def number(self, label: str) -> int:
         """Return the number of a label without unknown classes."""
-        return self._classes[class_name(label)]
-
-    def text(self, number: int) -> str:
-        """Return the label of a number."""
-        return self.table.classes[number]
-
-    def labeled(self, labels: NDArray[np.int64]) -> ImageTable:
-        """Return the table with other labels (N,), numbers of this object."""
-        return replace(self.table, labels=labels)
-
-
-class _SetNumbers(_Numbers):
-    """As `_Numbers`, of sets of classes; a set that no image has yet gets a new number."""
-
-    def __init__(self, table: ImageTable) -> None:
-        super().__init__(table)
-        assert table.label_sets is not None
-        names = np.array(table.classes, dtype=object)
-        self._sets = {frozenset(names[row]): number for number, row in enumerate(table.label_sets)}
-
-    def unknown(self, label: str) -> str:
-        return min(classes_in(label) - self._classes.keys(), default="")
-
-    def number(self, label: str) -> int:
+        if self._sets is None:
+            return self._classes[class_name(label)]
         return self._sets.setdefault(classes_in(label), len(self._sets))
 
     def text(self, number: int) -> str:
+        """Return the label of a number."""
+        if self._sets is None:
+            return self.table.classes[number]
         return SEPARATOR.join(sorted([*self._sets][number])) or SEPARATOR
 
     def labeled(self, labels: NDArray[np.int64]) -> ImageTable:
+        """Return the table with other labels (N,), numbers of this object."""
+        if self._sets is None:
+            return replace(self.table, labels=labels)
         sets, numbers = ordered_sets(self._sets, self.table.classes)
         labels = np.where(labels >= 0, np.append(numbers, -1)[labels], labels)
         return replace(self.table, labels=labels, label_sets=sets)
