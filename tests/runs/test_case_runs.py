@@ -30,27 +30,29 @@ SEMI_SUPERVISED = ["fixmatch", "mixmatch", "mixmatch_enhanced", "simple"]
 # --- 28: mixed precision ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("algo", ALGORITHMS)
+# Without bfloat16 in hardware, precision is fp32 before an algorithm sees it: a few are enough.
+@pytest.mark.parametrize(
+    ("algo", "native"),
+    [*((algo, True) for algo in ALGORITHMS), ("simple", False), ("linear_probe", False)],
+)
 def test_28_mixed_precision_never_fails(
     algo: str, native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ssl_toolkit.engine.devices.native_bfloat16", lambda: native)
     strong = "fixed" if native else "randaugment"
     plugin = registry.load("algorithms", algo)
-    for seed in (1, 2) if native else (3,):
-        result = call(
-            "run", "--algo", algo, "--dataset", "digits", "--batch-size", "4", "--steps", "3",
-            "--device", "cpu", "--precision", "bf16", "--seed", seed, "--eval-every", "3",
-            "--set", f"augment.strong={strong}", "--output", tmp_path / str(seed),
-        )  # fmt: skip
-        assert result.returncode == 0, result.stderr
-        assert ("warning: --precision bf16" in result.stdout) != native
-        row = json.loads((tmp_path / f"{seed}/metrics.jsonl").read_text("utf-8").strip())
-        assert all(map(math.isfinite, row.values()))
-        assert ("train.loss" in row) != issubclass(plugin, FeatureAlgorithm)
-        record = json.loads((tmp_path / f"{seed}/record.json").read_text())
-        assert record["precision"] == ("bf16" if native else "fp32")
+    result = call(
+        "run", "--algo", algo, "--dataset", "digits", "--batch-size", "4", "--steps", "3",
+        "--device", "cpu", "--precision", "bf16", "--seed", 1, "--eval-every", "3",
+        "--set", f"augment.strong={strong}", "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert ("warning: --precision bf16" in result.stdout) != native
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text("utf-8").strip())
+    assert all(map(math.isfinite, row.values()))
+    assert ("train.loss" in row) != issubclass(plugin, FeatureAlgorithm)
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["precision"] == ("bf16" if native else "fp32")
 
 
 # --- 30: what each algorithm needs --------------------------------------------------------------
