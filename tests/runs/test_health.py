@@ -167,7 +167,7 @@ def test_terms_without_effect_are_not_reported_if_no_image_passes() -> None:
     reported = alarms(run(within(400, 600, **values)), steps=STEPS)
     assert len(reported) == 1
     assert "passed the threshold" in reported[0]
-    assert "no effect" not in reported[0]
+    assert "'pair'" not in reported[0]
 
 
 def test_accuracy_collapses() -> None:
