@@ -21,6 +21,7 @@ from ssl_toolkit.stdio import missed, protect
 COMMANDS = {
     "run": "Train an algorithm and test it.",
     "compare": "Compare algorithms under identical configurations.",
+    "benchmark": "Compare algorithms on the data sets of a suite.",
     "reproduce": "Run rows of published tables, and report both numbers.",
     "resume": "Resume an interrupted run, or extend a finished one.",
     "report": "Write tables and an HTML page of runs or a comparison.",
@@ -40,7 +41,7 @@ COMMANDS = {
 }
 
 IN_FILES = (
-    *("run", "compare", "reproduce", "resume", "report"),
+    *("run", "compare", "benchmark", "reproduce", "resume", "report"),
     *("predict", "pseudo-label", "label", "export", "new"),
 )
 """Commands whose results are in files, so that lost output is no error."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ssl_toolkit.data.load import named_dataset
 from ssl_toolkit.errors import UserError, one_line
+from ssl_toolkit.multirun.cost import StepTimes
 from ssl_toolkit.recipes import Published
-from ssl_toolkit.reproduction.cost import StepTimes
 from ssl_toolkit.reproduction.rows import TableRow
 
 CLASSES = 10

@@ -69,6 +69,7 @@ RANKS = {
     "multirun": 9,
     "stages": 9,
     "reproduction": 10,
+    "suites": 10,
     "labeling": 10,
     "commands": 11,
 }

@@ -22,8 +22,9 @@ from in_process import call, refusal
 import ssl_toolkit
 from ssl_toolkit.config import yaml
 from ssl_toolkit.errors import ConfigError, ModelError
+from ssl_toolkit.multirun import cost
 from ssl_toolkit.recipes import load_recipes
-from ssl_toolkit.reproduction import cost, run
+from ssl_toolkit.reproduction import run
 from ssl_toolkit.reproduction.results import Reproduction
 from ssl_toolkit.reproduction.rows import load_rows
 from ssl_toolkit.reproduction.tables import find_rows

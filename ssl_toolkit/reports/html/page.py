@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ssl_toolkit.comparisons.schema import (
@@ -54,12 +54,11 @@ def write_report(comparison: Comparison, path: Path) -> None:
     write_atomically(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
 
 
-def render(comparison: Comparison, folder: Path) -> str:
-    """Return the page as text.
+def template(name: str) -> Template:
+    """Return a template of a page, which escapes all texts.
 
     Args:
-        comparison: As for `write_report`.
-        folder: The folder of the page; paths to runs inside it are relative to it.
+        name: Its file.
     """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -68,9 +67,19 @@ def render(comparison: Comparison, folder: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(name)
+
+
+def render(comparison: Comparison, folder: Path) -> str:
+    """Return the page as text.
+
+    Args:
+        comparison: As for `write_report`.
+        folder: The folder of the page; paths to runs inside it are relative to it.
+    """
     logs = over_steps.read_logs(comparison)
     charts = over_steps.draw_charts(comparison, logs)
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         comparison=comparison,
         single=comparison.is_single,
         summary=_summary(comparison),

@@ -1,0 +1,1 @@
+"""Benchmark suites: fixed comparisons of the same algorithms on several data sets."""
