@@ -10,6 +10,7 @@ import click
 from ssl_toolkit.commands.options import PATH, toolkit_command
 from ssl_toolkit.config.options import split_names
 from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.files import at_home
 from ssl_toolkit.text import display_path
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def command(folders: tuple[Path, ...], allow_different: tuple[str, ...], **setti
     from ssl_toolkit.reports.tables import show_table
     from ssl_toolkit.suites.report import report_suite
 
-    suite = report_suite(folders[0]) if len(folders) == 1 else None
+    suite = report_suite(at_home(folders[0])) if len(folders) == 1 else None
     if suite is not None:
-        _report_suite(suite, folders[0], given=any((*settings.values(), *allow_different)))
+        _report_suite(suite, at_home(folders[0]), given=any((*settings.values(), *allow_different)))
         return
     allow = split_names(",".join(allow_different))
     comparison, files = report(folders, allow=allow, **settings)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ssl_toolkit.config.comparison import PlannedRow
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.defaults import resolve_config
@@ -135,20 +136,23 @@ def describe(suite: Suite, members: Sequence[PlannedMember], jobs: int) -> Itera
     yield f"suite {suite.name} version {suite.version}: {suite.title}"
     times, total = StepTimes(), 0.0
     for member in members:
-        comparison = member.comparison
+        comparison, fault = member.comparison, ""
+        if member.missing:
+            fault = f"not run: {member.missing}"
+        else:
+            try:
+                plan, _ = check(comparison, overwrite=False, console=Console(quiet=True))
+                comparison = plan.comparison  # without rows that can't train
+            except UserError as error:
+                fault = f"refused: {one_line(error.messages[0])}"
         seeds = comparison.settings.seeds
         yield f"{member.name}: {member.title}"
         rows = ", ".join(row.name for row in comparison.rows)
         yield f"  rows: {rows}; seeds: {', '.join(map(str, seeds))}"
-        if member.missing:
-            yield f"  not run: {member.missing}"
+        if fault:
+            yield f"  {fault}"
             continue
-        try:
-            check(comparison, overwrite=False, console=Console(quiet=True))
-        except UserError as error:
-            yield f"  refused: {one_line(error.messages[0])}"
-            continue
-        seconds, unmeasured = _seconds(member, times)
+        seconds, unmeasured = _seconds(comparison.rows, times)
         seconds *= len(seeds)
         total += seconds
         without = f", without {summarize(unmeasured)}" if unmeasured else ""
@@ -160,10 +164,10 @@ def describe(suite: Suite, members: Sequence[PlannedMember], jobs: int) -> Itera
     )
 
 
-def _seconds(member: PlannedMember, times: StepTimes) -> tuple[float, list[str]]:
+def _seconds(rows: Sequence[PlannedRow], times: StepTimes) -> tuple[float, list[str]]:
     """Return the seconds of one seed of all rows, and the rows that can't be measured."""
     total, unmeasured = 0.0, []
-    for row in member.comparison.rows:
+    for row in rows:
         if row.config.settings.algo == AUTO:
             unmeasured.append(row.name)
             continue
