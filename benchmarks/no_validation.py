@@ -63,8 +63,13 @@ IMAGES = {
     "pseudo_label": {"algo": "pseudo_label"},
 }
 FEATURES = {
-    name: {"algo": name} for name in ("linear_probe", "knn", "label_spreading", "graph_probe")
-}
+    name: {"algo": name}
+    for name in (
+        "linear_probe", "knn", "label_spreading", "graph_probe",
+        "supervised", "fixmatch", "pseudo_label",
+    )
+}  # fmt: skip
+"""The first four fit a head at once: they have no steps to choose from."""
 TUNED = {name: {"algo": name} for name in ("supervised", "pseudo_label")}
 """With ``--pretrained``: the whole backbone is trained."""
 
