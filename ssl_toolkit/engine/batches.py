@@ -107,17 +107,14 @@ class BatchMaker:
         )
         if self._unlabeled_size:
             self._unlabeled = unlabeled_stream(images, seed)
-        self._selected: Tensor | None = None
 
-    def select(self, selected: Tensor, count: int, order: Order) -> None:
+    def select(self, count: int, order: Order) -> None:
         """Draw only some of the unlabeled images from the next batch on.
 
         Args:
-            selected: (m,) bool: the unlabeled images that `unlabeled_images` yields.
             count: number of images in an epoch.
             order: draws an epoch.
         """
-        self._selected = selected.to(self.images.unlabeled.device)
         if self._unlabeled_size:
             self._unlabeled = IndexStream(count, self._seed, _stream("unlabeled"), order)
 
@@ -203,10 +200,10 @@ class BatchMaker:
             yield positions, images, labels[positions]
 
     def unlabeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the selected pool in order, unchanged: (positions, images) of a batch."""
+        """Yield the whole pool in order, unchanged: (positions, images) of a batch."""
         images = self.images
         source = images.pool if images.features is None else images.features
-        yield from _in_order(source, images.unlabeled, size, self._selected)
+        yield from _in_order(source, images.unlabeled, size)
 
     def _generator(self, number: int, kind: str, view: int) -> torch.Generator:
         stream = f"view/{kind}" if kind in self.views.extra else _stream(kind)
@@ -282,12 +279,8 @@ def _resized(views: Tensor, size: int | None) -> Tensor:
     return resized.clamp_(0, 1).view(*views.shape[:3], *new)
 
 
-def _in_order(
-    source: ImageSource, indices: Tensor, size: int, selected: Tensor | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _in_order(source: ImageSource, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     positions = torch.arange(len(indices), device=indices.device)
-    if selected is not None:
-        positions = positions[selected]
     for part in torch.split(positions, size):
         yield part, source.gather(indices[part])
 

@@ -114,8 +114,7 @@ class PoolFilter:
     def select(self, scores: Tensor, batches: BatchMaker) -> None:
         """Select the unlabeled images of the next batches by their scores (m,)."""
         self.scores = scores
-        weights = self.weights
-        batches.select(weights > 0.5, *self._order(weights))
+        batches.select(*self._order(self.weights))
 
     @property
     def weights(self) -> Tensor:

@@ -285,7 +285,7 @@ class _Run:
         if message := trainer.batches.images.pool.warning:
             self.console.warn(message)
         self.show(summary)
-        if expected is not None and expected.warning:
+        if expected is not None and settings.drop_strangers == "no" and expected.warning:
             self.console.warn(expected.warning)
         if settings.data is None and named_dataset(settings.dataset).is_example:
             self.console.say(EXAMPLE_DATA.format(settings.dataset))
