@@ -58,7 +58,8 @@ def _plan(
     suite: Suite, name: str, folder: Path, flags: Mapping[str, Any], sets: Sequence[str]
 ) -> PlannedMember:
     member = suite.members[name]
-    settings = _used(deep(suite.settings, member.settings), suite)
+    algos = suite.algos_of(name)
+    settings = _used(deep(suite.settings, member.settings), algos)
     needed = dict.fromkeys(path.split("/")[1] for path in _paths(settings))
     if unknown := [one for one in needed if one not in suite.folders]:
         raise ConfigError(
@@ -66,7 +67,7 @@ def _plan(
         )
     root = Path(suite.data_root) if suite.data_root is not None else None
     tree = _at(settings, root or Path(ROOT)) | {
-        "algos": suite.rows,
+        "algos": algos,
         "seeds": suite.seeds_of(name),
         "baseline": suite.baseline,
         "name": f"{suite.name} {suite.version}: {name}",
@@ -85,11 +86,11 @@ def _plan(
     return PlannedMember(name, member.title, comparison, _hint(missing, suite, root))
 
 
-def _used(settings: Tree, suite: Suite) -> Tree:
+def _used(settings: Tree, algos: Sequence[str]) -> Tree:
     """Return the settings without the options of algorithms that are not compared."""
-    if ALL in suite.algos:
+    if ALL in algos:
         return settings
-    sections = {section_of(algo) for algo in suite.rows}
+    sections = {section_of(algo) for algo in algos}
     others = {entry.name for entry in registry.entries("algorithms")} - sections
     return {key: value for key, value in settings.items() if key not in others}
 

@@ -32,6 +32,7 @@ class Member(Options):
         {}, help="settings over the suite's, null for none; ROOT/NAME is a folder below --data-root"
     )
     seeds: Seeds | None = option(None, help="seeds, instead of the suite's", min_length=1)
+    leave_out: Names = option([], help="algorithms that can't train on this data")
 
 
 def _as_folders(members: dict[str, Member]) -> dict[str, Member]:
@@ -64,11 +65,11 @@ class Suite(Options):
         {}, min_length=1, help="comparisons by name"
     )
 
-    @property
-    def rows(self) -> list[str]:
-        """The algorithms of every member; baseline and upper bound are always among them."""
+    def algos_of(self, name: str) -> list[str]:
+        """Return the algorithms of a member, with baseline and upper bound."""
         bound = [] if self.upper_bound is None else [self.upper_bound]
-        return [*dict.fromkeys([self.baseline, *self.algos, *bound])]
+        every = dict.fromkeys([self.baseline, *self.algos, *bound])
+        return [algo for algo in every if algo not in self.members[name].leave_out]
 
     def seeds_of(self, name: str) -> list[int]:
         """Return the seeds of a member."""

@@ -235,6 +235,8 @@ def test_the_packaged_suites_are_valid(name: str, tmp_path: Path) -> None:
         settings = member.comparison.rows[0].config.settings
         assert bool(member.missing) == ("ROOT/" in str(suite.members[member.name].settings))
         assert settings.steps == (300 if settings.pretrained else int(suite.settings["steps"]))
+        names = {row.name for row in member.comparison.rows}
+        assert ("fully_supervised" in names) == (settings.strangers.data is None)
         ratios = {
             ratio
             for row in member.comparison.rows
