@@ -10,10 +10,10 @@ from ssl_toolkit.errors import PluginError
 
 ADD_ONS = {
     "logit_adjustment": "logits adjusted by the shares of the labels",
-    "abc": "an auxiliary head that is trained on balanced classes",
+    "saw": "losses that are weighted by class",
     "adsh": "a threshold for each class",
-    "saw": "a loss of the pseudo labels that is weighted by class",
     "daso": "pseudo labels blended with those of class prototypes",
+    "abc": "an auxiliary head that is trained on balanced classes",
     "darp": "pseudo labels that follow the class shares of the pool",
 }
 """The add-ons for uneven classes: first those that raised the accuracy most in docs/results.md."""
