@@ -1,4 +1,4 @@
-"""Every shipped configuration is valid; tests/recipes checks the recipes."""
+"""Every shipped configuration is valid; tests/recipes checks the recipes, tests/suites the suites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ALL = sorted(configs_dir().rglob("*.yaml"))
 COMPARISONS = [path for path in ALL if path.parent.name == "compare"]
 STAGES = [path for path in ALL if path.parent.name == "stages"]
 RECIPES = [path for path in ALL if path.parent.name == "recipes"]
-FILES = [path for path in ALL if path not in (*COMPARISONS, *STAGES, *RECIPES)]
+SUITES = [path for path in ALL if path.parent.name == "benchmarks"]
+FILES = [path for path in ALL if path not in (*COMPARISONS, *STAGES, *RECIPES, *SUITES)]
 
 
 def test_the_folder_is_found_and_not_empty() -> None:

@@ -19,7 +19,7 @@ from ssl_toolkit.errors import DataError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "image-formats.md").read_text("utf-8")
 
-TABLE = PAGE.split("## Channels, bits and sizes")[0]
+TABLE = PAGE.split("## Arrays")[0]
 
 Case = tuple[bytes | Image.Image, object]
 """A file, or an image in memory; and its pixels, gray or RGB, or a part of the refusal."""
