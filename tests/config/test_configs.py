@@ -1,4 +1,4 @@
-"""Every shipped configuration is valid; tests/recipes checks the recipes, tests/suites the suites."""
+"""Every shipped configuration is valid; tests of recipes and suites check theirs."""
 
 from __future__ import annotations
 
