@@ -246,6 +246,7 @@ def _prepare(
             f"--algo {settings.algo} requests views of other sizes, so the frozen backbone runs at "
             "every step"
         )
+    draws = (views.needs_unlabeled or fitted) and not algorithm_class.uses_hidden_labels
     trainer = Trainer(
         settings=settings,
         classifier=classifier,
@@ -275,7 +276,7 @@ def _prepare(
         ),
         processes=processes,
         prior=_prior(settings, table, split),
-        pool_filter=make_filter(settings, knows_classes=head_init == "probe"),
+        pool_filter=make_filter(settings, knows_classes=head_init == "probe") if draws else None,
         test=test[0],
         transfer=transfer_for(
             algorithm,

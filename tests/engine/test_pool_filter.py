@@ -147,6 +147,11 @@ def test_algorithms_that_scan_the_pool_train_on_a_part_of_it(algo, tmp_path):
     assert summary(tmp_path / "run")["dropped"]["strangers"] is None
 
 
+@pytest.mark.parametrize("algo", ["supervised", "fully_supervised"])
+def test_algorithms_without_pseudo_labels_score_nothing(algo):
+    assert prepare(configure(algo=algo, drop_strangers="hard")).trainer.pool_filter is None
+
+
 def test_combinations_without_scores_are_refused():
     fitted = ("run", "--algo", "linear_probe", "--drop-strangers", "soft")
     assert "fits a head to all images at once; use hard" in refusal(*fitted)
