@@ -99,8 +99,6 @@ def check_filter(settings: ResolvedSettings, *, fits_head: bool) -> None:
         ConfigError: Names the other setting.
     """
     flag = f"--drop-strangers {settings.drop_strangers}"
-    if settings.task == "multilabel":
-        raise ConfigError(f"{flag}: needs --task multiclass; an image can have none of the classes")
     if settings.stream_buffer is not None:
         raise ConfigError(f"{flag}: streamed images are not scored; leave --stream-buffer out")
     if fits_head and settings.drop_strangers == "soft":

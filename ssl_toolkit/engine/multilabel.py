@@ -36,6 +36,7 @@ def check_task(settings: Settings) -> None:
         (f"--algo {settings.algo}: an add-on", "+" in settings.algo),
         (f"--imbalance-{tails[0]}" if len(tails) == 1 else "--imbalance", bool(tails)),
         ("--prior", settings.prior is not None),
+        ("--drop-strangers", settings.drop_strangers != "no"),
         ("sampler=balanced", settings.sampler == "balanced"),
         ("model.probe=true", settings.model.probe is True),
         ("model.head_init=probe", settings.model.head_init == "probe"),

@@ -49,8 +49,7 @@ def stranger_probabilities(scores: Tensor) -> Tensor:
 
     Source: Li, Socher and Hoi, DivideMix, ICLR 2020, section 3.1, which fits them to losses.
     """
-    low, high = float(scores.min()), float(scores.max())
-    if not low < high:
+    if not len(scores) or not scores.min() < scores.max():
         return torch.zeros_like(scores)
     from sklearn.mixture import GaussianMixture
 
@@ -90,7 +89,7 @@ class PoolFilter:
         return step >= self.first and step % self.interval == 0
 
     def fit(self, features: TrainingFeatures, classes: int) -> TrainingFeatures:
-        """Return the features without those of the unlabeled images above the threshold.
+        """Return the features without those of the unlabeled images that are likely strangers.
 
         Args:
             features: Of all images; the scores are energies of a linear probe on the labels.
@@ -104,7 +103,7 @@ class PoolFilter:
         return replace(features, unlabeled=features.unlabeled[:, self.weights > 0.5])
 
     def update(self, model: Predictor, batches: BatchMaker, processes: ProcessGroup) -> None:
-        """Score the unlabeled images by the averaged weights, and select those of next batches."""
+        """Score the pool by the averaged weights, and select the images of the next batches."""
         images = batches.images
         scores = predict(
             model, images.inputs, images.unlabeled, self.batch_size, processes, convert=energy

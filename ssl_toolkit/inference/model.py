@@ -39,7 +39,7 @@ from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.models.heads import FeatureHead, Neighbors
 from ssl_toolkit.models.predictor import Predictor
-from ssl_toolkit.runs.energies import LEAST, Energies
+from ssl_toolkit.runs.energies import ACCEPTED, LEAST, Energies
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 
@@ -216,7 +216,7 @@ class Model:
         self.require_energies()
         return self._evaluate_all(images, batch_size, workers)[1]
 
-    def stranger_limit(self, accepted: float = 0.95) -> float:
+    def stranger_limit(self, accepted: float = ACCEPTED) -> float:
         """Return the stranger score that this share of the images of the classes doesn't exceed.
 
         Args:

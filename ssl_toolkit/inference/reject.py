@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.inference.model import Model
-
-ACCEPTED = 0.95
-"""Default share of the images of the classes that is accepted."""
+from ssl_toolkit.runs.energies import ACCEPTED
 
 
 @dataclass(frozen=True)

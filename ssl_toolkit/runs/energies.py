@@ -15,7 +15,7 @@ LEAST = 50
 """Least number of images: fewer determine their upper quantiles too poorly."""
 
 ACCEPTED = 0.95
-"""Share of the images of the classes below the limit by which strangers are counted."""
+"""Share of the images of the classes below the limit, unless another one is given."""
 MANY = 0.1
 """Share of strangers that calls for a warning."""
 

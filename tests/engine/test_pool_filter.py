@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from ssl_toolkit.engine.compatibility import check_filter
 from ssl_toolkit.engine.experiment import prepare
+from ssl_toolkit.engine.multilabel import check_task
 from ssl_toolkit.engine.pool_filter import PoolFilter, stranger_probabilities
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.scoring import area_under_roc
@@ -32,7 +33,7 @@ def test_the_probabilities_separate_two_groups_and_rise_with_the_score():
     assert ordered[-100:].min() == 1
 
 
-@pytest.mark.parametrize("values", [[2.0], [2.0, 2.0, 2.0]])
+@pytest.mark.parametrize("values", [[], [2.0], [2.0, 2.0, 2.0]])
 def test_equal_scores_are_no_strangers(values):
     assert stranger_probabilities(torch.tensor(values)).tolist() == [0.0] * len(values)
 
@@ -155,9 +156,9 @@ def test_algorithms_without_pseudo_labels_score_nothing(algo):
 def test_combinations_without_scores_are_refused():
     fitted = ("run", "--algo", "linear_probe", "--drop-strangers", "soft")
     assert "fits a head to all images at once; use hard" in refusal(*fitted)
-    several = configure(drop_strangers="hard", task="multilabel").settings
-    with pytest.raises(ConfigError, match="needs --task multiclass"):
-        check_filter(several, fits_head=False)
+    several = configure(algo="pseudo_label", drop_strangers="hard", task="multilabel").settings
+    with pytest.raises(ConfigError, match="--drop-strangers supports --task multiclass only"):
+        check_task(several)
     streamed = configure(drop_strangers="hard", stream_buffer=8).settings
     with pytest.raises(ConfigError, match="leave --stream-buffer out"):
         check_filter(streamed, fits_head=False)
