@@ -54,10 +54,12 @@ def command(
         from ssl_toolkit.config import yaml
         from ssl_toolkit.config.sections import ImbalanceSettings
         from ssl_toolkit.engine.defaults import resolve_config
+        from ssl_toolkit.engine.multilabel import check_task
         from ssl_toolkit.engine.splitting import drawn_split
         from ssl_toolkit.recipes import find_recipe
 
         resolved = resolve_config(config)[0]
+        check_task(resolved.settings)
         echo_data(yaml.dump(resolved.tree()))
         if (settings := resolved.settings).recipe is not None:
             echo(f"# {find_recipe(settings.recipe).describe(settings.scale)}")

@@ -234,8 +234,9 @@ def test_what_does_not_apply_is_refused_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(folder)
-    output = ("--output", folder / "refused")
-    assert message in refusal("run", "--data", "images.csv", *COMMON, *arguments, *output)
+    command = ("run", "--data", "images.csv", *COMMON, *arguments)
+    assert message in refusal(*command, "--output", folder / "refused")
+    assert message in refusal(*command, "--dry-run")
     assert not (folder / "refused").exists()
 
 
