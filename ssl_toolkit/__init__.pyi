@@ -121,6 +121,8 @@ from ssl_toolkit.stages.run import run_stages as run_stages
 from ssl_toolkit.stages.summary import PseudoLabelCounts as PseudoLabelCounts
 from ssl_toolkit.stages.summary import StagesSummary as StagesSummary
 from ssl_toolkit.stages.summary import StageSummary as StageSummary
+from ssl_toolkit.suites.run import BenchmarkResult as BenchmarkResult
+from ssl_toolkit.suites.run import benchmark as benchmark
 
 __version__: str
 __all__: list[str]

@@ -110,25 +110,22 @@ def command(
     _check_sets(sets)
     given = _given(algo, seeds)
     from ssl_toolkit.console import Console
-    from ssl_toolkit.suites.members import plan_members
-    from ssl_toolkit.suites.run import describe, joined_with_earlier, run_suite, suite_of
+    from ssl_toolkit.suites.run import default_folder, describe, plan_suite, run_suite, suite_of
 
     if resume:
-        folder = output or Path(f"runs/benchmark-{name}")
         if name is None and output is None:
             raise ConfigError("--resume: which folder? Give --output DIR or the suite's name")
+        folder = output or default_folder(str(name))
         suite = suite_of(folder)
         if suite is None:
             raise ConfigError(f"--resume: {folder}: no suite was run there; leave --resume out")
     else:
         suite = find_suite(str(name))
-        folder = output or Path(f"runs/benchmark-{suite.name}")
+        folder = output or default_folder(suite.name)
     folder = folder.expanduser().absolute()
     suite = suite.changed(algos=given.algo, seeds=given.seeds, data_root=data_root)
-    joined = joined_with_earlier(suite, folder)
-    suite = suite if overwrite else joined
     flags["launcher_options"] = None if jobs is None else {"jobs": jobs}
-    members = plan_members(suite, folder, flags, sets)
+    suite, members = plan_suite(suite, folder, flags, sets, overwrite=overwrite)
     warn_of_clashes(*(row.config.settings for row in members[0].comparison.rows))
     if not dry_run:
         console = Console(quiet=quiet)

@@ -3,27 +3,120 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ssl_toolkit.config.comparison import PlannedRow
 from ssl_toolkit.config.defaults import AUTO
+from ssl_toolkit.config.loading import plain_tree
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine.defaults import resolve_config
 from ssl_toolkit.errors import ConfigError, ToolkitError, UserError, one_line
-from ssl_toolkit.files import check_writable
+from ssl_toolkit.files import at_home, check_writable
 from ssl_toolkit.multirun.compare import check, compare
 from ssl_toolkit.multirun.cost import StepTimes
-from ssl_toolkit.suites.members import PlannedMember
-from ssl_toolkit.suites.page import PAGE, show_results, write_results
+from ssl_toolkit.suites.members import PlannedMember, plan_members
+from ssl_toolkit.suites.page import JSON, PAGE, show_results, write_results
 from ssl_toolkit.suites.results import Benchmark, collect
-from ssl_toolkit.suites.schema import Suite, read_suite
+from ssl_toolkit.suites.schema import Suite, find_suite, read_suite
 from ssl_toolkit.text import display_path, roughly, summarize
 
 SUITE = "suite.yaml"
 """The suite as it was run, in the output folder."""
+WHERE = ("launcher", "launcher_options", "threads", "device")
+"""Settings that say where the runs happen, which change no result."""
 CLASSES = 10
 """Number of classes for the measurement of steps, which hardly depend on it."""
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """What `benchmark` returns."""
+
+    folder: Path
+    """Path to the output folder, with ``benchmark.html`` and ``benchmark.csv``."""
+    report: Benchmark
+    """Content of ``benchmark.json``."""
+    status: int
+    """Exit status: 0 if every run is completed, 1 if one failed, 130 or 143 after a signal."""
+
+
+def benchmark(
+    suite: str | Path,
+    config: Mapping[str, Any] | None = None,
+    *,
+    algos: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    data_root: str | Path | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> BenchmarkResult:
+    """Do what ``ssl-toolkit benchmark SUITE`` does.
+
+    Args:
+        suite: Name of a suite, or path to its file.
+        config: Where the runs happen: ``launcher``, ``launcher_options``, ``threads``, ``device``.
+        algos: Algorithms in place of the suite's, beside its baseline and its upper bound.
+        seeds: Seeds in place of the suite's.
+        data_root: Path to the folder with the data sets made by scripts.
+        output: Path to the output folder; None for ``runs/benchmark-<name>``. Completed runs in it
+            are kept, and its algorithms and seeds are reported too.
+        overwrite: True to replace existing comparisons.
+        console: Shows the progress; None shows warnings and results only.
+
+    Returns:
+        The folder, the results of all members, and the exit status.
+
+    Raises:
+        UserError: Before any training.
+    """
+    chosen = find_suite(str(suite)).changed(
+        algos=algos, seeds=seeds, data_root=None if data_root is None else str(data_root)
+    )
+    tree = plain_tree(config or {})
+    if others := [key for key in tree if key not in WHERE]:
+        raise ConfigError(
+            f"{others[0]}: a suite fixes the settings of its runs; leave it out (config has "
+            f"{', '.join(WHERE)})"
+        )
+    folder = (default_folder(chosen.name) if output is None else at_home(output)).absolute()
+    chosen, members = plan_suite(chosen, folder, tree, overwrite=overwrite)
+    status = run_suite(chosen, members, folder, overwrite=overwrite, console=console)
+    return BenchmarkResult(folder, Benchmark.read(folder / JSON), status)
+
+
+def default_folder(name: str) -> Path:
+    """Return the output folder of a suite."""
+    return Path(f"runs/benchmark-{name}")
+
+
+def plan_suite(
+    suite: Suite,
+    folder: Path,
+    tree: Mapping[str, Any],
+    sets: Sequence[str] = (),
+    *,
+    overwrite: bool = False,
+) -> tuple[Suite, list[PlannedMember]]:
+    """Return a suite with what an earlier call ran in the same folder, and its members, planned.
+
+    Args:
+        suite: The suite, with the algorithms and seeds to run.
+        folder: Path to the output folder.
+        tree: Values of `WHERE`; None for the defaults.
+        sets: ``launcher_options.KEY=VALUE``.
+        overwrite: True to leave out what was run earlier.
+
+    Raises:
+        ConfigError: The folder belongs to something else, or a setting is invalid.
+        PluginError: An algorithm is unknown or broken.
+    """
+    joined = joined_with_earlier(suite, folder)
+    suite = suite if overwrite else joined
+    return suite, plan_members(suite, folder, tree, sets)
 
 
 def suite_of(folder: Path) -> Suite | None:

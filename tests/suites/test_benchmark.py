@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from in_process import call, refusal
 
+import ssl_toolkit
 from ssl_toolkit.comparisons.schema import ScoreStats
 from ssl_toolkit.config import yaml
+from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.suites.members import plan_members
 from ssl_toolkit.suites.results import Benchmark, MemberResult, ResultRow, overall
 from ssl_toolkit.suites.schema import find_suite, list_suites
@@ -170,6 +172,16 @@ def test_a_second_call_adds_and_keeps(finished: Path, suite: Path) -> None:
     assert added == {f"members/few/runs/pi_model/s{seed}/metrics.jsonl" for seed in (0, 1)}
     assert before.items() <= after.items()
     assert [row.name for row in results(finished)["few"].rows][:3] == [*ROWS[:2], "pi_model"]
+
+
+def test_the_function_does_what_the_command_does(finished: Path, suite: Path) -> None:
+    before = stamps(finished)
+    result = ssl_toolkit.benchmark(suite, {"device": "cpu"}, output=finished)
+    assert (result.folder, result.status) == (finished, 1)
+    assert result.report == Benchmark.read(finished / "benchmark.json")
+    assert stamps(finished) == before  # its runs are completed
+    with pytest.raises(ConfigError, match="lr: a suite fixes the settings of its runs; config"):
+        ssl_toolkit.benchmark(suite, {"lr": 0.1}, output=finished)
 
 
 def test_resume_finishes_what_was_interrupted(suite: Path, tmp_path: Path) -> None:
