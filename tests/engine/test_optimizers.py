@@ -119,6 +119,7 @@ def test_arguments_of_the_default_optimizer() -> None:
     assert all(list(g["betas"]) == [0.8, 0.95] for g in trainer.optimizer.param_groups)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     def job(name: str) -> dict[str, Any]:
         return {

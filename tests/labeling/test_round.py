@@ -170,7 +170,8 @@ def test_settings_that_contradict_rounds(data: Path) -> None:
     assert "doesn't exist" in refusal(*command(data.parent / "none"))
 
 
-def test_a_kill_at_any_moment_changes_nothing(data: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_kill_at_any_moment_changes_nothing(data: Path, kills: int) -> None:
     reference, folder = data.parent / "reference", data.parent / "rounds"
     call(*command(data, output="reference"))
     file = answer(reference / "rounds" / "1" / "queue.csv", data.parent / "answers.csv")
@@ -179,7 +180,7 @@ def test_a_kill_at_any_moment_changes_nothing(data: Path) -> None:
     seconds = time.monotonic() - start
     call(*command(data))
     moments = random.Random(1)
-    for _ in range(3):
+    for _ in range(kills):
         kill(moments.uniform(0.3, 1.0) * seconds, *command(data, "--answers", file))
     run(*command(data, "--answers", file))
     assert results(folder) == results(reference)

@@ -73,6 +73,7 @@ def nodes() -> Iterator[Nodes]:
         two.end()
 
 
+@pytest.mark.slow
 def test_all_jobs_complete_although_a_node_is_lost(tmp_path: Path, nodes: Nodes) -> None:
     jobs = [make_job(tmp_path / f"u{n}", COUNTS, 60) for n in range(3)]
     jobs.append(make_job(tmp_path / "bad", "sys.exit(3)"))

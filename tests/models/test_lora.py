@@ -259,6 +259,7 @@ def test_onnx_sees_a_plain_model(folder: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(result), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(folder: Path, tmp_path: Path) -> None:
     def job(name: str) -> dict[str, Any]:
         lora = {"rank": 2, "dropout": 0}
