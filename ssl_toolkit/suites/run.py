@@ -33,7 +33,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """What `benchmark` returns."""
+    """The result of `benchmark`."""
 
     folder: Path
     """Path to the output folder, with ``benchmark.html`` and ``benchmark.csv``."""
