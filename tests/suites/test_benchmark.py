@@ -180,7 +180,9 @@ def test_the_function_does_what_the_command_does(finished: Path, suite: Path) ->
     assert (result.folder, result.status) == (finished, 1)
     assert result.report == Benchmark.read(finished / "benchmark.json")
     assert stamps(finished) == before  # its runs are completed
-    with pytest.raises(ConfigError, match="lr: a suite fixes the settings of its runs; leave it out"):
+    with pytest.raises(
+        ConfigError, match="lr: a suite fixes the settings of its runs; leave it out"
+    ):
         ssl_toolkit.benchmark(suite, {"lr": 0.1}, output=finished)
 
 
