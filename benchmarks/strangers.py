@@ -1,4 +1,6 @@
-"""Measure scores of "this image belongs to no class" for `predict --reject` (docs/strangers.md).
+"""Measure scores of "this image belongs to no class", for `predict --reject`.
+
+docs/how-to/strangers.md has the results.
 
     OMP_NUM_THREADS=1 python benchmarks/strangers.py OUT --data FOLDER [--strangers FOLDER] -- FLAGS
 

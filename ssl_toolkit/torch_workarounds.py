@@ -63,8 +63,8 @@ def keep_freed_memory(device: torch.device) -> None:
 
     torch 2.14 has no caching allocator on the CPU: a step frees what the next one allocates again.
     glibc by default returns it to the system, which then clears each page: a twentieth of the time
-    of a small step, a third of a large one (docs/performance.md). The process keeps as much as it
-    ever needed. Other C libraries and processes that compute on a GPU are left alone.
+    of a small step, a third of a large one (docs/results/performance.md). The process keeps as
+    much as it ever needed. Other C libraries and processes that compute on a GPU are left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if device.type == "cpu" else None
     if mallopt is not None:

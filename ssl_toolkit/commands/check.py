@@ -38,8 +38,8 @@ def command(
     """Check the plugin NAME against every rule of its contract.
 
     Print the broken rules with the reason, and the number of passed rules; --verbose lists those
-    too. The exit status is 0 if all rules pass, and 1 otherwise. docs/contract-kit.md explains the
-    rules; `ssl_toolkit.testing` checks them in your own tests.
+    too. The exit status is 0 if all rules pass, and 1 otherwise. docs/plugins/contract-kit.md
+    explains the rules; `ssl_toolkit.testing` checks them in your own tests.
     """
     from ssl_toolkit.testing.rules import run_rules
     from ssl_toolkit.testing.subject import find_subject

@@ -16,7 +16,7 @@ ADD_ONS = {
     "abc": "an auxiliary head that is trained on balanced classes",
     "darp": "pseudo labels that follow the class shares of the pool",
 }
-"""The add-ons for uneven classes: first those that raised the accuracy most in docs/results.md."""
+"""The add-ons for uneven classes: first those that raised the accuracy most in docs/results."""
 
 RATIO = 3.0
 """Ratio of the largest to the smallest class from which they are recommended."""

@@ -253,7 +253,7 @@ def test_the_options_of_an_augmenter_follow_its_name(tmp_path: Path) -> None:
 
 
 def test_the_files_in_the_docs_are_comparisons(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "comparing.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs/how-to/comparing.md").read_text("utf-8")
     examples = text.split("```yaml\n")[1:]
     assert len(examples) == 2
     for example in examples:

@@ -68,6 +68,6 @@ def test_a_flag_shows_the_help_and_default_of_its_declaration() -> None:
 
 def test_every_setting_is_explained() -> None:
     assert all(field.description for _, field in fields_of(Settings))
-    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page(), (
-        "run: python tests/support/settings_page.py > docs/settings.md"
+    assert (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8") == page(), (
+        "run: python tests/support/settings_page.py > docs/reference/settings.md"
     )

@@ -1,4 +1,4 @@
-"""Every row of docs/image-formats.md, and damage that decoders don't tell by themselves."""
+"""Every row of the page on image formats, and damage that decoders don't tell by themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image, features
 from ssl_toolkit.data.images.files import pillow_muted, try_image
 from ssl_toolkit.errors import DataError
 
-PAGE = (Path(__file__).parents[2] / "docs" / "image-formats.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/image-formats.md").read_text("utf-8")
 
 TABLE = PAGE.split("## Arrays")[0]
 

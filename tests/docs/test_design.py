@@ -1,4 +1,4 @@
-"""docs/design.md shows the packages that there are, in the order that the imports have."""
+"""The page on design shows the packages that there are, in the order that the imports have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "docs/design.md").read_text("utf-8").split("\n## Packages\n")[1].split("\n## ")[0]
+PAGE = (ROOT / "docs/explanation/design.md").read_text("utf-8")
+SECTION = PAGE.split("\n## Packages\n")[1].split("\n## ")[0]
 
 
 def ranks() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The commands of docs/labeling.md run one after the other on a small folder of images."""
+"""The commands of docs/how-to/labeling.md run one after the other on a small folder of images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 from ssl_toolkit.labeling.labels_table import LabelsTable
 from ssl_toolkit.labeling.queue import read_queue
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "labeling.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/labeling.md").read_text("utf-8")
 LINES = [
     line
     for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

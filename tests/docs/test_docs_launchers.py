@@ -1,4 +1,4 @@
-"""docs/launchers.md lists every built-in launcher and its options."""
+"""docs/how-to/launchers.md lists every built-in launcher and its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ssl_toolkit import registry
 
-PAGE = (Path(__file__).parents[2] / "docs" / "launchers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/launchers.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["local", "ray", "slurm"])

@@ -1,4 +1,4 @@
-"""docs/loggers.md lists every built-in logger."""
+"""docs/how-to/loggers.md lists every built-in logger."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ssl_toolkit import registry
 
-PAGE = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/loggers.md").read_text(encoding="utf-8")
 
 
 def test_every_built_in_logger_is_described() -> None:

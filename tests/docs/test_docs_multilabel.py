@@ -1,4 +1,4 @@
-"""docs/multi-label.md: its manifest reads as it says, and its command runs."""
+"""docs/how-to/multi-label.md: its manifest reads as it says, and its command runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multilabel_data import make_manifest
 
 from ssl_toolkit.data.load import read_data
 
-PAGE = Path(__file__).parents[2] / "docs" / "multi-label.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/multi-label.md"
 TEXT = PAGE.read_text("utf-8")
 
 

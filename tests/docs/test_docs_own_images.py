@@ -1,4 +1,4 @@
-"""What docs/own-images.md shows is what the readers take."""
+"""What docs/how-to/own-images.md shows is what the readers take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiny_images import put, rows_of
 
 from ssl_toolkit.data.load import read_data
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-images.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/own-images.md").read_text("utf-8")
 
 
 def blocks(kind: str) -> list[str]:

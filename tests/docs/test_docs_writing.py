@@ -108,7 +108,7 @@ def test_an_algorithm_from_an_empty_folder_to_a_wheel(
     outside: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")  # put back when the test ends
-    page = DOCS / "writing-an-algorithm.md"
+    page = DOCS / "plugins/writing-an-algorithm.md"
     assert follow(page, outside) == {"bash": 4, "text": 5, "python": 13}
     printed = capfd.readouterr().out
     assert re.search(r"^  my_method +my-method 0\.1\.0$", printed, re.MULTILINE)
@@ -141,7 +141,7 @@ def test_an_algorithm_from_an_empty_folder_to_a_wheel(
 def test_the_other_plugins_keep_their_contracts_and_work_together(
     outside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    page = DOCS / "writing-other-plugins.md"
+    page = DOCS / "plugins/writing-other-plugins.md"
     assert follow(page, outside) == {"bash": 1, "python": 10}
     text = page.read_text(encoding="utf-8")
     classes = ("Noisy", "Learning", "Shallow", "Stripes", "Best", "OneByOne")
@@ -164,7 +164,7 @@ def test_the_blocks_on_the_kit_check_a_method(
     assert call("new", "algorithm", "my_method").returncode == 0
     sys.path.insert(0, str(outside / "my_method"))
     importlib.invalidate_caches()
-    page = (DOCS / "contract-kit.md").read_text(encoding="utf-8")
+    page = (DOCS / "plugins/contract-kit.md").read_text(encoding="utf-8")
     parametrized, whole, results, expected = (b[2] for b in BLOCK.findall(page) if b[1] == "python")
     names: dict[str, Any] = {}
     exec(parametrized, names)

@@ -1,11 +1,11 @@
-"""docs/glossary.md is in alphabetical order and uses none of the synonyms that it rejects."""
+"""The glossary is in alphabetical order and uses none of the synonyms that it rejects."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/glossary.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()

@@ -1,4 +1,4 @@
-"""Every link of every page resolves, anchors included, and docs/README.md lists every page."""
+"""Every link of every page resolves, anchors included, and docs/index.md lists every page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     + [path for folder in ("plugins", "examples") for path in (ROOT / folder).rglob("*.md")]
 )
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -57,6 +57,6 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
+    index = ROOT / "docs/index.md"
     listed = {(index.parent / link).resolve() for link in LINK.findall(text_of(index))}
-    assert {*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")} - {index} <= listed
+    assert {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {index} <= listed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parity_page import INTRODUCTION, facts
 
-PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+PAGE = Path(__file__).parents[2] / "docs/explanation/parity.md"
 NUMBERS = re.compile(r"( (\de[+-]\d\d|–) \|){4}")
 
 
@@ -17,7 +17,7 @@ def test_the_page_lists_every_algorithm_with_its_size_and_profiles() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     expected = dict(facts())
     cells = [row[: NUMBERS.search(row).start()] if NUMBERS.search(row) else row for row in rows]
-    message = "write the page again: python tests/support/parity_page.py > docs/parity.md"
+    message = "run: python tests/support/parity_page.py > docs/explanation/parity.md"
     assert cells == [*expected.values()], message
     assert "|  |" not in text
 

@@ -182,9 +182,9 @@ def test_names_deprecated_a_version_ago_are_removed() -> None:
 def test_the_public_surface_matches_the_list() -> None:
     agreed = (HERE / "public_api.txt").read_text("utf-8").splitlines()
     assert list(surface()) == agreed, (
-        "The public surface has changed. If that is wanted, raise API_VERSION as docs/stability.md "
-        "says and write the file again: python tests/support/public_api.py > "
-        "tests/project/public_api.txt"
+        "The public surface has changed. If that is wanted, raise API_VERSION as "
+        "docs/plugins/stability.md says and write the file again: "
+        "python tests/support/public_api.py > tests/project/public_api.txt"
     )
 
 

@@ -1,4 +1,4 @@
-"""The code stays as small as docs/design.md says."""
+"""The code stays as small as docs/explanation/design.md says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9,]+) \| ", re.MULTILINE)
 
 def limits() -> dict[str, int]:
     """The table of the section on size."""
-    section = (ROOT / "docs" / "design.md").read_text("utf-8").split("## Size")[1].split("\n## ")[0]
+    page = (ROOT / "docs/explanation/design.md").read_text("utf-8")
+    section = page.split("## Size")[1].split("\n## ")[0]
     return {part: int(limit.replace(",", "")) for part, limit in ROW.findall(section)}
 
 

@@ -1,4 +1,4 @@
-"""docs/recipes.md lists the tables and shows the form of a file."""
+"""docs/how-to/recipes.md lists the tables and shows the form of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import recipes_page
 
 from ssl_toolkit.recipes.load import read_recipes
 
-PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/recipes.md").read_text("utf-8")
 
 
 def test_the_page_lists_all_tables() -> None:

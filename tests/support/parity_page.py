@@ -1,4 +1,7 @@
-"""Write the page on step parity: ``python tests/support/parity_page.py > docs/parity.md``."""
+"""Write the page on step parity.
+
+``python tests/support/parity_page.py > docs/explanation/parity.md``.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ imports.
 |---|---|---|---|---|---|---|---|---|
 """
 END = """
-This page is generated: `python tests/support/parity_page.py > docs/parity.md`. The formulas are in
-`tests/support/loops_*.py`, the update rules in `tests/support/step_parity.py`.
+This page is generated: `python tests/support/parity_page.py > docs/explanation/parity.md`. The
+formulas are in `tests/support/loops_*.py`, the update rules in `tests/support/step_parity.py`.
 """
 
 
@@ -52,11 +55,11 @@ def facts() -> Iterator[tuple[str, str]]:
         place = path.relative_to(ROOT).as_posix()
         profiles = ", ".join(("paper", *plugin.profiles) if name in CASES else ("fits a head",))
         code, total = lines_of(path), sum(map(lines_of, with_imports(path)))
-        link = f"[{path.name}](../{place})"
+        link = f"[{path.name}](../../{place})"
         yield name, f"| `{name}` | {link} | {code} | {total} | {profiles} |"
     for name in ADD_ONS:
         path = Path(inspect.getfile(registry.load("addons", name.rpartition("+")[2]))).resolve()
-        link = f"[{path.name}](../{path.relative_to(ROOT).as_posix()})"
+        link = f"[{path.name}](../../{path.relative_to(ROOT).as_posix()})"
         total = sum(map(lines_of, with_imports(path)))
         yield name, f"| `{name}` | {link} | {lines_of(path)} | {total} | paper |"
 

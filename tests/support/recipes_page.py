@@ -1,4 +1,4 @@
-"""Write the table of docs/recipes.md: ``python tests/support/recipes_page.py``."""
+"""Write the table of docs/how-to/recipes.md: ``python tests/support/recipes_page.py``."""
 
 from __future__ import annotations
 

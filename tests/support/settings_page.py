@@ -1,6 +1,6 @@
 """Write the reference page of the settings: ``python tests/support/settings_page.py``.
 
-Its output is ``docs/settings.md``.
+Its output is ``docs/reference/settings.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ marked *free in comparisons*. `resume` keeps every setting but those marked *rec
 flag for them, and `record.json` notes the change), *moved* (data of the same content may be
 elsewhere) and *free* (no result depends on them).
 
-This page is generated: `python tests/support/settings_page.py > docs/settings.md`.
+This page is generated: `python tests/support/settings_page.py > docs/reference/settings.md`.
 """
 
 

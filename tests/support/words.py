@@ -90,8 +90,8 @@ def _help_of(command: click.Command) -> Iterator[str]:
 
 def texts() -> Iterator[tuple[str, str]]:
     """Yield name and content of all pages, configurations, help texts and source files."""
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    files.remove(ROOT / "docs" / "glossary.md")  # lists unwanted words
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    files.remove(ROOT / "docs/reference/glossary.md")  # lists unwanted words
     files += (ROOT / "configs").rglob("*.yaml")
     files += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
     for folder in ("ssl_toolkit", "plugins", "examples"):

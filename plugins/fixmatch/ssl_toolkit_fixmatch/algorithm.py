@@ -44,8 +44,8 @@ class FixMatch(Algorithm):
     class Config(Options):
         """Options of FixMatch."""
 
-        # docs/results.md: a calibrated head seldom exceeds this confidence on an unseen image, and
-        # seven unlabeled images per labeled one take longer without a gain.
+        # docs/results/results.md: a calibrated head seldom exceeds this confidence on an unseen
+        # image, and seven unlabeled images per labeled one take longer without a gain.
         for_pretrained: ClassVar[dict[str, Any]] = {
             "confidence_threshold": 0.8,
             "unlabeled_ratio": 1,

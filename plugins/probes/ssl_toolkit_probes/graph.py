@@ -44,7 +44,7 @@ class GraphProbe(FeatureAlgorithm):
        little where the graph is right and saves much where it is wrong.
 
     The soft labels matter: with the most probable class in their place, accuracy falls
-    (docs/results.md).
+    (docs/results/results.md).
     """
 
     family: ClassVar[str] = "graph"
@@ -72,7 +72,7 @@ class GraphProbe(FeatureAlgorithm):
 
     @property
     def most_unlabeled(self) -> int:
-        """Number of the options: a larger graph costs more than it gains (docs/results.md)."""
+        """Number of the options: a larger graph costs more than it gains (docs/results)."""
         return self.config.most_unlabeled
 
     def fit(self, features: TrainingFeatures, generator: torch.Generator) -> FeatureHead:

@@ -82,7 +82,7 @@ class SimPLE(Algorithm):
             None,
             help="weight of the Pair Loss; 0 for none; same: unsupervised_weight; null: "
             "unsupervised_weight / (2 classes)",
-            source="this project, docs/stability-of-training; paper and authors: same",
+            source="this project, docs/explanation/stability-of-training; paper and authors: same",
         )
         rampup_fraction: float = option(
             0.3,

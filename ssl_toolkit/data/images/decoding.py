@@ -1,6 +1,6 @@
 """Decode an image opened by Pillow to upright 8-bit pixels, or report why it is unreadable.
 
-docs/image-formats.md has a table of all formats and modes.
+docs/reference/image-formats.md has a table of all formats and modes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From an image file to pixels of one size: one way for training, testing and predicting.
 
-docs/image-formats.md has a table of all formats and modes; see `decoding`.
+docs/reference/image-formats.md has a table of all formats and modes; see `decoding`.
 Of several frames or pages the first is taken. A file that claims more pixels than Pillow's limit
 against decompression bombs (``PIL.Image.MAX_IMAGE_PIXELS``) is unreadable, on its header alone.
 """
