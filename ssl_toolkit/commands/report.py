@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     help="Setting in which rows may differ; every table marks it. Repeatable.",
 )
 @click.option("--name", metavar="TEXT", help="Title of the report (default: the folder's name).")
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    type=float,
+    metavar="ACCURACY",
+    help="Validation accuracy whose seconds to report (default: 90 % and 95 % of that of the upper "
+    "bound, or of the best row). Repeatable.",
+)
 def command(folders: tuple[Path, ...], allow_different: tuple[str, ...], **settings: Any) -> None:
     """Write tables and an HTML page of one comparison, of a benchmark suite, or of separate runs.
 

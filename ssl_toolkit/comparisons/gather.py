@@ -24,6 +24,7 @@ from ssl_toolkit.comparisons.schema import (
     upper_bound,
 )
 from ssl_toolkit.comparisons.statistics import holm, paired_difference, score_stats
+from ssl_toolkit.comparisons.time_to_accuracy import with_times
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.label_counts import LabelKey
 from ssl_toolkit.errors import ConfigError, PluginError
@@ -33,13 +34,16 @@ from ssl_toolkit.runs.record import RunRecord
 from ssl_toolkit.text import display_path, display_text
 
 
-def gather_plan(plan: PlanFile, folder: Path, failures: Failures) -> Comparison:
+def gather_plan(
+    plan: PlanFile, folder: Path, failures: Failures, levels: Sequence[float] = ()
+) -> Comparison:
     """Gather the runs of a plan.
 
     Args:
         plan: The plan.
         folder: Path to the comparison.
         failures: As for `gather`.
+        levels: As for `gather`.
 
     Raises:
         UserError: As `gather`.
@@ -57,6 +61,7 @@ def gather_plan(plan: PlanFile, folder: Path, failures: Failures) -> Comparison:
         failures=failures,
         notes=notes,
         curve=plan.curve,
+        levels=levels,
     )
 
 
@@ -69,6 +74,7 @@ def gather(
     failures: Failures | None = None,
     notes: Sequence[str] = (),
     curve: LabelKey | None = None,
+    levels: Sequence[float] = (),
 ) -> Comparison:
     """Read runs, refuse those that are not comparable, and compute the scores of each row.
 
@@ -81,6 +87,7 @@ def gather(
             (killed, lost with their machine, refused); ignored for a run that is completed now.
         notes: Further notes, shown first.
         curve: The setting with several numbers of labels; None without a label curve.
+        levels: Validation accuracies whose seconds to report; by default as in `with_times`.
 
     Returns:
         Runs that are not completed have a status and a reason, and are in no mean.
@@ -118,9 +125,11 @@ def gather(
         for labels in dict.fromkeys(row.labels for row in rows)
     ]
     rows = [row for of in by_labels for row in _with_differences(of, baseline, ranked_by)]
+    rows, levels_of = with_times(rows, levels)
     return Comparison(
         name=name,
         ranked_by=ranked_by,
+        levels_of=levels_of,
         rows=tuple(rows),
         seeds=tuple(sorted({run.seed for run in runs})),
         baseline=baseline,

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from ssl_toolkit.comparisons.curve_schema import LabelCurve
 from ssl_toolkit.comparisons.encodable import Keys, Text
+from ssl_toolkit.comparisons.time_schema import LevelsOf, Reached
 from ssl_toolkit.config import yaml
 from ssl_toolkit.config.label_counts import LabelKey
 from ssl_toolkit.config.plugin_names import bare, section_of
@@ -314,6 +315,8 @@ class Variant(Part):
     ``test.balanced_accuracy``, ``test.macro_f1``, ``test.ece``, ``test.nll``,
     ``validation.accuracy``, ``validation.balanced_accuracy``, ``convergence_step``, ``seconds``,
     ``images_per_second``, ``steps``."""
+    reached: tuple[Reached, ...] = ()
+    """For each level; empty without validation images."""
     difference: Difference | None
     """None for the baseline itself and without a common seed. Along a label curve, the baseline is
     the row with the same number of labels."""
@@ -336,6 +339,8 @@ class Comparison(Document):
     """Hash of the shared settings."""
     ranked_by: str = "test.accuracy"
     """Name of the score that ranks: the balanced accuracy where the classes are uneven."""
+    levels_of: LevelsOf = ""
+    """The rows whose accuracy `Reached.fraction` is a share of."""
     rows: tuple[Variant, ...]
     notes: tuple[Text, ...] = ()
     """Notes for readers: differences in threads, devices and versions, missing results."""

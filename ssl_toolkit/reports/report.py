@@ -37,6 +37,7 @@ def report(
     baseline: str | None = None,
     allow: Collection[str] = (),
     name: str | None = None,
+    levels: Sequence[float] = (),
 ) -> Report:
     """Write the tables and the page of a comparison, or of runs outside of one.
 
@@ -48,6 +49,8 @@ def report(
         baseline: Row that the others are compared with.
         allow: Shared settings in which rows may differ, in addition to those of a comparison.
         name: Title.
+        levels: Validation accuracies in (0, 1] whose seconds to report; by default 90 % and 95 % of
+            that of the upper bound, or of the best row.
 
     Returns:
         The comparison, and the files that were written.
@@ -57,6 +60,8 @@ def report(
             run contradict each other, or the output folder has such files that are not of a
             report; nothing is written.
     """
+    if wrong := [level for level in levels if not 0 < level <= 1]:
+        raise ConfigError(f"--level {wrong[0]:g}: must be an accuracy above 0 and at most 1")
     paths = [at_home(f) for f in ([folders] if isinstance(folders, str | os.PathLike) else folders)]
     compared = [path for path in paths if any((path / name).exists() for name in (PLAN, CONFIG))]
     if compared and len(paths) > 1:
@@ -85,10 +90,12 @@ def report(
             "allow": (*plan.allow, *allow),
         }
         plan = plan.model_copy(update=changes)
-        comparison = gather_plan(plan, compared[0], read_failures(compared[0]))
+        comparison = gather_plan(plan, compared[0], read_failures(compared[0]), levels)
     else:
         title = name or (paths[0].resolve().name if single else "runs")
-        comparison = gather(loose_runs(paths), name=title, baseline=baseline, allow=allow)
+        comparison = gather(
+            loose_runs(paths), name=title, baseline=baseline, allow=allow, levels=levels
+        )
     refuse_contradictions(run.folder for run in comparison.runs if run.completed)
     if not page_only:
         write_tables(comparison, target)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ssl_toolkit.comparisons.schema import (
     Variant,
     score_title,
 )
+from ssl_toolkit.comparisons.statistics import score_stats
 from ssl_toolkit.console import Console
 from ssl_toolkit.errors import visible
 from ssl_toolkit.files import write_text
@@ -57,12 +59,16 @@ def summary_table(comparison: Comparison) -> SummaryTable:
 
     A column without any value is absent.
     """
-    rows = [_cells(row, comparison.baseline or "", comparison.ranked_by) for row in comparison.rows]
-    shown = [
-        tuple(title for title in group if any(row[k][title] != NOTHING for row in rows))
-        for k, group in enumerate(rows[0])
+    rows = [
+        [*_cells(row, comparison.baseline or "", comparison.ranked_by), _times(row, comparison)]
+        for row in comparison.rows
     ]
-    cells = tuple(dict(ChainMap(*groups)) for groups in rows)
+    shown = [
+        tuple(dict.fromkeys(title for group in of for title in group if group[title] != NOTHING))
+        for of in zip(*rows, strict=True)
+    ]
+    titles = dict.fromkeys((title for group in shown for title in group), NOTHING)
+    cells = tuple(titles | dict(ChainMap(*groups)) for groups in rows)
     return SummaryTable(tuple(filter(None, shown)), *_marked_names(comparison), cells)
 
 
@@ -83,6 +89,11 @@ def table_notes(comparison: Comparison) -> list[str]:
             f"{comparison.baseline} on the common seeds, its interval that of the same t; p "
             "(Holm): adjusted for the number of rows"
         )
+    if any(row.reached for row in comparison.rows):
+        lines.append(
+            "seconds to a level: of training with its evaluations, up to the first evaluation with "
+            "at least this validation accuracy; comparable if the runs had equal shares of the CPU"
+        )
     if comparison.curve is not None:
         lines += curve_notes(comparison, comparison.curve)
     if scores and all(stats.count == 1 for stats in scores):
@@ -94,8 +105,8 @@ def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv`` and ``.md``, each whole or not at all.
 
     The JSON has all scores as numbers, the settings and the environment; the CSV a line per run,
-    with empty cells for missing scores, and method and number of labels of a label curve; the
-    Markdown the table of the terminal and the HTML report.
+    with empty cells for missing scores and levels that were not reached, and method and number of
+    labels of a label curve; the Markdown the table of the terminal and the HTML report.
 
     Args:
         comparison: The comparison.
@@ -110,8 +121,10 @@ def write_tables(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     as_json, as_csv, as_markdown = (folder / name for name in NAMES)
     _relative(comparison, folder).write(as_json)
     curved = comparison.curve is not None
-    lines = (_csv_row(row, run, curved) for row in comparison.rows for run in row.runs)
-    write_rows(as_csv, (*_CSV_COLUMNS, *(_CURVE_COLUMNS if curved else ()), *SCORES), lines)
+    times = [*dict.fromkeys(of.name for row in comparison.rows for of in row.reached)]
+    lines = (_csv_row(row, run, curved, times) for row in comparison.rows for run in row.runs)
+    columns = (*_CSV_COLUMNS, *(_CURVE_COLUMNS if curved else ()), *SCORES, *times)
+    write_rows(as_csv, columns, lines)
     write_text(as_markdown, markdown_page(comparison))
     return as_json, as_csv, as_markdown
 
@@ -271,6 +284,20 @@ def _cells(row: Variant, baseline: str, ranking: str) -> list[dict[str, str]]:
     ]
 
 
+def _times(row: Variant, comparison: Comparison) -> dict[str, str]:
+    """Return the seconds to each level by title; how many seeds reached it if not all did."""
+    cells = {}
+    for of in row.reached:
+        level = f"accuracy {of.level:g}"
+        if of.fraction is not None:
+            level = f"{100 * of.fraction:g} % of the {comparison.levels_of}"
+        text = f"{len(of.values)} of {len(row.completed_runs)} seeds"
+        if of.mean is not None:
+            text = stats_text(score_stats(of.values, highest=math.inf), 1)
+        cells[f"seconds to {level}"] = text
+    return cells
+
+
 def _marked_names(comparison: Comparison) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return each row's name with its marks, and the footnotes; equal footnotes share a mark."""
     marks: dict[str, int] = {}
@@ -321,7 +348,8 @@ _CSV_COLUMNS = ("row", "algorithm", "uses_hidden_labels", "overrides", "seed", "
 _CURVE_COLUMNS = ("method", "labels")
 
 
-def _csv_row(row: Variant, run: ComparedRun, curved: bool) -> Row:
+def _csv_row(row: Variant, run: ComparedRun, curved: bool, times: Sequence[str]) -> Row:
+    reached = {of.name: of.values for of in row.reached}
     scores = (row.scores[name].values if name in row.scores else {} for name in SCORES)
     return [
         *map(display_text, (row.name, row.algorithm)),
@@ -332,6 +360,7 @@ def _csv_row(row: Variant, run: ComparedRun, curved: bool) -> Row:
         display_text(run.reason),
         *((display_text(row.method), row.labels) if curved else ()),
         *(values.get(run.seed) for values in scores),
+        *(reached.get(name, {}).get(run.seed) for name in times),
     ]
 
 

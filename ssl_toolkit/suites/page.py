@@ -8,12 +8,13 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ssl_toolkit.comparisons.schema import ScoreStats, score_title
+from ssl_toolkit.comparisons.time_to_accuracy import FRACTIONS
 from ssl_toolkit.console import Console
 from ssl_toolkit.files import write_atomically
 from ssl_toolkit.reports.html.charts import dot_plot
 from ssl_toolkit.reports.html.page import template
 from ssl_toolkit.reports.text_table import NOTHING, TextTable, share, stats_text
-from ssl_toolkit.suites.results import FRACTIONS, Benchmark, MemberResult, ResultRow
+from ssl_toolkit.suites.results import Benchmark, MemberResult, ResultRow
 from ssl_toolkit.tabular import Row, write_rows
 
 JSON, CSV, PAGE = "benchmark.json", "benchmark.csv", "benchmark.html"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -14,7 +13,6 @@ from ssl_toolkit.comparisons.encodable import Text
 from ssl_toolkit.comparisons.gather import gather_plan
 from ssl_toolkit.comparisons.schema import (
     PLAN,
-    ComparedRun,
     Comparison,
     Difference,
     ScoreStats,
@@ -23,36 +21,18 @@ from ssl_toolkit.comparisons.schema import (
     read_plan,
 )
 from ssl_toolkit.comparisons.statistics import score_stats
-from ssl_toolkit.comparisons.time_to_accuracy import last_value, seconds_to_accuracy
+from ssl_toolkit.comparisons.time_schema import Reached
+from ssl_toolkit.comparisons.time_to_accuracy import last_value, read_log
 from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.logged_metrics import (
     COVERAGE,
     PSEUDO_LABEL_ACCURACY,
-    VALIDATION_ACCURACY,
 )
-from ssl_toolkit.errors import ToolkitError, UserError
-from ssl_toolkit.runs.folder import RunFolder
-from ssl_toolkit.runs.metrics_log import metric_rows
+from ssl_toolkit.errors import UserError
 from ssl_toolkit.suites.members import MEMBERS
 from ssl_toolkit.suites.schema import Suite
 
-FRACTIONS = (0.90, 0.95)
-"""Shares of the upper bound's validation accuracy, whose seconds are reported."""
-
 Status = Literal["completed", "incomplete", "failed", "missing data", "not run"]
-
-
-class Reached(Part):
-    """The seconds of training until a share of the upper bound's accuracy is reached."""
-
-    fraction: float
-    """The share."""
-    level: float
-    """The validation accuracy: the share of the mean over the seeds of the upper bound."""
-    values: dict[int, float]
-    """Seconds by seed, of the runs that reached it."""
-    mean: float | None
-    """Mean over seeds; None unless every completed run reached it."""
 
 
 class ResultRow(Part):
@@ -197,22 +177,12 @@ def _member(suite: Suite, name: str, folder: Path, missing: str, failure: str) -
 
 
 def _rows(comparison: Comparison) -> tuple[ResultRow, ...]:
-    bounds = [
-        stats.mean
-        for row in comparison.rows
-        if row.uses_hidden_labels and (stats := row.scores.get(VALIDATION_ACCURACY.name))
-    ]
-    levels = {fraction: fraction * max(bounds) for fraction in FRACTIONS} if bounds else {}
-    return tuple(_row(row, comparison.ranked_by, levels) for row in comparison.rows)
+    bounded = comparison.levels_of == "upper bound"
+    return tuple(_row(row, comparison.ranked_by, bounded=bounded) for row in comparison.rows)
 
 
-def _row(row: Variant, ranked_by: str, levels: Mapping[float, float]) -> ResultRow:
-    logs = {run.seed: _log(run) for run in row.completed_runs}
-    reached = []
-    for fraction, level in levels.items() if logs else ():
-        values = _by_seed(logs, partial(seconds_to_accuracy, level=level))
-        mean = fmean(values.values()) if len(values) == len(logs) else None
-        reached.append(Reached(fraction=fraction, level=level, values=values, mean=mean))
+def _row(row: Variant, ranked_by: str, *, bounded: bool) -> ResultRow:
+    logs = {run.seed: read_log(run) for run in row.completed_runs}
     coverage = _by_seed(logs, lambda rows: last_value(rows, COVERAGE.name))
     accuracy = _by_seed(logs, lambda rows: last_value(rows, PSEUDO_LABEL_ACCURACY.name))
     return ResultRow(
@@ -224,18 +194,10 @@ def _row(row: Variant, ranked_by: str, levels: Mapping[float, float]) -> ResultR
         score=row.scores.get(ranked_by),
         difference=row.difference,
         seconds=row.scores.get("seconds"),
-        reached=tuple(reached),
+        reached=row.reached if bounded else (),
         coverage=score_stats(coverage) if coverage else None,
         pseudo_label_accuracy=score_stats(accuracy) if accuracy else None,
     )
-
-
-def _log(run: ComparedRun) -> list[dict[str, Any]]:
-    """Return the metrics of a run; empty if they can't be read."""
-    try:
-        return [*metric_rows(RunFolder(run.folder).metrics)]
-    except ToolkitError:
-        return []
 
 
 def _by_seed(

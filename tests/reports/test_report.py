@@ -14,7 +14,7 @@ from report_folders import comparison, run_folder, spread
 
 from ssl_toolkit.comparisons.schema import ComparedRun, Comparison
 from ssl_toolkit.reports.html.charts import Axis, Curve, Line, line_chart
-from ssl_toolkit.reports.html.curves import join, thin
+from ssl_toolkit.reports.html.curves import draw_charts, join, read_logs, thin
 from ssl_toolkit.reports.html.page import write_report
 from ssl_toolkit.runs.metrics_log import last_step, metric_rows
 
@@ -335,6 +335,17 @@ def test_the_last_step_is_read_from_the_end_of_a_log(tmp_path: Path) -> None:
     log.write_text(rows + '{"format": 1, "step": 4000, "tr', encoding="utf-8")
     assert log.stat().st_size > 1 << 16
     assert last_step(log) == 3999
+
+
+def test_accuracy_is_drawn_over_steps_and_over_seconds(tmp_path: Path) -> None:
+    compared = comparison(tmp_path, seeds=2)
+    charts = draw_charts(compared, read_logs(compared))["learning"][0]
+    steps, time = (chart for chart in charts if chart.title.startswith("Validation accuracy"))
+    assert (steps.title, time.title) == ("Validation accuracy", "Validation accuracy over time")
+    assert "over steps" in steps.drawing
+    assert "over seconds" in time.drawing
+    assert time.table.rows[0][:2] == ["40", "1.2 (1.2 to 1.2)"]  # of 0.3 s a step
+    assert time.table.rows[-1][1] == "12 (12 to 12)"
 
 
 def test_thinning_keeps_the_mean_and_the_last_step() -> None:

@@ -169,6 +169,29 @@ def test_terminal_markdown_and_html_have_the_same_columns_and_numbers(
         assert all(cell in terminal for cell in cells)
 
 
+def test_seconds_to_levels_are_columns(made: Comparison, tmp_path: Path) -> None:
+    for row in made.rows:
+        for run in row.completed_runs:
+            accuracies = enumerate((0.5, 0.88, 0.97 if row.uses_hidden_labels else 0.9), start=1)
+            lines = (
+                {"format": 1, "step": k, "seconds": k + run.seed, "validation.accuracy": accuracy}
+                for k, accuracy in accuracies
+            )
+            (run.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    again = [RunLocation(run.row, run.seed, run.folder) for run in made.runs]
+    timed = gather(again, name="timed", baseline="plain", allow=["lr"])
+    plain, other, bound = (line.split(" | ") for line in markdown_page(timed).splitlines()[4:7])
+    assert plain[-2:] == ["3.0 ± 1.0", "0 of 3 seeds |"]
+    assert [cell.strip(" |") for cell in other[-2:]] == ["2.5 ± 0.7", "0 of 2 seeds"]
+    assert bound[-1].startswith("4.0 ± 1.0")
+    assert "seconds to 95 % of the upper bound" in markdown_page(timed)
+    assert "up to the first evaluation" in markdown_page(timed)
+    with write_tables(timed, tmp_path)[1].open(newline="", encoding="utf-8") as file:
+        lines = [*csv.DictReader(file)]
+    assert [line["seconds_to_90"] for line in lines[:3]] == ["2.0", "3.0", "4.0"]
+    assert lines[0]["seconds_to_95"] == ""
+
+
 def test_one_seed_shows_no_spread(made: Comparison, tmp_path: Path) -> None:
     result = [RunLocation(row.name, 0, row.runs[0].folder) for row in made.rows]
     single = gather(result, name="one", baseline="plain", allow=["lr"])

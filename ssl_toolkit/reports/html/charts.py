@@ -33,8 +33,8 @@ _LOG_FROM = 300.0
 class Curve:
     """A metric of one row; each point is over the seeds that have a value there."""
 
-    steps: NDArray[np.int64]
-    """(P,) ascending."""
+    steps: NDArray[np.int64] | NDArray[np.float64]
+    """(P,) ascending; may be seconds, or numbers of labels."""
     mean: NDArray[np.float64]
     low: NDArray[np.float64]
     """The smallest of the seeds."""
@@ -103,13 +103,14 @@ def swatch(index: int) -> Markup:
     )
 
 
-def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
+def line_chart(identity: str, title: str, lines: Sequence[Line], unit: str = "step") -> Markup:
     """Draw lines over steps, each with a band from the smallest to the largest of its seeds.
 
     Args:
         identity: Id of the element, unique in the page.
         title: Title of the chart.
         lines: At least one, each with at least one point.
+        unit: Name of a step.
     """
     named = 1 < len(lines) <= MOST_NAMED
     names = [shorten(line.name, _LONGEST) for line in lines]
@@ -130,12 +131,12 @@ def line_chart(identity: str, title: str, lines: Sequence[Line]) -> Markup:
     if named:
         parts += _end_names(lines, names, up, _WIDTH - right + 5)
     ends = "; ".join(f"{n.name} ends at {number(float(n.curve.mean[-1]))}" for n in lines)
-    end = '<text x="{}" y="{}" text-anchor="end">step</text>'
-    parts.append(_element(end, _WIDTH - right, _HEIGHT - 2))
+    end = '<text x="{}" y="{}" text-anchor="end">{}</text>'
+    parts.append(_element(end, _WIDTH - right, _HEIGHT - 2, unit))
     if log:
         scale = '<text x="44" y="{}">values on a logarithmic scale</text>'
         parts.append(_element(scale, _HEIGHT - 2))
-    title = f"{title} over steps{', logarithmic scale' if log else ''}"
+    title = f"{title} over {unit}s{', logarithmic scale' if log else ''}"
     return _svg(identity, _WIDTH, _HEIGHT, title, ends, parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,10 @@ POINTS = 200
 """Maximum number of points of a curve."""
 
 _STEPS_IN_TABLE = 20
-_NOT_CHARTED = {"step", "lr", "seconds", "images_per_second"}
+_NOT_CHARTED = {"step", "lr", "images_per_second"}
+_SECONDS = "seconds"
+_OVER_SECONDS = (logged.VALIDATION_ACCURACY, logged.VALIDATION_MAP)
+"""Metrics that are drawn over the seconds of training too."""
 
 _LEARNING = (
     logged.VALIDATION_ACCURACY,
@@ -179,7 +182,7 @@ def draw_charts(comparison: Comparison, logs: Logs) -> dict[str, tuple[list[Char
     undeclared = {
         key: Metric(key, key.removeprefix(logged.TRAIN))
         for key in logs.metrics
-        if key not in logged.ENGINE_METRICS and key not in declared
+        if key not in logged.ENGINE_METRICS and key not in declared and key != _SECONDS
     }
     others = {
         key: metric
@@ -213,28 +216,59 @@ def _charts(
     charts, absent = [], []
     for number_of_chart, (key, metric) in enumerate(metrics.items()):
         title = metric.title or metric.name
-        lines = [
-            Line(row.name, index, logs.curves[index][key])
-            for index, row in enumerate(comparison.rows)
-            if key in logs.curves[index]
-        ]
+        lines = _lines(comparison, logs, key)
         if not lines:
             if metric not in _RARE:
                 absent.append(title)
             continue
         steps = np.unique(np.concatenate([line.curve.steps for line in lines]))
-        charts.append(
-            Chart(
-                title,
-                metric.help,
-                key,
-                line_chart(f"chart-{section}-{number_of_chart}", title, lines),
-                _numbers(lines, steps, spread=not comparison.is_single),
-                len(steps),
-                _logged_by([row.name for row in comparison.rows], [line.name for line in lines]),
-            )
+        spread = not comparison.is_single
+        chart = Chart(
+            title,
+            metric.help,
+            key,
+            line_chart(f"chart-{section}-{number_of_chart}", title, lines),
+            _numbers(lines, steps, spread=spread),
+            len(steps),
+            _logged_by([row.name for row in comparison.rows], [line.name for line in lines]),
         )
+        charts.append(chart)
+        seconds = {line.index: line for line in _lines(comparison, logs, _SECONDS)}
+        if metric in _OVER_SECONDS and all(line.index in seconds for line in lines):
+            times = [seconds[line.index] for line in lines]
+            charts.append(
+                chart._replace(
+                    title=f"{title} over time",
+                    description="wall time of training with its evaluations",
+                    key=_SECONDS,
+                    drawing=line_chart(
+                        f"chart-{section}-{number_of_chart}-time",
+                        title,
+                        _over(lines, times),
+                        "second",
+                    ),
+                    table=_numbers(times, steps, spread=spread),
+                )
+            )
     return charts, absent
+
+
+def _lines(comparison: Comparison, logs: Logs, key: str) -> list[Line]:
+    """Return the rows that logged a metric."""
+    return [
+        Line(row.name, index, logs.curves[index][key])
+        for index, row in enumerate(comparison.rows)
+        if key in logs.curves[index]
+    ]
+
+
+def _over(lines: Sequence[Line], times: Sequence[Line]) -> list[Line]:
+    """Return lines over the mean seconds at their steps."""
+    over = []
+    for line, time in zip(lines, times, strict=True):
+        seconds = np.interp(line.curve.steps, time.curve.steps, time.curve.mean)
+        over.append(replace(line, curve=replace(line.curve, steps=seconds)))
+    return over
 
 
 def _logged_by(rows: Sequence[str], logging: Sequence[str]) -> str:
