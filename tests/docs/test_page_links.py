@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    + [path for folder in ("plugins", "examples") for path in (ROOT / folder).rglob("*.md")]
+    + [
+        path
+        for folder in ("plugins", "examples", ".github")
+        for path in (ROOT / folder).rglob("*.md")
+    ]
 )
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

@@ -92,7 +92,8 @@ def texts() -> Iterator[tuple[str, str]]:
     """Yield name and content of all pages, configurations, help texts and source files."""
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     files.remove(ROOT / "docs/reference/glossary.md")  # lists unwanted words
-    files += (ROOT / "configs").rglob("*.yaml")
+    files += [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / ".github").rglob("*.*ml")]
+    files += (ROOT / ".github").glob("*.md")
     files += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
     for folder in ("ssl_toolkit", "plugins", "examples"):
         files += [
