@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
@@ -107,6 +108,36 @@ def test_the_wheel_contains_code_types_data_and_configurations(wheel: Path) -> N
     assert {f"ssl_toolkit/{path.as_posix()}" for path in configurations} <= names
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert folders == set(PACKAGES)  # neither tests nor a package called plugins
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs the list of tracked files")
+def test_the_sdist_contains_the_repository_and_nothing_else(tmp_path: Path) -> None:
+    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(git, cwd=REPOSITORY, capture_output=True, encoding="utf-8", check=True)
+    tracked = {name for name in listed.stdout.split("\0") if (REPOSITORY / name).is_file()}
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist"]
+    subprocess.run(
+        [*command, "--directory", tmp_path], cwd=REPOSITORY, capture_output=True, check=True
+    )
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        files = {member.name for member in archive if member.isfile()}
+    names = {name.partition("/")[2] for name in files}
+    assert names - {"PKG-INFO"} == tracked
+    assert path.stat().st_size < 6e6
+
+
+def test_the_wheel_is_small_and_contains_no_junk(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert len(names) == len(set(names))
+    wrong = re.compile(r"(^|/)(tests?|docs|__pycache__|\.\w+)/|\.(pyc|pt|log|orig|ipynb)$")
+    assert [name for name in names if wrong.search(name)] == []
+    suffixes = {Path(name).suffix for name in names if ".dist-info/" not in name}
+    kinds = {".py", ".pyi", ".typed", ".yaml", ".json", ".npz", ".md"}
+    kinds |= {".j2", ".txt", ".css", ".html", ".js"}  # templates, licenses, pages
+    assert suffixes - kinds == set()
+    assert wheel.stat().st_size < 3e6
 
 
 def test_the_installed_wheel_works_without_the_repository(installation: Installation) -> None:
