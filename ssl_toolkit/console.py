@@ -31,7 +31,9 @@ class Console:
         self.verbose = verbose
         # soft_wrap: lines are never wrapped or cut in a file.
         file = cast(TextIO, Tolerant(sys.stdout)) if sys.stdout else None
-        self.rich = RichConsole(file=file, soft_wrap=True, highlight=False, quiet=silent)
+        self.rich: RichConsole = RichConsole(
+            file=file, soft_wrap=True, highlight=False, quiet=silent
+        )
         """The underlying console of rich."""
         self._early: list[str] = []
         self._log: Path | None = None

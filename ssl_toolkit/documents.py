@@ -16,7 +16,9 @@ from ssl_toolkit.text import display_path
 class Part(BaseModel):
     """A part of a `Document`: checked, immutable, without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False
+    )
 
 
 class Document(Part):

@@ -30,7 +30,9 @@ class ToolkitError(Exception):
     """True if another process of the same run reports it to the user."""
 
     def __init__(self, messages: str | Sequence[str]) -> None:
-        self.messages = (messages,) if isinstance(messages, str) else tuple(messages)
+        self.messages: tuple[str, ...] = (
+            (messages,) if isinstance(messages, str) else tuple(messages)
+        )
         super().__init__("\n".join(self.messages))
 
 

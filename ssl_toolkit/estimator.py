@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 
 from ssl_toolkit.console import Console
 from ssl_toolkit.data.label_values import label_name
-from ssl_toolkit.inference.model import load_model
+from ssl_toolkit.inference.model import Model, load_model
 from ssl_toolkit.runs.train import train
 
 
@@ -89,6 +89,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             ToolkitError: as `ssl_toolkit.train`.
         """
         X, given, known = self._checked(X, y)
+        self.classes_: NDArray[Any]
         self.classes_, places = np.unique(given, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("y has labels of 1 class; two are the least")
@@ -108,9 +109,9 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 overwrite=self.output is not None,
                 console=Console(silent=not self.verbose),
             )
-            self.model_ = load_model(outcome.folder, self.device)
-        self.algorithm_ = outcome.summary.algorithm
-        self.transduction_ = np.empty(len(known), dtype=self.classes_.dtype)
+            self.model_: Model = load_model(outcome.folder, self.device)
+        self.algorithm_: str = outcome.summary.algorithm
+        self.transduction_: NDArray[Any] = np.empty(len(known), dtype=self.classes_.dtype)
         self.transduction_[known] = given
         if not known.all():
             rows = [X[row] for row in np.flatnonzero(~known)] if isinstance(X, list) else X[~known]

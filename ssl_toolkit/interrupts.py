@@ -33,7 +33,7 @@ class Interrupts:
     """Raises `Interrupted` at a signal; inside `patient`, at the second or after a while."""
 
     def __init__(self, on_signal: Callable[[], None]) -> None:
-        self.signal = ""
+        self.signal: str = ""
         """Name of the first signal; empty for none."""
         self._on_signal = on_signal
         self._patient: float | None = None

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import importlib_metadata
 
@@ -268,7 +268,12 @@ def _unusable(group: str, plugin: object) -> str:
     return ""
 
 
-def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:
+class _Registrar(Protocol):
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """Return a class decorator."""
+
+
+def _registrar(group: str) -> _Registrar:
     def register(name: str) -> Callable[[T], T]:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise PluginError(f"name {name!r}: use lower-case letters, digits and underscores")
@@ -295,13 +300,13 @@ def _registrar(group: str) -> Callable[[str], Callable[[T], T]]:
     return register
 
 
-register_addon = _registrar("addons")
-register_algorithm = _registrar("algorithms")
-register_augmenter = _registrar("augmenters")
-register_backbone = _registrar("backbones")
-register_dataset = _registrar("datasets")
-register_launcher = _registrar("launchers")
-register_logger = _registrar("loggers")
+register_addon: _Registrar = _registrar("addons")
+register_algorithm: _Registrar = _registrar("algorithms")
+register_augmenter: _Registrar = _registrar("augmenters")
+register_backbone: _Registrar = _registrar("backbones")
+register_dataset: _Registrar = _registrar("datasets")
+register_launcher: _Registrar = _registrar("launchers")
+register_logger: _Registrar = _registrar("loggers")
 
 
 def near_names(word: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:

@@ -64,7 +64,8 @@ class LazyGroup(click.Group):
 
     def __init__(self, *, package: str, helps: Mapping[str, str], **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.package, self.helps = package, helps
+        self.package: str = package
+        self.helps: Mapping[str, str] = helps
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the help."""

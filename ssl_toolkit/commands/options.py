@@ -114,7 +114,7 @@ def setting_option(
     )
 
 
-class ImageSizeType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
+class _ImageSizeType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
     """A `Size`, such as ``48x64``."""
 
     name = "size"
@@ -133,7 +133,7 @@ def _placeholder(field: FieldInfo) -> str:
 
 def _type(field: FieldInfo) -> Any:
     if declaration_of(field).metavar == "N|HxW":
-        return ImageSizeType()
+        return _ImageSizeType()
     if declaration_of(field).metavar == "8|16":
         return click.Choice(("8", "16"))
     types = get_args(field.annotation) or (field.annotation,)
@@ -173,7 +173,7 @@ PRIOR = click.option(
 )
 
 
-class ShareType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
+class _ShareType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
     """A share in (0, 1], for an option whose value can be left out."""
 
     name = "share"
@@ -193,7 +193,7 @@ class ShareType(click.ParamType):  # type: ignore[type-arg]  # not in click 8.1
 REJECT = options(
     click.option(
         "--reject",
-        type=ShareType(),
+        type=_ShareType(),
         is_flag=False,
         flag_value="0.95",
         metavar="[SHARE]",
@@ -211,9 +211,9 @@ MODEL = options(setting_option("device"), BATCH_SIZE, WORKERS)
 """How to compute with a trained model."""
 RESUMABLE = options(
     *(
-        setting_option(name, help=text, default="unchanged")
+        setting_option(name, help=_help, default="unchanged")
         for name, field in Settings.model_fields.items()
-        if (text := declaration_of(field).resume_help)
+        if (_help := declaration_of(field).resume_help)
     )
 )
 """Settings that `resume` changes."""

@@ -20,7 +20,7 @@ class Options(BaseModel):
     where text is expected.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
 

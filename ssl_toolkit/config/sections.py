@@ -203,7 +203,7 @@ class ImbalanceSettings(Options):
     The number of images decreases exponentially from the first class to the last.
     """
 
-    shorthand: ClassVar = ("labels", "pool")
+    shorthand: ClassVar[tuple[str, ...]] = ("labels", "pool")
     """Fields that a scalar in place of the section sets."""
 
     labels: Ratio | None = setting(
@@ -227,7 +227,7 @@ class ImbalanceSettings(Options):
 class StrangerSettings(Options):
     """Images of no class that are mixed into the pool, for experiments."""
 
-    shorthand: ClassVar = ("data",)
+    shorthand: ClassVar[tuple[str, ...]] = ("data",)
     """Fields that a scalar in place of the section sets."""
 
     data: str | None = setting(

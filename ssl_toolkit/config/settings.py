@@ -332,9 +332,9 @@ def _keys(holds: Callable[[Declaration], bool]) -> tuple[str, ...]:
 
 
 OPEN_VALUES: dict[str, Any] = {
-    key: value
+    key: _value
     for key, field in fields_of(Settings)
-    if (value := declaration_of(field).when_open) is not None
+    if (_value := declaration_of(field).when_open) is not None
 }
 """Values of settings that are left open, where they are the same for all runs."""
 

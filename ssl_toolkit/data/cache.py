@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import PIL
@@ -68,7 +68,7 @@ _CHECKED_BYTES = 256 * 2**20  # of a column, spread evenly, when a cache is open
 class CacheIndex(Document):
     """The schema of ``meta.json``; its format also changes with what is done to an image."""
 
-    FORMAT = 4
+    FORMAT: ClassVar[int] = 4
 
     checksums: dict[str, list[int]]
     """CRC-32 of every block of rows, by column."""

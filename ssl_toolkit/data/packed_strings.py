@@ -72,8 +72,6 @@ class PackedStrings(Sequence[str]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"PackedStrings({list(self[:10])}{', …' if len(self) > 10 else ''})"
 

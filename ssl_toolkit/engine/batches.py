@@ -94,7 +94,7 @@ class BatchMaker:
     ) -> None:
         self.images = images
         self.views = views
-        self.augmenters = {"plain": NoAugmentation(), **augmenters}
+        self.augmenters: dict[str, Augmenter] = {"plain": NoAugmentation(), **augmenters}
         self._seed = seed
         self._labeled_size = batch_size
         self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0

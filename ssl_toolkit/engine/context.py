@@ -52,8 +52,8 @@ class EngineContext(Context):
         self.max_steps = max_steps
         self.class_shares = class_shares
         self._processes = processes or ProcessGroup()
-        self.processes = self._processes.size
-        self.generator = seeded_generator(seed, number, "algorithm")
+        self.processes: int = self._processes.size
+        self.generator: torch.Generator = seeded_generator(seed, number, "algorithm")
 
     def forward(
         self, images: Tensor, *, update_statistics: bool = True, eval_mode: bool = False

@@ -42,14 +42,14 @@ class EMA:
     ) -> None:
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be in [0, 1], got {decay}")
-        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+        self.module: nn.Module = copy.deepcopy(module).eval().requires_grad_(False)
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
             if tensor.is_floating_point() and tensor.itemsize < 4:
                 tensor.data = tensor.data.float()
         self.decay = decay
         self.average_buffers = average_buffers
         self.warmup = warmup
-        self.updates = 0
+        self.updates: int = 0
         self._own = self._live = _Places(self.module)
         self._followed: nn.Module = self.module
 

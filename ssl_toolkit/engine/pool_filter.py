@@ -77,8 +77,8 @@ class PoolFilter:
 
     def __init__(self, mode: Mode, steps: int, batch_size: int, *, at_start: bool) -> None:
         self.mode = mode
-        self.interval = max(1, steps // UPDATES)
-        self.first = 0 if at_start else WARM_UP * self.interval
+        self.interval: int = max(1, steps // UPDATES)
+        self.first: int = 0 if at_start else WARM_UP * self.interval
         self.batch_size = batch_size
         self.scores: Tensor | None = None
         """(m,) float32 of the unlabeled images on the CPU, large for strangers; None before the

@@ -46,7 +46,7 @@ class Blocks:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.reads = 0
+        self.reads: int = 0
         """Blocks read so far."""
         self._recent: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = Lock()
@@ -108,7 +108,7 @@ class StreamedImages:
         self._refuse = refuse
         # A block may be needed again while the order advances by twice its buffer.
         window = 2 * buffer * self._mean_bytes()
-        self.blocks = Blocks(2 + int(-(-window // BLOCK_BYTES)))
+        self.blocks: Blocks = Blocks(2 + int(-(-window // BLOCK_BYTES)))
 
     @property
     def warning(self) -> str:

@@ -109,7 +109,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self._step_module: nn.Module = StepModule(self.classifier, self.algorithm)
         self._averaged = AveragedModules(self.algorithm, self.ema)
-        self.predictor = Predictor(
+        self.predictor: Predictor = Predictor(
             self.eval_model, self.algorithm, self.settings.algo, self._averaged.module
         )
         self._expect_shares()

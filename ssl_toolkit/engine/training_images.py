@@ -60,7 +60,7 @@ class ImageSource:
                 )
             device = images.device
         self.images = images
-        self.device = torch.device(device)
+        self.device: torch.device = torch.device(device)
         self._rows = np.empty(0, dtype=np.int64) if rows is None else rows
         self._size = size
 

@@ -35,7 +35,7 @@ class Augmenter(nn.Module, ABC):
 
     def __init__(self, config: Options | None = None, *, flip: bool = True) -> None:
         super().__init__()
-        self.config = self.Config() if config is None else config
+        self.config: Options = self.Config() if config is None else config
         self.flip = flip
 
     def omit_operations(self, pixels: PixelFormat) -> tuple[str, ...]:

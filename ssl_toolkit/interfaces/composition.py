@@ -39,8 +39,8 @@ class Composition(Algorithm):
 
     def __init__(self, config: Options, task: TaskInfo) -> None:
         super().__init__(config, task)
-        self.base = self.base_class(config, task)
-        self.addon = self.addon_class(getattr(config, self.addon_name), task)
+        self.base: Algorithm = self.base_class(config, task)
+        self.addon: AddOn = self.addon_class(getattr(config, self.addon_name), task)
 
     def views(self) -> Views:
         """Return the views of the algorithm as the add-on extends them.

@@ -40,7 +40,8 @@ class LabelsTable:
     """
 
     def __init__(self, path: Path, *, several: bool = False) -> None:
-        self.path, self.several = path, several
+        self.path: Path = path
+        self.several: bool = several
         self.rows: dict[str, str] = {}
         """Class by path of the image, empty for a skipped one, in the order of labeling."""
         self._stamp: Stamp | None = None

@@ -69,10 +69,10 @@ class RoundFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.labels = path / "labels.csv"
-        self.run = path / "run"
-        self.queue = path / "queue.csv"
-        self.record = path / "round.json"
+        self.labels: Path = path / "labels.csv"
+        self.run: Path = path / "run"
+        self.queue: Path = path / "queue.csv"
+        self.record: Path = path / "round.json"
 
 
 @dataclass(frozen=True)

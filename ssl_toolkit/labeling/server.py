@@ -72,8 +72,8 @@ class LabelingServer(ThreadingHTTPServer):
 
     def __init__(self, session: LabelingSession, port: int = 0) -> None:
         self.session = session
-        self.token = secrets.token_urlsafe(24)
-        self.files = {
+        self.token: str = secrets.token_urlsafe(24)
+        self.files: dict[str, tuple[str, bytes]] = {
             name: (kind, (_PAGE / file).read_bytes()) for name, (file, kind) in _FILES.items()
         }
         try:
@@ -98,7 +98,8 @@ class LabelingServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without the name lookup of `HTTPServer`, which can take seconds."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
+        self.server_name: str = "127.0.0.1"
+        self.server_port: int = int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that the browser closes early."""

@@ -55,8 +55,10 @@ class LabelingSession:
         classes: Sequence[str],
         guesses: Mapping[str, Guess] | None = None,
     ) -> None:
-        self.table, self.rows, self.labels = table, rows, labels
-        self.lock = threading.RLock()
+        self.table: ImageTable = table
+        self.rows: Sequence[int] = rows
+        self.labels: LabelsTable = labels
+        self.lock: threading.RLock = threading.RLock()
         self._classes = [*dict.fromkeys(map(class_name, (*classes, *labels.classes())))]
         self._guesses = guesses or {}
         self._keys = [table.keys[row] for row in rows]

@@ -68,7 +68,7 @@ class FeatureTransform(nn.Module):
         self.register_buffer("powers", torch.tensor(self._powers, dtype=torch.float32))
         self.register_buffer("weights", torch.tensor(self._weights, dtype=torch.float32))
         self.register_buffer("unit_blocks", torch.tensor(unit_blocks))
-        self.in_features = len(mean)
+        self.in_features: int = len(mean)
 
     def blocks(self, features: Tensor) -> Tensor:
         """Return the transformed blocks (N, D), before the mean is subtracted."""
@@ -160,9 +160,9 @@ class Neighbors(nn.Module):
         self.register_buffer("points", points.float().clone())
         self.register_buffer("scores", scores.float().clone())
         self.register_buffer("neighbors", torch.tensor(k))
-        self.in_features = points.shape[1]
-        self.out_features = scores.shape[1]
-        self.k = k
+        self.in_features: int = points.shape[1]
+        self.out_features: int = scores.shape[1]
+        self.k: int = k
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

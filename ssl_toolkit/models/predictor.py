@@ -38,9 +38,9 @@ class Predictor(nn.Module):
         super().__init__()
         self.classifier = classifier
         overrides = type(algorithm).predict is not Algorithm.predict
-        self.algorithm = algorithm if overrides else None
+        self.algorithm: Algorithm | None = algorithm if overrides else None
         self.name = name
-        self.averages = nn.Module() if averages is None else averages
+        self.averages: nn.Module = nn.Module() if averages is None else averages
 
     @property
     def num_classes(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ssl_toolkit.config.arguments import check_arguments
 from ssl_toolkit.config.images import Size, sides, size_text
 from ssl_toolkit.errors import ConfigError, ModelError, PluginError, UserError, one_line
-from ssl_toolkit.interfaces import Backbone
+from ssl_toolkit.interfaces import Backbone, ChannelStatistics
 from ssl_toolkit.models.timm_sources import TimmSource, find_model, has_source
 
 _RESERVED = (
@@ -60,7 +60,7 @@ class TimmBackbone(Backbone):
 
         source, arguments = find_model(name), dict(arguments or {})
         configuration = source.configuration
-        self.arguments = source.arguments | arguments
+        self.arguments: dict[str, Any] = source.arguments | arguments
         self._channels = channels
         own_size = _own_size(source, self.arguments)
         size = own_size if image_size is None else image_size
@@ -81,6 +81,8 @@ class TimmBackbone(Backbone):
 
             published = published_weights(name, configuration)
         has_fixed_size = configuration and configuration.fixed_input_size and not is_dynamic
+        self.model: nn.Module
+        self.build_arguments: dict[str, Any]
         try:
             self.model, self.build_arguments = _create(
                 source, self.arguments, size if has_fixed_size else None, channels
@@ -99,17 +101,18 @@ class TimmBackbone(Backbone):
                 f"model.args: backbone {name!r} can't be built with {arguments} at image size "
                 f"{size_text(size)} ({reason})"
             ) from error
-        self.feature_dim = self._own_dim = self._probe(source, size, own_size)
+        self.feature_dim: int = self._probe(source, size, own_size)
+        self._own_dim = self.feature_dim
         self._size = size
         self._seen: list[Tensor] = []
         self._hooks: list[Any] = []
         untyped: Any = timm.data
         data = untyped.resolve_model_data_config(self.model)
-        self.mean = tuple(data["mean"])
-        self.std = tuple(data["std"])
-        self.default_image_size = own_size
+        self.mean: ChannelStatistics = tuple(data["mean"])
+        self.std: ChannelStatistics = tuple(data["std"])
+        self.default_image_size: int = own_size
         self.timm_name = name
-        self.architecture = source.name.partition(".")[0]
+        self.architecture: str = source.name.partition(".")[0]
         self.saved: dict[str, Any] = {"arguments": self.arguments}
         """Keys that replace those of `factory.describe`."""
         if has_fixed_size:
@@ -175,7 +178,8 @@ class TimmBackbone(Backbone):
             sizes = (self._own_dim,)
         finally:
             self.model.train()
-        self.used_stages, self.feature_dim = len(self._hooks), sum(sizes)
+        self.used_stages: int = len(self._hooks)
+        self.feature_dim = sum(sizes)
         return sizes
 
     def _watch(self, parts: list[nn.Module]) -> None:

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,7 +24,7 @@ _TAIL = 1 << 16
 class MetricsRow(BaseModel):
     """The schema of a row: its step, and finite numbers by the name of their metric."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, int | float]
     step: int
 

@@ -179,7 +179,7 @@ class TrainingProgress:
         self._evaluations = [row for row in before if is_evaluation(row)]
         self._alarms = alarms(self._evaluations, steps=steps)
         self._before = collapse(self._evaluations, steps=steps)
-        self.collapsed = False
+        self.collapsed: bool = False
         """True if training has collapsed; stays False for a run resumed after a collapse."""
         scores = map(_choosing, self._evaluations)
         self._best = max((value for value in scores if value is not None), default=None)

@@ -48,6 +48,6 @@ def main(path: Path) -> int:
 
 if __name__ == "__main__":
     protect()
-    status = main(Path(sys.argv[1]))
+    status: int = main(Path(sys.argv[1]))
     end_soon(status)
     sys.exit(status)

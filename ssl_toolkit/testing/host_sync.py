@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ssl_toolkit.testing.rules import RuleViolationError
 from ssl_toolkit.torch_workarounds import TorchDispatchMode, tree_leaves
 
-READS = {
+READS: dict[Any, str] = {
     Tensor.tolist: "tolist()",
     Tensor.numpy: "numpy()",
     Tensor.cpu: "cpu()",

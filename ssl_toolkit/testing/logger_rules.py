@@ -27,7 +27,7 @@ ROWS: list[dict[str, float | int]] = [
 ]
 """Rows as in ``metrics.jsonl``, with different names, integers and floats."""
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "algo": "simple",
     "seed": 7,
     "lr": 0.03,

@@ -58,8 +58,8 @@ class TinyNetwork(Backbone):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, self.feature_dim, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(self.feature_dim)
+        self.conv: nn.Conv2d = nn.Conv2d(3, self.feature_dim, 3, padding=1, bias=False)
+        self.norm: nn.BatchNorm2d = nn.BatchNorm2d(self.feature_dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features (N, 16) of images (N, 3, H, W)."""
@@ -115,18 +115,20 @@ class Trial:
         processes: ProcessGroup | None = None,
         blank: bool = False,
     ) -> None:
-        device = self.device = subject.device
+        self.device: torch.device = subject.device
+        device = self.device
         seed_everything(SEED)
-        images = self.images = _training_images(classes, size, device)
-        self.classifier = Classifier(TinyNetwork(), classes).to(device)
+        self.images: TrainingImages = _training_images(classes, size, device)
+        images = self.images
+        self.classifier: Classifier = Classifier(TinyNetwork(), classes).to(device)
         with torch.no_grad():
             head: Any = self.classifier.head
             head.weight.mul_(sharpness)
             head.bias.zero_()
             if processes is None:
                 _measure_statistics(self.classifier, images.loaded.gather(images.labeled))
-        self.ema = EMA(self.classifier, 0.9)
-        self.task = TaskInfo(
+        self.ema: EMA = EMA(self.classifier, 0.9)
+        self.task: TaskInfo = TaskInfo(
             num_classes=classes,
             feature_dim=TinyNetwork.feature_dim,
             label_counts=tuple(torch.bincount(images.labels, minlength=classes).tolist()),
@@ -146,7 +148,7 @@ class Trial:
             **{name: extra.to(device) for name, extra in self.algorithm.augmenters().items()},
         }
         with_plain = {"plain": NoAugmentation(), **augmenters}
-        self.batches = BatchMaker(
+        self.batches: BatchMaker = BatchMaker(
             images,
             self.algorithm.views(),
             {name: Black(one) for name, one in with_plain.items()} if blank else augmenters,
@@ -157,7 +159,7 @@ class Trial:
         )
         self.rows: list[dict[str, float | int]] = []
         """Logged metrics, one row per trained step."""
-        self.trainer = Trainer(
+        self.trainer: Trainer = Trainer(
             settings=_settings(batch_size),
             classifier=self.classifier,
             algorithm=self.algorithm,

@@ -112,12 +112,12 @@ class ParquetImages:
         except Exception as error:  # pyarrow raises exceptions of any kind on corrupt files
             raise OSError(" ".join(str(error).split())) from None
         self.schema: Any = self._file.schema_arrow
-        self.image = next((field.name for field in self.schema if _is_image(field.type)), "")
+        self.image: str = next((field.name for field in self.schema if _is_image(field.type)), "")
         """Name of the column with the images, empty where there is none."""
         metadata = self._file.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(group.num_rows for group in groups)]
-        self.count = self._starts[-1]
+        self.count: int = self._starts[-1]
         """Number of rows."""
         self._group = -1
         self._batches: Iterator[Any] = iter(())

@@ -58,11 +58,11 @@ class ImageFiles(Sequence[str]):
         self.workers = workers
         self.fit: Fit = fit
         self.pixels = pixels
-        self.warning = ""
+        self.warning: str = ""
         """Why decoded images could not be written to disk."""
         self.dropped: tuple[tuple[str, str], ...] = ()
         """Path and reason of each image that was dropped as unreadable."""
-        self.all_cached = True
+        self.all_cached: bool = True
         """True if the caches hold all images, False after `cache_only`."""
         self._names = names
         self._base = base

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from ssl_toolkit.text import summarize
 class LeakedImage(Part):
     """An image in ``leaks.json``."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(serialize_by_alias=True)
 
     path: str
     part: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from json.encoder import encode_basestring, encode_basestring_ascii
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, ClassVar, Self
 
 import numpy as np
 
@@ -36,7 +36,7 @@ NEW_RUN = "restore them, or start a new run without this split"
 class SplitFile(Document):
     """The schema of ``split.json``: keys of the images of each part, and their content."""
 
-    FORMAT = 3
+    FORMAT: ClassVar[int] = 3
 
     hash: str
     """SHA-256 over all other fields; see `split_hash`."""
