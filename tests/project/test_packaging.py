@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -82,8 +81,8 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
     # the new one's own on the path, and the .pth of its editable ssl-toolkit is not read from
     # there, but the metadata of that second ssl-toolkit is seen.
     own = Path(made.python("import sysconfig; print(sysconfig.get_path('purelib'))"))
-    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
+    borrowed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (own / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
     return made
 
 
