@@ -38,7 +38,7 @@ def _members(path: str, owner: type) -> Iterator[str]:
         {f.name: f for f in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
     )
     for name, annotation in annotations.items():
-        if not name.startswith("_"):
+        if not name.startswith("_") and name != "model_config":  # pydantic's
             message = getattr(annotation, "__forward_arg__", annotation)
             yield f"{path}.{name}: {message}{_default(owner, name, fields)}"
     for name, member in vars(owner).items():
