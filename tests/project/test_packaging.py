@@ -157,9 +157,9 @@ def test_the_installed_wheel_works_without_the_repository(installation: Installa
     assert list(installation.folder.iterdir()) == []
 
 
-def readme_files() -> dict[str, str]:
-    """The files of the example in README: each a code block after its marker."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+def page_files() -> dict[str, str]:
+    """The files of the minimal plugin: each a code block after its marker."""
+    text = (REPOSITORY / "docs/plugins/minimal-plugin.md").read_text(encoding="utf-8")
     result = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return dict(result)
 
@@ -167,10 +167,10 @@ def readme_files() -> dict[str, str]:
 def test_a_third_party_plugin_is_installed_trained_and_removed(
     installation: Installation, tmp_path: Path
 ) -> None:
-    """README's example, packaged by its own pyproject and installed as a stranger's would be."""
+    """The minimal plugin, packaged by its own pyproject and installed as a stranger's would be."""
     project = tmp_path / "my-method"
     project.mkdir()
-    files = readme_files()
+    files = page_files()
     assert files.keys() == {"my_method.py", "pyproject.toml"}
     for name, content in files.items():
         (project / name).write_text(content, encoding="utf-8")
