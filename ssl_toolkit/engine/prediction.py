@@ -11,6 +11,7 @@ from torch import Tensor
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.multilabel import binary_cross_entropy, mean_average_precision
 from ssl_toolkit.engine.training_images import ImageSource
+from ssl_toolkit.errors import TrainingError
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.predictor import Predictor
 
@@ -85,14 +86,25 @@ def predict_batch(classifier: Classifier, images: Tensor) -> Tensor:
     return probs
 
 
-def evaluation(probs: Tensor, labels: Tensor, split: str) -> tuple[float, dict[str, float]]:
+def evaluation(
+    probs: Tensor, labels: Tensor, split: str, step: int
+) -> tuple[float, dict[str, float]]:
     """Return the score that chooses weights, and the row of metrics of an evaluation.
 
     Args:
         probs: (N, C) probabilities on the CPU.
         labels: (N,) classes, or (N, C) in {0, 1} under ``--task multilabel``, on the CPU.
         split: start of the names of the metrics.
+        step: number of completed steps.
+
+    Raises:
+        TrainingError: a probability is not finite; names the step.
     """
+    if not probs.isfinite().all():
+        raise TrainingError(
+            f"predictions are not finite after step {step}; the last finite checkpoint is kept; "
+            "try a lower --lr or --set optimizer.clip_norm=5"
+        )
     if labels.ndim == 2:
         score = mean_average_precision(probs, labels)
         return score, {f"{split}.map": score, f"{split}.loss": binary_cross_entropy(probs, labels)}

@@ -309,7 +309,7 @@ class Trainer:
         if not len(indices):
             indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
-        score, row = evaluation(self.predict(indices), labels.cpu(), split)
+        score, row = evaluation(self.predict(indices), labels.cpu(), split, self.step)
         if split == "validation":
             self.evaluations.append((self.step, score))
             if self.best is None or score > self.best.accuracy:

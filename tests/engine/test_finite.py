@@ -84,6 +84,15 @@ def test_a_gradient_that_is_not_finite(clip_norm: float | None, tmp_path: Path) 
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
+def test_predictions_that_are_not_finite(tmp_path: Path) -> None:
+    """The loss of a step can be finite, and the weights after it not."""
+    folder = tmp_path / "run"
+    config = configure("supervised", lr=1e30, output=str(folder), steps=2, eval_every=1)
+    with pytest.raises(TrainingError, match="predictions are not finite after step 1; the last"):
+        train(config)
+    assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
+
+
 def test_overflow_with_a_scaler_is_not_an_error(tmp_path: Path) -> None:
     trainer = prepare(configure("steep")).trainer
     # So large that the scaled loss overflows, as fp16's does on a GPU; it halves until it fits.
