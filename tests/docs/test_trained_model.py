@@ -1,4 +1,4 @@
-"""docs/how-to/deploying.md: its model gives the same probabilities in ONNX Runtime."""
+"""docs/how-to/trained-model.md: its exported model gives the same probabilities in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from doc_pages import DOCS, blocks, commands, do
+from doc_pages import DOCS, blocks, commands, do, parse
 
-PAGE = (DOCS / "how-to/deploying.md").read_text("utf-8")
+PAGE = (DOCS / "how-to/trained-model.md").read_text("utf-8")
 
 
 def test_the_exported_program_predicts_the_same(
@@ -18,6 +18,9 @@ def test_the_exported_program_predicts_the_same(
     pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
     for line in commands(PAGE):
+        parse(line)
+        if "runs/digits" not in line:
+            continue
         result = do(line)
         assert result.returncode == 0, result.stderr
     names: dict[str, object] = {"__name__": "page"}
