@@ -17,6 +17,8 @@ EXTRAS = {
     "demo": "adds an example data set and small pre-trained weights, without a download",
     "test": "runs the tests",
     "fuzz": "runs the fuzz tests",
+    "peft": "trains LoRA adapters (`lora.rank`)",
+    "release": "builds and checks the package",
     "dev": "runs the tests, the formatter and the type checker",
 }
 """Purpose of each optional extra; one with the name of a plugin adds that plugin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -246,6 +247,7 @@ def test_doctor() -> None:
     with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     assert {f"[{extra}]" for extra in extras} <= lines.keys()
+    assert [line for line in lines.values() if re.match(r"\[\w+\]: +\(", line)] == []
 
 
 def test_doctor_describes_a_missing_extra_and_how_to_install_it(
