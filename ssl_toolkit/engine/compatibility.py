@@ -49,12 +49,12 @@ def check_needs(
     if not len(split.labeled):
         raise DataError("no image carries a label; label a few of each class")
     if views.needs_unlabeled and not len(split.unlabeled):
-        where = (
-            f"{settings.data}: there are no unlabeled images; put some into its folder "
-            "unlabeled/, or say how many labels to keep with --labels-per-class N"
-            if settings.data
-            else "no unlabeled images are left; ask for fewer labels or --labeled-in-pool"
-        )
+        where = "no unlabeled images are left; ask for fewer labels or --labeled-in-pool"
+        if settings.data:
+            way_out = "put some into its folder unlabeled/, or list some without a label"
+            if (table.parts == "pool").any():  # images of no other part can lose their label
+                way_out = "say how many labels to keep with --labels-per-class N"
+            where = f"{settings.data}: there are no unlabeled images; {way_out}"
         raise DataError(f"--algo {settings.algo} learns from unlabeled images too, but {where}")
     hidden = table.labels[split.unlabeled]
     if algorithm_class.uses_hidden_labels and (hidden < 0).any():

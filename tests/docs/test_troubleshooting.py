@@ -66,6 +66,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw(top / "other/test/fox/0.png", 900)
     shutil.copy(top / "leaking/labeled/cat/0.png", top / "leaking/test/cat/copy.png")
     shutil.rmtree(top / "alone/unlabeled")
+    shutil.copytree(top / "images/labeled", top / "classes")
     with chdir(top):
         run = call("run", "--algo", "supervised", "--data", "images", "--output", "runs/a", *SHORT)
     assert run.returncode == 0
@@ -96,7 +97,8 @@ def refused_images(patch: Patch) -> str:
 
 def too_few(patch: Patch) -> str:
     few = run("--data", "images", "--labels-per-class", 5)
-    return few + run("--data", "alone", "--algo", "fixmatch")
+    alone = run("--data", "alone", "--algo", "fixmatch", "--labels-per-class", 2)
+    return few + alone + run("--data", "classes", "--algo", "fixmatch")
 
 
 def unknown_key(patch: Patch) -> str:
