@@ -1,0 +1,28 @@
+"""The figures show the current packages, and pages use them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from figures import FIGURES, architecture, ranks
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+IMAGES = sorted(path for path in FIGURES.iterdir() if path.suffix in {".svg", ".png"})
+
+
+def test_the_architecture_is_that_of_the_code() -> None:
+    drawn = architecture()
+    assert (FIGURES / "architecture.svg").read_text("utf-8") == drawn
+    names = {text.text for text in ElementTree.fromstring(drawn).iter() if text.text}
+    assert ranks().keys() <= names
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
+def test_an_image_is_small_and_a_page_shows_it(image: Path) -> None:
+    assert image.stat().st_size < 150_000
+    link = re.compile(rf"!\[[^\]]{{20,}}\]\([^)]*figures/{re.escape(image.name)}\)")
+    assert any(link.search(page.read_text("utf-8")) for page in PAGES)
