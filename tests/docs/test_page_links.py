@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from words import pages
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    pages()
     + [
         path
         for folder in ("plugins", "examples", ".github")
@@ -63,4 +64,4 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs/index.md"
     listed = {(index.parent / link).resolve() for link in LINK.findall(text_of(index))}
-    assert {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {index} <= listed
+    assert {*pages()} - {index} <= listed

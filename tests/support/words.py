@@ -88,9 +88,16 @@ def _help_of(command: click.Command) -> Iterator[str]:
         yield getattr(parameter, "help", "") or ""
 
 
+def pages() -> list[Path]:
+    """Return the pages of the root and of `docs/`, but not those that the site generates."""
+    generated = ROOT / "docs" / "generated"
+    docs = (path for path in (ROOT / "docs").rglob("*.md") if generated not in path.parents)
+    return [*ROOT.glob("*.md"), *docs]
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """Yield name and content of all pages, configurations, help texts and source files."""
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    files = pages()
     files.remove(ROOT / "docs/reference/glossary.md")  # lists unwanted words
     files += [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / ".github").rglob("*.*ml")]
     files += (ROOT / ".github").glob("*.md")
