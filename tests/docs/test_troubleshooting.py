@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -104,6 +105,11 @@ def too_few(patch: Patch) -> str:
 def unknown_key(patch: Patch) -> str:
     wrong = run("--set", "num_train_iter=500")
     return wrong + run("--algo", "fixmatch", "--set", "mixmatch.alpha=1")
+
+
+def missing(patch: Patch) -> str:
+    patch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    return run("--algo", "fixmach") + run("--loggers", "wandb")
 
 
 def offline(patch: Patch) -> str:
@@ -221,6 +227,7 @@ SCENARIOS: dict[str, Callable[[Patch], str]] = {
     "Images are refused": refused_images,
     "There are too few labels, or no unlabeled images": too_few,
     "A key is unknown": unknown_key,
+    "A plugin or a package is missing": missing,
     "Files must be downloaded, and there is no network": offline,
     "The GPU is not found": no_gpu,
     "The batch does not fit BatchNorm or the processes": bad_batches,
