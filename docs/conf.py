@@ -20,6 +20,7 @@ myst_heading_anchors = 4
 """GitHub's anchors, to which the pages link."""
 
 templates_path = ["_templates"]
+highlight_language = "none"
 html_theme = "furo"
 html_title = f"ssl-toolkit {version}"
 html_static_path = ["_static"]

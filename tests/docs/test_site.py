@@ -117,7 +117,7 @@ def test_rows_below_supervised_training_are_named(monkeypatch: pytest.MonkeyPatc
 
 def test_docstrings_become_markdown() -> None:
     text = docstrings.markdown(
-        """Return a * b, see `f`.
+        """Return a * b, see `f` (https://a.org/b_c), arXiv:1905.02249.
 
         Args:
             size: of `x`,
@@ -129,7 +129,8 @@ def test_docstrings_become_markdown() -> None:
         """
     )
     assert text == (
-        "Return a \\* b, see `f`.\n\n**Arguments:**\n\n- `size`: of `x`, in pixels.\n"
+        "Return a \\* b, see `f` (<https://a.org/b_c>), "
+        "[arXiv:1905.02249](https://arxiv.org/abs/1905.02249).\n\n**Arguments:**\n\n- `size`: of `x`, in pixels.\n"
         "- `_other`: None.\n\n**Returns:**\n\n(B, C) \\<= 1."
     )
 

@@ -102,7 +102,7 @@ def texts() -> Iterator[tuple[str, str]]:
     files += [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / ".github").rglob("*.*ml")]
     files += (ROOT / ".github").glob("*.md")
     files += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
-    for folder in ("ssl_toolkit", "plugins", "examples"):
+    for folder in ("ssl_toolkit", "plugins", "examples", "docs"):
         files += [
             p for ending in ("py", "j2", "js", "html") for p in (ROOT / folder).rglob(f"*.{ending}")
         ]

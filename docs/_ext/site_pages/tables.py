@@ -9,9 +9,14 @@ from ssl_toolkit.markdown import table as _table
 
 
 def prose(text: str) -> str:
-    """Return a text in which only backticks have a meaning in Markdown."""
-    parts = re.split(r"(``?[^`]+``?)", text)
-    parts[::2] = [re.sub(r"[<*]|(?<!\w)_|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+    """Return a text as Markdown: backticks are code, addresses and arXiv's numbers are links."""
+    parts = re.split(r"(``?[^`]+``?|https://[^\s,)]*[^\s,.)])", text)
+    for place, part in enumerate(parts):
+        if part.startswith("https://"):
+            parts[place] = f"<{part}>"
+        elif not part.startswith("`"):
+            part = re.sub(r"[<*]|(?<!\w)_|_(?!\w)", r"\\\g<0>", part)
+            parts[place] = re.sub(r"(arXiv:)(\d+\.\d+)", r"[\1\2](https://arxiv.org/abs/\2)", part)
     return "".join(parts)
 
 
