@@ -21,6 +21,8 @@ myst_heading_anchors = 4
 
 templates_path = ["_templates"]
 highlight_language = "none"
+smartquotes = False
+"""Flags in prose keep their two hyphens."""
 html_theme = "furo"
 html_title = f"ssl-toolkit {version}"
 html_static_path = ["_static"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 
 import click
@@ -58,7 +59,7 @@ def section(words: str, command: click.Command, level: str) -> str:
         ]
         parts.append(table(["command", "effect"], rows))
     options = [
-        [code(_spelling(one, context)), cell(one.help or "")]
+        [code(_spelling(one, context)), _with_flags(one.help or "")]
         for one in command.params
         if isinstance(one, click.Option) and not one.hidden
     ]
@@ -78,4 +79,11 @@ def _paragraphs(text: str) -> Iterator[str]:
         if paragraph.startswith("\b"):
             yield "```text\n" + paragraph.removeprefix("\b").strip("\n") + "\n```"
         else:
-            yield cell(" ".join(paragraph.split()))
+            yield _with_flags(" ".join(paragraph.split()))
+
+
+def _with_flags(text: str) -> str:
+    """Return a help text with its flags as code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z][\w-]*", r"`\g<0>`", part) for part in parts[::2]]
+    return cell("`".join(parts))

@@ -29,8 +29,10 @@ TITLES = {
     "launchers": "Launchers",
 }
 NOTES = {
-    "algorithms": "[Choosing a method](../../start/choosing.md) has recommendations, and "
-    "[Step parity](../../explanation/parity.md) compares each with the formulas of its paper.",
+    "algorithms": "[Choosing a method](../../start/choosing.md) has recommendations, "
+    "[Formulas and their sources](../../explanation/formulas.md) says what is followed where paper "
+    "and code differ, and [Step parity](../../explanation/parity.md) compares each with the "
+    "formulas of its paper.",
     "addons": "`--algo fixmatch+logit_adjustment` adds one to an algorithm: "
     "[Uneven classes](../../how-to/uneven-classes.md).",
     "augmenters": "`augment.weak` and `augment.strong` select one for each kind of view: "

@@ -78,7 +78,8 @@ class LinkNames(SphinxPostTransform):
     def run(self, **kwargs: Any) -> None:
         """Replace the literals of a page that are such names.
 
-        Names of functions are left out: several are also commands (`compare`, `predict`).
+        A word that is a function is left out, as it is often a command or an option (`compare`),
+        and so is a name with two meanings (`pseudo_label`).
         """
         here = self.env.docname
         pages = {
@@ -90,9 +91,9 @@ class LinkNames(SphinxPostTransform):
         objects = {
             name.removeprefix("ssl_toolkit."): (item.docname, item.node_id)
             for name, item in self.env.domains["py"].objects.items()
-            if re.search(r"[A-Z.]", name.removeprefix("ssl_toolkit."))
+            if re.search(r"[A-Z._]", name.removeprefix("ssl_toolkit."))
         }
-        places = objects | pages
+        places = {k: v for k, v in (objects | pages).items() if (k in objects) != (k in pages)}
         for literal in list(self.document.findall(nodes.literal)):
             if any(isinstance(one, _NOT_IN) for one in _parents(literal)):
                 continue
