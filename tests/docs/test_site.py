@@ -130,7 +130,8 @@ def test_docstrings_become_markdown() -> None:
     )
     assert text == (
         "Return a \\* b, see `f` (<https://a.org/b_c>), "
-        "[arXiv:1905.02249](https://arxiv.org/abs/1905.02249).\n\n**Arguments:**\n\n- `size`: of `x`, in pixels.\n"
+        "[arXiv:1905.02249](https://arxiv.org/abs/1905.02249).\n\n**Arguments:**\n\n"
+        "- `size`: of `x`, in pixels.\n"
         "- `_other`: None.\n\n**Returns:**\n\n(B, C) \\<= 1."
     )
 
