@@ -18,6 +18,7 @@ EXTRAS = {
     "test": "runs the tests",
     "fuzz": "runs the fuzz tests",
     "peft": "trains LoRA adapters (`lora.rank`)",
+    "docs": "builds the documentation site",
     "release": "builds and checks the package",
     "dev": "runs the tests, the formatter and the type checker",
 }
