@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import ssl_toolkit
-from site_pages.docstrings import fields_of, markdown
+from site_pages.docstrings import fields_of, markdown, statements
 from site_pages.tables import cell, table, toctree
 
 PARTS = {
@@ -89,8 +88,7 @@ def _constant_text(name: str) -> str:
     """Return the text below the assignment of a public constant, of the module that has it."""
     for path, module in [*sys.modules.items()]:
         if path.startswith("ssl_toolkit.") and name in vars(module):
-            body = ast.parse(inspect.getsource(module)).body
-            for statement, after in itertools.pairwise(body):
+            for statement, after in itertools.pairwise(statements(module)):
                 targets = getattr(statement, "targets", [getattr(statement, "target", None)])
                 text = getattr(getattr(after, "value", None), "value", None)
                 if [getattr(one, "id", "") for one in targets] == [name] and isinstance(text, str):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
+from types import ModuleType
 
 from site_pages.tables import prose
 
@@ -61,12 +64,20 @@ def _items(text: str) -> Iterator[str]:
         yield f"- `{match[1]}`: {prose(match[2])}" if match else f"- {prose(one_line)}"
 
 
+@functools.cache
+def statements(module: ModuleType) -> list[ast.stmt]:
+    """Return the parsed statements of a module."""
+    return ast.parse(inspect.getsource(module)).body
+
+
 def fields_of(owner: type) -> Iterator[tuple[str, str, str]]:
     """Yield the public annotated attributes of a class: name, type, and the text below it."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-    (node,) = tree.body
-    assert isinstance(node, ast.ClassDef)
-    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+    body = next(
+        node.body
+        for node in statements(sys.modules[owner.__module__])
+        if isinstance(node, ast.ClassDef) and node.name == owner.__name__
+    )
+    for statement, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         name, text = statement.target.id, ""
