@@ -143,4 +143,8 @@ def test_a_broken_link_of_the_site_is_found(tmp_path: Path) -> None:
         "a.html: b.html#y: no such anchor",
         "b.html: c.png: no such file",
     ]
+    (tmp_path / "a.md").write_text(
+        "[b](b.html) [c](../c.md)\n```\n[d](d.md)\n```\n[e](https://f.g)"
+    )
+    assert list(check.broken_links_of_markdown(tmp_path)) == ["a.md: ../c.md: no such file"]
     assert check.main(tmp_path) == 1

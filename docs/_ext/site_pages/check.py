@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from site_pages.sources import FENCED, LINK
+
 
 class Page(HTMLParser):
     """The anchors and links of a page of HTML."""
@@ -45,9 +47,20 @@ def broken_links(folder: Path) -> Iterator[str]:
                 yield f"{path.relative_to(folder.resolve())}: {link}: no such anchor"
 
 
+def broken_links_of_markdown(folder: Path) -> Iterator[str]:
+    """Yield the links of the Markdown copies, and of `llms.txt`, to files that the site lacks."""
+    for path in [*sorted(folder.rglob("*.md")), *folder.glob("llms.txt")]:
+        for _, _, link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
+            file = link.partition("#")[0]
+            target = (path.parent / file).resolve()
+            inside = target.is_relative_to(folder.resolve()) and target.exists()
+            if file and ":" not in file and not inside:
+                yield f"{path.relative_to(folder)}: {link}: no such file"
+
+
 def main(folder: Path) -> int:
     """Print the broken links; return 1 if there are some."""
-    found = sorted(set(broken_links(folder)))
+    found = sorted({*broken_links(folder), *broken_links_of_markdown(folder)})
     pages = len(list(folder.rglob("*.html")))
     print(*found, f"{pages} pages, {len(found)} broken links", sep="\n")
     return 1 if found or not pages else 0
