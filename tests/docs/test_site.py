@@ -107,11 +107,15 @@ def test_rows_below_supervised_training_are_named(monkeypatch: pytest.MonkeyPatc
     found = tuple(measured._tables_of("results/a.md", text))
     monkeypatch.setattr(measured, "tables", lambda: found)
     below = "\n".join(measured.sections_of("mean_teacher", "generated/algorithms/mean_teacher"))
-    assert "Below supervised training in 1 of 1 rows:" in below
-    assert "- 49.9 % against 50.0 %: [One](../../results/a.md#one), Ten labels\n" in below
+    assert "Means below supervised training, 1 of 1:" in below
+    assert "- 49.9 % against 50.0 %: [One](../../results/a.md#one), Mean Teacher, test" in below
     above = "\n".join(measured.sections_of("vat", "generated/algorithms/vat"))
-    assert "In none of 1 rows" in above
+    assert "None of 1 means is below supervised training" in above
     assert "| supervised | 50.0 ± 1.0 |\n| **VAT** | 51.0 |" in above
+    text = text.replace("Mean Teacher", "`vat+abc`").replace("51.0", "49.8")
+    found = tuple(measured._tables_of("results/a.md", text))
+    addon = "\n".join(measured.sections_of("abc", "generated/addons/abc"))
+    assert "None of 1 means is below the same algorithm without it" in addon
     assert "No table" in "\n".join(measured.sections_of("uda", "generated/algorithms/uda"))
 
 
