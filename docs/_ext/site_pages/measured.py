@@ -63,7 +63,7 @@ class Table:
         return None
 
     def labels(self, row: tuple[str, ...], column: int) -> list[str]:
-        """Return what tells a number from others: its row, column and table."""
+        """Return the row, column and table that identify a number."""
         parts = [cell for cell in row[:2] if not VALUE.match(cell)]
         return [*parts, self.head[column], *filter(None, [self.label.rstrip(":")])]
 
