@@ -57,3 +57,13 @@ def test_the_script_refuses_a_tag_of_another_version() -> None:
     (line,) = done.stderr.splitlines()
     assert "v99.0.0" in line
     assert f"v{PROJECT['version']}" in line
+
+
+def test_the_steps_name_every_file_with_the_version() -> None:
+    page = (ROOT / "RELEASING.md").read_text("utf-8")
+    files = re.findall(r"^ +\| `([\w./]+)` \|", page, re.MULTILINE)
+    assert len(files) == 4
+    for file in files:
+        assert PROJECT["version"] in (ROOT / file).read_text("utf-8"), file
+    for script in re.findall(r"\.ci/[\w-]+", page):
+        assert (ROOT / script).is_file(), script
