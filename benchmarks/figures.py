@@ -1,15 +1,16 @@
 """Draw the figures of the documentation.
 
-    python benchmarks/figures.py architecture          docs/figures/architecture.svg
-    python benchmarks/figures.py curves [COMPARISON]   docs/figures/learning-curves.svg
-    python benchmarks/figures.py report COMPARISON     docs/figures/report.png
+    python benchmarks/figures.py architecture      docs/figures/architecture.svg
+    python benchmarks/figures.py curves [REPORT]   docs/figures/learning-curves.svg
+    python benchmarks/figures.py report REPORT     docs/figures/report.png
 
-The ranks of the packages are those of tests/project/test_architecture.py. COMPARISON is the folder
-of a comparison; `curves` writes its numbers to learning-curves.csv, and without a folder draws
-those. `report` needs chromium. The figures show this comparison:
+The ranks of the packages are those of tests/project/test_architecture.py. `curves` writes the
+numbers of a report to learning-curves.csv, and without a folder draws those. `report` takes an
+image of the folder's report.html, with chromium. The figures show this comparison:
 
-    ssl-toolkit compare --algos supervised,simple,fixmatch,flexmatch --seeds 0,1,2 \
-        --labels-per-class 2 --steps 500 --threads 1 --output runs/figures
+    ssl-toolkit compare --algos supervised,simple,fixmatch --seeds 0,1 --dataset mnist5k \
+        --labels-per-class 4 --steps 500 --jobs 1 --threads 1 --output runs/mnist
+    ssl-toolkit report runs/mnist/runs/*/* --name "MNIST-5k with 40 labels" --output runs/report
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ssl_toolkit.comparisons.gather import gather_plan
-from ssl_toolkit.comparisons.schema import read_failures, read_plan
+from ssl_toolkit.comparisons.schema import Comparison
 from ssl_toolkit.reports.html.charts import Curve, Line, line_chart
 from ssl_toolkit.reports.html.curves import read_logs
 
@@ -59,20 +59,20 @@ def main(arguments: Sequence[str]) -> None:
     elif figure == "report" and len(folders) == 1:
         screenshot(Path(folders[0]) / "report.html", FIGURES / "report.png")
     else:
-        raise SystemExit("usage: figures.py architecture | curves [COMPARISON] | report COMPARISON")
+        raise SystemExit("usage: figures.py architecture | curves [REPORT] | report REPORT")
 
 
 # --- learning curves ----------------------------------------------------------------------------
 
 
-def write_curves(comparison: Path, table: Path) -> None:
+def write_curves(report: Path, table: Path) -> None:
     """Write the mean, lowest and highest value of each row over its seeds."""
-    read = gather_plan(read_plan(comparison), comparison, read_failures(comparison))
+    read = Comparison.read(report / "comparison.json")
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row, of_row in zip(read.rows, read_logs(read).curves, strict=True):
-            for metric in PANELS.keys() & of_row.keys():
+            for metric in (key for key in PANELS if key in of_row):
                 curve = of_row[metric]
                 values = zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
                 for step, *numbers in values:
@@ -112,7 +112,7 @@ def curves(table: Path) -> str:
         place = f'<svg x="{k * (PANEL[0] + GAP)}" y="22" width="{PANEL[0]}" height="{PANEL[1]}"'
         chart = line_chart(f"chart{k}", title, lines)
         parts.append(f'<text class="title" x="{k * (PANEL[0] + GAP) + 8}" y="16">{title}</text>')
-        parts.append(chart.replace("<svg", place, 1))
+        parts.append(str(chart).replace("<svg", place, 1))
     return svg(2 * PANEL[0] + GAP, PANEL[1] + 26, chart_style(), parts)
 
 
@@ -204,8 +204,8 @@ def svg(width: int, height: int, style: str, parts: Sequence[str]) -> str:
 # --- the report ---------------------------------------------------------------------------------
 
 
-def screenshot(page: Path, image: Path, width: int = 1180, height: int = 1500) -> None:
-    """Save the top of a page as a PNG file of 64 colors."""
+def screenshot(page: Path, image: Path, width: int = 780, height: int = 910) -> None:
+    """Save the top of a page as a PNG file of 256 colors."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None or not page.is_file():
         missing = "chromium or google-chrome" if browser is None else page
@@ -217,7 +217,7 @@ def screenshot(page: Path, image: Path, width: int = 1180, height: int = 1500) -
         command = [browser, *flags, size, f"--screenshot={shot}", page.resolve().as_uri()]
         subprocess.run(command, check=True, capture_output=True)
         with Image.open(shot) as opened:
-            small = opened.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            small = opened.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small.save(image, optimize=True)
 
 
