@@ -7,16 +7,16 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.streaming import Order
-from ssl_toolkit.interfaces import TrainingFeatures
+from ssl_toolkit.interfaces import ForwardOutput, TrainingFeatures
 from ssl_toolkit.models.classifier import energy
 from ssl_toolkit.models.predictor import Predictor
-from ssl_toolkit.models.probe import fit_probe, unit_length
 
 Mode = Literal["hard", "soft"]
 
@@ -24,6 +24,16 @@ UPDATES = 10
 """Parts of a run, between which the images are selected again."""
 WARM_UP = 2
 """Parts at the start in which random weights learn the classes: their scores are arbitrary."""
+
+SHRINKAGE = 0.3
+"""Added to the eigenvalues of the correlations of the features, whose mean is 1."""
+TEMPERATURE = 0.2
+NEIGHBORS = 20
+"""Nearest images whose scores are averaged, the image itself included."""
+ROUNDS = 3
+"""Times that scores are averaged over neighbors."""
+REFERENCES = 10_000
+"""Images of the pool at most among which neighbors are searched."""
 
 
 def make_filter(settings: ResolvedSettings, *, knows_classes: bool) -> PoolFilter | None:
@@ -38,6 +48,45 @@ def make_filter(settings: ResolvedSettings, *, knows_classes: bool) -> PoolFilte
     return PoolFilter(
         settings.drop_strangers, settings.steps, settings.eval_batch_size, at_start=knows_classes
     )
+
+
+@torch.no_grad()
+def stranger_scores(labeled: Tensor, labels: Tensor, unlabeled: Tensor) -> Tensor:
+    """Return scores (m,): the larger, the less an image resembles the labeled ones of any class.
+
+    Features that distinguish the classes have the largest variance after training; strangers often
+    differ in others. So the features are standardized and decorrelated. The score is the energy of
+    the cosines to the means of the classes, then averaged over the nearest images, because most
+    neighbors of strangers are strangers. It needs no logits, which say little after training on
+    mixed images.
+
+    Args:
+        labeled: (n, D) features.
+        labels: (n,) classes.
+        unlabeled: (m, D) features of the pool.
+
+    Returns:
+        Float32 on the CPU.
+    """
+    if len(unlabeled) < 2:
+        return torch.zeros(len(unlabeled))
+    mean, std = unlabeled.mean(dim=0), unlabeled.std(dim=0)
+    x, known = ((part - mean) / (std + 1e-6) for part in (unlabeled, labeled))
+    variances, axes = torch.linalg.eigh((x.T @ x / len(x)).double())
+    whitening = (axes * (variances.clamp_min(0) + SHRINKAGE).rsqrt()).to(x)
+    x, known = (F.normalize(part @ whitening, dim=-1) for part in (x, known))
+    means = torch.stack([known[labels == label].mean(dim=0) for label in torch.unique(labels)])
+    scores = energy(x @ F.normalize(means, dim=-1).T / TEMPERATURE)
+
+    every = -(-len(x) // REFERENCES)
+    references = x[::every]
+    count = min(NEIGHBORS, len(references))
+    nearest = torch.cat(
+        [(part @ references.T).topk(count).indices for part in torch.split(x, 1024)]
+    )
+    for _ in range(ROUNDS):
+        scores = scores[::every][nearest].mean(dim=-1)
+    return scores.cpu()
 
 
 def stranger_probabilities(scores: Tensor) -> Tensor:
@@ -88,27 +137,28 @@ class PoolFilter:
         """Return True if the scores are to be updated before a step."""
         return step >= self.first and step % self.interval == 0
 
-    def fit(self, features: TrainingFeatures, classes: int) -> TrainingFeatures:
-        """Return the features without those of the unlabeled images that are likely strangers.
-
-        Args:
-            features: Of all images; the scores are energies of a linear probe on the labels.
-            classes: Number of classes.
-        """
-        probe = fit_probe(
-            features.labeled[0], features.labels, classes, unit_length(features.blocks)
-        )
-        with torch.no_grad():
-            self.scores = energy(probe.head(features.unlabeled[0]))
+    def fit(self, features: TrainingFeatures) -> TrainingFeatures:
+        """Return the features without those of the unlabeled images that are likely strangers."""
+        size = features.blocks[0]
+        labeled, unlabeled = (part[0, :, :size] for part in (features.labeled, features.unlabeled))
+        self.scores = stranger_scores(labeled, features.labels, unlabeled)
         return replace(features, unlabeled=features.unlabeled[:, self.weights > 0.5])
 
     def update(self, model: Predictor, batches: BatchMaker, processes: ProcessGroup) -> None:
         """Score the pool by the averaged weights, and select the images of the next batches."""
         images = batches.images
-        scores = predict(
-            model, images.inputs, images.unlabeled, self.batch_size, processes, convert=energy
+        size = model.classifier.blocks[0]
+
+        def last_stage(output: ForwardOutput) -> Tensor:
+            return output.features[:, :size].float()
+
+        labeled, unlabeled = (
+            predict(model, images.inputs, part, self.batch_size, processes, convert=last_stage)
+            for part in (images.labeled, images.unlabeled)
         )
-        self.select(scores, batches)
+        scores = stranger_scores(labeled, images.labels.cpu(), unlabeled)
+        # Those of the main process: another kind of processor may round differently.
+        self.select(processes.all_gather(scores)[: len(scores)], batches)
 
     def select(self, scores: Tensor, batches: BatchMaker) -> None:
         """Select the unlabeled images of the next batches by their scores (m,)."""

@@ -12,6 +12,7 @@ from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.multilabel import binary_cross_entropy, mean_average_precision
 from ssl_toolkit.engine.training_images import ImageSource
 from ssl_toolkit.errors import TrainingError
+from ssl_toolkit.interfaces import ForwardOutput
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.predictor import Predictor
 
@@ -42,7 +43,7 @@ def predict(
     indices: Tensor,
     batch_size: int,
     processes: ProcessGroup | None = None,
-    convert: Callable[[Tensor], Tensor] | None = None,
+    convert: Callable[[ForwardOutput], Tensor] | None = None,
 ) -> Tensor:
     """Return probabilities of stored images, without augmentation, in float32.
 
@@ -52,7 +53,7 @@ def predict(
         indices: (N,) int64 indices of the source.
         batch_size: images in a forward; changes speed and memory, not the result.
         processes: share the images; each gets the predictions of all. None for this one alone.
-        convert: computes the (n, …) result of logits (n, C); None for probabilities.
+        convert: computes the (n, …) result of features and logits; None for probabilities.
 
     Returns:
         (N, C) float32 on the CPU; rows sum to 1, but not under ``--task multilabel``.
@@ -67,10 +68,11 @@ def predict(
         return processes.all_gather(predict(classifier, source, part, batch_size, convert=convert))[
             : len(indices)
         ]
+    convert = convert or (lambda output: classifier.probabilities(output.logits))
     with in_eval_mode(classifier):
         parts = [
             # Not compiled, even if the steps are: the last chunk would be a compilation of its own.
-            (convert or classifier.probabilities)(classifier.forward(source.gather(chunk)).logits)
+            convert(classifier.forward(source.gather(chunk)))
             for chunk in torch.split(indices, batch_size)
             if len(chunk)
         ]

@@ -212,7 +212,7 @@ class Trainer:
         images = self.batches.images
         features = training_features(images, self.classifier.blocks)
         if self.pool_filter is not None:
-            features = self.pool_filter.fit(features, self.classifier.num_classes)
+            features = self.pool_filter.fit(features)
         self.classifier.head = algorithm.fit(features, seeded_generator(self.settings.seed, "fit"))
         self.classifier.head.to(images.labels.device)
         self.images = len(images.labels) + len(images.unlabeled)

@@ -98,7 +98,9 @@ def _logits(experiment: Experiment, rows: Tensor, most: int) -> Tensor:
     if len(rows) > most:
         rows = rows[torch.linspace(0, len(rows) - 1, most).long().to(rows.device)]
     inputs, batch_size = trainer.batches.images.inputs, trainer.settings.eval_batch_size
-    return predict(trainer.predictor, inputs, rows, batch_size, convert=Tensor.float)
+    return predict(
+        trainer.predictor, inputs, rows, batch_size, convert=lambda output: output.logits.float()
+    )
 
 
 def energies_of_classes(experiment: Experiment, pool: Tensor | None) -> Energies | None:

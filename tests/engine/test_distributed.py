@@ -78,6 +78,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "pi_model": {"algo": "pi_model", "pi_model": {"rampup_fraction": 0.0}},
     "vat": {"algo": "vat", "vat": {"rampup_fraction": 0.0}},
     "projected": {"algo": "projected"},
+    "drop_strangers": {"algo": "fixmatch", "fixmatch": PASSES, "drop_strangers": "hard"},
     "abc": {"algo": "fixmatch+abc", "fixmatch": PASSES | {"abc": PASSES}},
     "darp": {
         "algo": "fixmatch+darp",
@@ -151,6 +152,15 @@ def test_every_image_is_scored_once(runs: Path) -> None:
         assert one["counts"]["validation"] % 2 == one["counts"]["test"] % 2 == 1
         for part in ("validation", "test"):
             assert two[part]["accuracy"] == one[part]["accuracy"]
+
+
+def test_processes_leave_the_same_images_out(runs: Path) -> None:
+    one, two = (
+        json.loads((runs / n / "drop_strangers" / "summary.json").read_text())["dropped"]
+        for n in ("one", "two")
+    )
+    assert two == one
+    assert one["images"] > 0
 
 
 def test_training_changes_the_weights(runs: Path) -> None:

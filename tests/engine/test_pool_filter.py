@@ -12,10 +12,11 @@ from run_files import metrics, summary, weights
 from short_runs import configure
 from sklearn.metrics import roc_auc_score
 
+from ssl_toolkit.engine import pool_filter
 from ssl_toolkit.engine.compatibility import check_filter
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.multilabel import check_task
-from ssl_toolkit.engine.pool_filter import PoolFilter, stranger_probabilities
+from ssl_toolkit.engine.pool_filter import PoolFilter, stranger_probabilities, stranger_scores
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.scoring import area_under_roc
 
@@ -36,6 +37,47 @@ def test_the_probabilities_separate_two_groups_and_rise_with_the_score():
 @pytest.mark.parametrize("values", [[], [2.0], [2.0, 2.0, 2.0]])
 def test_equal_scores_are_no_strangers(values):
     assert stranger_probabilities(torch.tensor(values)).tolist() == [0.0] * len(values)
+
+
+def features():
+    """Return features (10, 4), labels and features (1000, 4) of two classes, 400 of them strangers.
+
+    Strangers differ in the last two features, whose variance is small.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1010, 4, generator=generator)
+    labels = torch.tensor([0, 1]).repeat_interleave(5)
+    signs = torch.cat([labels, torch.arange(1000) % 2])
+    x[:, :2] += 5 * (2 * signs - 1)[:, None]
+    x[:610, 2:] -= 2
+    x[610:, 2:] += 2
+    return x[:10] * SCALE, labels, x[10:] * SCALE
+
+
+SCALE = torch.tensor([1.0, 1.0, 0.05, 0.05])
+
+
+@pytest.mark.parametrize("references", [10_000, 300])
+def test_scores_find_strangers_that_differ_where_classes_do_not(references, monkeypatch):
+    monkeypatch.setattr(pool_filter, "REFERENCES", references)
+    labeled, labels, unlabeled = features()
+    scores = stranger_scores(labeled, labels, unlabeled)
+    strangers = np.arange(1000) >= 600
+    assert area_under_roc(scores.numpy(), strangers) > 0.9
+    distances = torch.cdist(unlabeled, labeled).amin(dim=1)
+    assert area_under_roc(distances.numpy(), strangers) < 0.7
+    assert stranger_probabilities(scores)[600:].mean() > 0.8
+    scaled = stranger_scores(100 * labeled - 3, labels, 100 * unlabeled - 3)
+    torch.testing.assert_close(scores, scaled, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_small_pools_have_finite_scores(count):
+    labeled, labels, unlabeled = features()
+    for pool in (unlabeled[:count], unlabeled[:1].repeat(count, 1)):
+        scores = stranger_scores(labeled, labels, pool)
+        assert scores.shape == (count,)
+        assert scores.isfinite().all()
 
 
 def test_area_under_roc_is_that_of_scikit_learn():
