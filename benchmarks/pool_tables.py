@@ -7,7 +7,8 @@
 without an add-on. ``strangers``: accuracy without strangers in the pool, and the change with them,
 without and with ``--drop-strangers``. Several folders are read as one comparison, with the rows and
 seeds of all. In percent: mean ± sample standard deviation over seeds; differences are paired by
-seed, with the smallest and the largest one. Test images; ``--part validation`` for the others.
+seed, with the smallest and the largest one, or that of each seed. Test images; ``--part
+validation`` for the others.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ def change(of: dict[int, float], to: dict[int, float]) -> str:
     return f"{mean(pairs):+.1f} ({min(pairs):+.1f} to {max(pairs):+.1f})"
 
 
+def each(of: dict[int, float], to: dict[int, float]) -> str:
+    """Return the mean difference of the common seeds, and the one of each seed."""
+    pairs = [to[seed] - of[seed] for seed in sorted(of) if seed in to]
+    if len(pairs) < 2:
+        return f"{pairs[0]:+.1f}" if pairs else "–"
+    return f"{mean(pairs):+.1f} ({', '.join(f'{pair:+.1f}' for pair in pairs)})"
+
+
 def addons(runs: Runs, part: str) -> None:
     """Print the table of add-ons."""
     print("| row | n | balanced accuracy | difference |\n|---|---|---|---|")
@@ -73,7 +82,7 @@ def strangers(without: Runs, within: Runs, filtered: Runs, part: str) -> None:
     print("|---|---|---|---|---|---|---|")
     for name, of in without.items():
         clean = scores(of, part, "accuracy")
-        lost = [change(clean, scores(runs[name], part, "accuracy")) for runs in (within, filtered)]
+        lost = [each(clean, scores(runs[name], part, "accuracy")) for runs in (within, filtered)]
         dropped = [summary["dropped"] for summary in filtered[name].values()]
         auroc, share = (
             f"{mean(values):.2f}" if values else "–"
