@@ -67,6 +67,7 @@ def external(
     return content if inner else None
 
 
+MODULES = re.compile(r"^ssl_toolkit\.((ops|image_ops|testing)\.)?")
 _NOT_IN = (nodes.title, nodes.reference, pending_xref)
 
 
@@ -89,9 +90,9 @@ class LinkNames(SphinxPostTransform):
             if entry.built_in
         }
         objects = {
-            name.removeprefix("ssl_toolkit."): (item.docname, item.node_id)
+            MODULES.sub("", name): (item.docname, item.node_id)
             for name, item in self.env.domains["py"].objects.items()
-            if re.search(r"[A-Z._]", name.removeprefix("ssl_toolkit."))
+            if re.search(r"[A-Z._]", MODULES.sub("", name))
         }
         places = {k: v for k, v in (objects | pages).items() if (k in objects) != (k in pages)}
         for literal in list(self.document.findall(nodes.literal)):
