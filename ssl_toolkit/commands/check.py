@@ -73,6 +73,8 @@ def _print(kind: str, name: str, results: tuple[RuleResult, ...], verbose: bool)
     from rich.markup import escape
     from rich.table import Table
 
+    from ssl_toolkit.testing.rules import explain_failures
+
     console = Console(highlight=False)
     if verbose:
         table = Table(title=f"{kind} {escape(name)}", title_justify="left")
@@ -86,8 +88,8 @@ def _print(kind: str, name: str, results: tuple[RuleResult, ...], verbose: bool)
     else:
         console.print(f"{kind} {escape(name)}")
     failed = [result for result in results if not result.passed]
-    for result in failed:
-        console.print(escape(f"\n{visible_lines(result.explain())}"), soft_wrap=True)
+    for text in explain_failures(failed):
+        console.print(escape(f"\n{visible_lines(text)}"), soft_wrap=True)
     if failed:
         console.print()
     seconds = sum(result.seconds for result in results)

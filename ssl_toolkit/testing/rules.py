@@ -201,8 +201,29 @@ def raise_failures(subject: Subject, results: Iterable[RuleResult]) -> None:
     if failures:
         count = "1 rule" if len(failures) == 1 else f"{len(failures)} rules"
         text = [f"{subject.kind} {subject.name!r} breaks {count} of its contract"]
-        text += [result.explain() for result in failures]
-        raise ContractError("\n".join(text), failures)
+        raise ContractError("\n".join([*text, *explain_failures(failures)]), failures)
+
+
+def explain_failures(failures: Iterable[RuleResult]) -> list[str]:
+    """Return a report for each failure, and one for all rules that stop at the same error.
+
+    An error in ``step`` stops most rules, and none of their usual causes is its cause.
+    """
+    groups: dict[tuple[str, str], list[RuleResult]] = {}
+    for result in failures:
+        groups.setdefault((result.finding, result.location), []).append(result)
+    return [_explain_together(group) for group in groups.values()]
+
+
+def _explain_together(group: list[RuleResult]) -> str:
+    first, *others = group
+    if not others:
+        return first.explain()
+    names = ", ".join(result.rule.name for result in group)
+    lines = [f"{len(group)} rules stop at the same error:", f"  finding:  {first.finding}"]
+    if first.location:
+        lines.append(f"  location: {first.location}")
+    return "\n".join([*lines, f"  rules:    {names}"])
 
 
 def error_line(error: BaseException) -> str:

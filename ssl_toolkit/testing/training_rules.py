@@ -75,7 +75,7 @@ def registers_tensors(subject: Subject) -> None:
         for name, value in vars(module).items()
         if isinstance(value, Tensor)
     ]
-    require(not unregistered, f"{listed(unregistered)} are not registered")
+    require(not unregistered, f"not registered: {listed(unregistered)}")
 
 
 def supports_copy_and_pickle(subject: Subject) -> None:

@@ -19,13 +19,14 @@ from ssl_toolkit import PluginError, register_augmenter, register_logger, regist
 from ssl_toolkit.errors import DataError, ModelError
 from ssl_toolkit.testing import (
     ContractError,
+    RuleResult,
     check_plugin,
     parametrize,
     parametrize_with_checks,
     rules,
 )
 from ssl_toolkit.testing.host_sync import forbid
-from ssl_toolkit.testing.rules import RuleViolationError, run_rule
+from ssl_toolkit.testing.rules import RuleViolationError, explain_failures, run_rule
 from ssl_toolkit.testing.subject import INTERFACES, find_subject
 
 REASON = "its weight has a floor, on purpose"
@@ -255,6 +256,20 @@ def test_check_reports_broken_rules() -> None:
     assert broken.keys() == {"declares_packages"}
     assert broken["declares_packages"]["rationale"]
     assert len(printed["rules"]) == len(rules("logger"))
+
+
+def test_an_error_that_stops_several_rules_is_explained_once() -> None:
+    def result(number: int, finding: str) -> RuleResult:
+        return RuleResult(rules("logger")[number], "failed", finding, "a.py:3 in log", 0.0)
+
+    typo, other = [result(0, "NameError: x"), result(1, "NameError: x")], result(2, "too slow")
+    assert explain_failures([typo[0], other, typo[1]]) == [
+        "2 rules stop at the same error:\n"
+        "  finding:  NameError: x\n"
+        "  location: a.py:3 in log\n"
+        f"  rules:    {typo[0].rule.name}, {typo[1].rule.name}",
+        other.explain(),
+    ]
 
 
 def test_check_refuses_unknown_names() -> None:
