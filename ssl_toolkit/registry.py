@@ -12,9 +12,11 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import importlib_metadata
@@ -23,6 +25,7 @@ from ssl_toolkit.api import api_mismatch, this_api
 from ssl_toolkit.config.defaults import AUTO
 from ssl_toolkit.config.plugin_names import bare, class_of, kind_of, parts_of
 from ssl_toolkit.errors import PluginError, one_line
+from ssl_toolkit.text import display_path
 
 GROUPS = ("algorithms", "addons", "augmenters", "backbones", "datasets", "loggers", "launchers")
 WEIGHTS = "weights"
@@ -234,6 +237,7 @@ def attempt(entry: Entry) -> tuple[type | None, str]:
         reason = _described(error)
         if isinstance(error, ImportError) and str(error.name).split(".")[0] == "ssl_toolkit":
             reason = f"made for another plugin API, {this_api()}: {reason}"
+        reason += _location(error, entry.value.partition(":")[0])
     return (None, one_line(reason)) if reason else (plugin, "")
 
 
@@ -347,6 +351,17 @@ def _bare(name: str) -> str:
 
 def _normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _location(error: BaseException, module: str) -> str:
+    """Return the innermost line of the module's package in the traceback, in parentheses."""
+    package = module.partition(".")[0]
+    lines = [
+        f" ({display_path(Path(frame.f_code.co_filename))}:{line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == package
+    ]
+    return lines[-1] if lines else ""
 
 
 def _described(error: BaseException) -> str:

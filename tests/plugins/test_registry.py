@@ -28,7 +28,11 @@ class Algo(Algorithm):
         return StepOutput({{"supervised": Loss(ctx.model(batch.labeled_weak[0]).sum())}})
 """
 FAULTS = {
-    "import_error": ("import not_there_at_all", "Algo", "No module named 'not_there_at_all'"),
+    "import_error": (
+        "import json\nimport not_there_at_all",
+        "Algo",
+        "import_error_pkg.py:2)",
+    ),
     "leaves": ("raise SystemExit('no license')", "Algo", "SystemExit: no license"),
     "syntax_error": ("class Algo(:", "Algo", "SyntaxError"),
     "two_lines": ("raise RuntimeError('one\\ntwo')", "Algo", "RuntimeError: one two"),
