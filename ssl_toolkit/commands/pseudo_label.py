@@ -82,7 +82,12 @@ def command(
         message = f"{len(labels)} of {len(labeling.paths)} images labeled, {count} classes"
         echo(message if output is None else f"{display_text(str(output))}: {message}", err=True)
         if count < 2:
-            echo("warning: training needs two classes; lower --threshold", err=True)
+            highest = max(labeling.confidences, default=0.0)
+            echo(
+                f"warning: training needs two classes; lower --threshold {threshold:g}: the "
+                f"highest confidence is {highest:.4f}",
+                err=True,
+            )
         if output is not None and labeling.root:
             echo(f"train on it with --root {labeling.root}", err=True)
     for line in labeling.unreadable:

@@ -156,7 +156,11 @@ def test_refused_settings(run: Path, pool: Path, tmp_path: Path) -> None:
     assert "no images" in refusal("pseudo-label", run, tmp_path / "empty")
     assert "neither a run" in refusal("pseudo-label", tmp_path / "empty", pool)
     result = call("pseudo-label", run, pool, "--threshold", "1")
-    assert "warning: training needs two classes; lower --threshold" in result.stderr
+    highest = max(float(row["confidence"]) for row in table(result.stdout))
+    assert (
+        "warning: training needs two classes; lower --threshold 1: the highest confidence is "
+        f"{highest:.4f}\n" in result.stderr
+    )
 
 
 def test_python_returns_the_rows_of_the_command(run: Path, model: Model, pool: Path) -> None:
