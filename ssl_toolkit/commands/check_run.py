@@ -44,4 +44,6 @@ def command(run: Path, as_json: bool) -> int:
             data = f"; its data was not compared: {check.data}" if check.data else ", and its data"
             count = f"{len(check.checked)} files checked"
             echo(f"{display_path(run)}: {check.status}, whole ({count}{data})")
+            if check.status == "running":
+                echo(f"if it was killed, continue with `ssl-toolkit resume {display_path(run)}`")
     return 1 if check.faults else 0

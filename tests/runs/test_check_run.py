@@ -158,7 +158,9 @@ def test_an_unfinished_run_can_lack_later_files(run: Path) -> None:
     change("summary.json", '"completed"', '"running"')(run)
     lines = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(lines[:-20])  # a kill in the middle of a row
-    assert call("check-run", run).returncode == 0
+    result = call("check-run", run)
+    assert result.returncode == 0
+    assert f"if it was killed, continue with `ssl-toolkit resume {run}`" in result.stdout
 
 
 def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
