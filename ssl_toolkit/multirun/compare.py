@@ -127,6 +127,8 @@ def compare(
             f"stopped by {interrupts.signal}; run the same command again to resume", important=True
         )
         status = STATUS[interrupts.signal]
+    elif status:
+        console.say("run the same command again to continue the failed runs", important=True)
     return ComparisonResult(folder, gathered, status)
 
 

@@ -189,6 +189,7 @@ def test_a_failed_run_does_not_affect_the_others(finished: Path, tmp_path: Path)
     before = stamps(finished / "runs")
     result = call("compare", *TWO, "--config", extra, "--output", finished)
     assert result.returncode == 1, result.stderr
+    assert result.stdout.endswith("run the same command again to continue the failed runs\n")
     after = stamps(finished / "runs")
     assert {path: after[path] for path in before} == before
     rows = {row["name"]: row for row in read(finished / "comparison.json")["rows"]}
