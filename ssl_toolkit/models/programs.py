@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -186,9 +189,17 @@ def _unfit(config: dict[str, Any], form: str, error: Exception) -> ModelError:
     )
 
 
-def _quiet() -> warnings.catch_warnings[None]:
-    """Suppress the exporters' warnings about their internals."""
-    return warnings.catch_warnings(action="ignore")
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the exporters' warnings about their internals, also those that they log."""
+    logger = logging.getLogger("onnxscript")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _is(names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -274,6 +275,16 @@ class ByHand(Backbone):
     def forward(self, images: Tensor) -> Tensor:
         means = images.mean(dim=(2, 3))
         return means if means.sum().item() > 0 else -means  # no graph holds this branch
+
+
+def test_what_exporters_log_about_their_internals_is_not_printed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logger = logging.getLogger("onnxscript.optimizer")
+    with programs._quiet():
+        logger.warning("Skipping constant folding")
+        logger.error("a failure")
+    assert [record.message for record in caplog.records] == ["a failure"]
 
 
 def test_a_backbone_that_is_unknown_to_timm(
