@@ -43,7 +43,7 @@ class Kind:
 KINDS = {
     "addon": Kind(
         "add-on to algorithms",
-        "As generated it leaves out pseudo labels whose class is predicted too often.",
+        "As generated, it leaves out pseudo labels whose class is predicted too often.",
         (
             "ssl-toolkit run --algo fixmatch+NAME",
             "ssl-toolkit run --algo fixmatch+NAME --set fixmatch.NAME.limit=1.5",
@@ -52,7 +52,7 @@ KINDS = {
     ),
     "algorithm": Kind(
         "semi-supervised algorithm",
-        "As generated it is pseudo-labeling (Lee, 2013): confident answers of an averaged "
+        "As generated, it is pseudo-labeling (Lee, 2013): confident predictions of an averaged "
         "teacher become labels.",
         (
             "ssl-toolkit run --algo NAME",
@@ -62,7 +62,7 @@ KINDS = {
     ),
     "augmenter": Kind(
         "augmenter",
-        "As generated it changes contrast and brightness, and mirrors.",
+        "As generated, it changes contrast and brightness, and mirrors images.",
         (
             "ssl-toolkit run --algo fixmatch --set augment.strong=NAME",
             "ssl-toolkit run --set augment.strong=NAME --set augment.strong_options.strength=0.3",
@@ -70,7 +70,7 @@ KINDS = {
     ),
     "backbone": Kind(
         "backbone",
-        "As generated it is a small convolutional network.",
+        "As generated, it is a small convolutional network.",
         (
             "ssl-toolkit run --backbone NAME",
             "ssl-toolkit compare --algos simple,fixmatch --backbone NAME",
@@ -79,7 +79,7 @@ KINDS = {
     ),
     "dataset": Kind(
         "data set",
-        "As generated it draws colored shapes.",
+        "As generated, it draws colored shapes.",
         (
             "ssl-toolkit run --dataset NAME",
             "ssl-toolkit compare --algos simple,fixmatch --dataset NAME --labels-per-class 2",
@@ -88,7 +88,7 @@ KINDS = {
     ),
     "launcher": Kind(
         "launcher",
-        "As generated it starts the runs of a comparison one after the other.",
+        "As generated, it runs the jobs of a comparison one after another.",
         (
             "ssl-toolkit compare --algos simple,fixmatch --launcher NAME",
             "ssl-toolkit compare --algos simple,fixmatch --launcher NAME "
@@ -97,7 +97,7 @@ KINDS = {
     ),
     "logger": Kind(
         "logger",
-        "As generated it writes a long table of metrics as CSV.",
+        "As generated, it writes the metrics as a long table in CSV.",
         (
             "ssl-toolkit run --loggers NAME",
             "ssl-toolkit compare --algos simple,fixmatch --loggers NAME",
@@ -213,7 +213,7 @@ def _facts(kind: str, name: str, license: str | None, author: str | None) -> dic
         "use": "\n".join(about.use).replace("NAME", name),
         "configured": about.configured,
         "name": name,
-        "pad": " " * max(0, 22 - len(name)),
+        "pad": " " * max(0, 21 - len(name)),
         "class_name": class_name(kind, name),
         "distribution": name.replace("_", "-"),
         "license": license,

@@ -154,7 +154,9 @@ def test_a_missing_license_is_stated(tmp_path: Path) -> None:
     assert "LICENSE" not in files(tmp_path / "mine")
     project = tomllib.loads((tmp_path / "mine" / "pyproject.toml").read_text("utf-8"))["project"]
     assert not {"license", "license-files"} & project.keys()
-    assert "None was chosen yet" in (tmp_path / "mine" / "README.md").read_text(encoding="utf-8")
+    assert "None yet: without a license" in (tmp_path / "mine" / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
