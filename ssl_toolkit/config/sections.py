@@ -234,7 +234,7 @@ class StrangerSettings(Options):
         None,
         min_length=1,
         metavar="DATA",
-        help="name of a data set, or path to images, all of which belong to none of the classes",
+        help="the same as --strangers: name of a data set, or path to images of no class",
         affects=("split",),
     )
     fraction: float = setting(
