@@ -305,6 +305,7 @@ def test_algorithms_that_fit_a_head_need_no_steps(folder: Path, tmp_path: Path) 
     assert np.load(tmp_path / "run" / "predictions.npz")["test_labels"].shape == (12,)
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_run_leave_the_backbone_alone(folder: Path, tmp_path: Path) -> None:
     given = flags(folder, algo="simple", devices=2)
     done = call("run", *given, "--output", tmp_path / "run", "--quiet")

@@ -165,7 +165,7 @@ def test_wrong_names_are_refused_before_training(
 # --- resuming ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ema", [True, False])
+@pytest.mark.parametrize("ema", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_bit_for_bit(ema: bool, tmp_path: Path) -> None:
     def call(*arguments: object) -> int:
         command = [sys.executable, projected.__file__, *map(str, arguments)]

@@ -92,6 +92,7 @@ def test_a_run_at_its_time_limit_continues_in_a_new_job(tmp_path: Path) -> None:
     assert (job.folder / "step").read_text() == "30"
 
 
+@pytest.mark.slow
 def test_a_killed_job_is_reported(tmp_path: Path) -> None:
     job = make_job(tmp_path / "u", SAVES)
 

@@ -78,6 +78,7 @@ def install(folder: Path, site: Path) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(lines))
 
 
+@pytest.mark.slow
 def test_the_tests_of_all_projects_pass(projects: Path, tmp_path: Path) -> None:
     """The contract kit on every rule, and the tests beside it, as their authors would run them."""
     for name in NAMES:

@@ -129,6 +129,7 @@ def test_rows_of_usb_train_on_files_in_their_published_form(
     assert summary.status == "completed"
 
 
+@pytest.mark.slow
 def test_a_row_of_semi_aves_trains_its_network(tmp_path: Path) -> None:
     write_semi_aves(
         tmp_path,

@@ -34,6 +34,11 @@ SUITE = {
     "openmatch": (1, False),
 }
 """Kills of each algorithm, 25 in all, and whether threads read its images."""
+WITH_OTHERS = {
+    *("fully_supervised", "mixmatch_enhanced", "flexmatch", "softmatch", "debiaspl", "adamatch"),
+    *("dash", "defixmatch", "simmatch", "uda", "pseudo_label", "pi_model"),
+}
+"""Algorithms whose state is of the same kind as that of others."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,10 @@ def test_every_algorithm_is_killed() -> None:
     assert sum(count for count, _ in SUITE.values()) == 25
 
 
-@pytest.mark.parametrize("algo", SUITE)
+@pytest.mark.parametrize(
+    "algo",
+    [pytest.param(x, marks=[pytest.mark.slow] if x in WITH_OTHERS else []) for x in SUITE],
+)
 def test_a_killed_run_resumes_to_the_same_result(algo: str, images: Path, tmp_path: Path) -> None:
     count, reads_files = SUITE[algo]
     result = kill_resume.kill_and_compare(

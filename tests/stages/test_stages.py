@@ -351,6 +351,7 @@ def results(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_killed_stages_resume_to_the_same_bits(write: Any, tmp_path: Path) -> None:
     text = TEXT.replace("steps: 12", "steps: 40").replace("eval_every: 6", "eval_every: 10")
     path = write(text)
