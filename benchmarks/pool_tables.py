@@ -50,20 +50,16 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.1f}{deviation}"
 
 
-def change(of: dict[int, float], to: dict[int, float]) -> str:
-    """Return the mean difference of the common seeds, and its extremes."""
-    pairs = [to[seed] - of[seed] for seed in of if seed in to]
+def change(of: dict[int, float], to: dict[int, float], *, each: bool = False) -> str:
+    """Return the mean difference of the common seeds, and its extremes or the one of each seed."""
+    pairs = [to[seed] - of[seed] for seed in sorted(of) if seed in to]
     if not pairs:
         return "–"
-    return f"{mean(pairs):+.1f} ({min(pairs):+.1f} to {max(pairs):+.1f})"
-
-
-def each(of: dict[int, float], to: dict[int, float]) -> str:
-    """Return the mean difference of the common seeds, and the one of each seed."""
-    pairs = [to[seed] - of[seed] for seed in sorted(of) if seed in to]
-    if len(pairs) < 2:
-        return f"{pairs[0]:+.1f}" if pairs else "–"
-    return f"{mean(pairs):+.1f} ({', '.join(f'{pair:+.1f}' for pair in pairs)})"
+    if each:
+        others = f" ({', '.join(f'{pair:+.1f}' for pair in pairs)})" if len(pairs) > 1 else ""
+    else:
+        others = f" ({min(pairs):+.1f} to {max(pairs):+.1f})"
+    return f"{mean(pairs):+.1f}{others}"
 
 
 def addons(runs: Runs, part: str) -> None:
@@ -82,7 +78,10 @@ def strangers(without: Runs, within: Runs, filtered: Runs, part: str) -> None:
     print("|---|---|---|---|---|---|---|")
     for name, of in without.items():
         clean = scores(of, part, "accuracy")
-        lost = [each(clean, scores(runs[name], part, "accuracy")) for runs in (within, filtered)]
+        lost = [
+            change(clean, scores(runs[name], part, "accuracy"), each=True)
+            for runs in (within, filtered)
+        ]
         dropped = [summary["dropped"] for summary in filtered[name].values()]
         auroc, share = (
             f"{mean(values):.2f}" if values else "–"

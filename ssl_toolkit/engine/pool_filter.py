@@ -28,6 +28,7 @@ WARM_UP = 2
 SHRINKAGE = 0.3
 """Added to the eigenvalues of the correlations of the features, whose mean is 1."""
 TEMPERATURE = 0.2
+"""Divides the cosines before the energy."""
 NEIGHBORS = 20
 """Nearest images whose scores are averaged, the image itself included."""
 ROUNDS = 3

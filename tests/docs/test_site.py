@@ -44,6 +44,9 @@ def test_a_page_has_paper_loss_profiles_recipes_and_measured_rows(
         "| FlexMatch | 96.5 ± 0.4 |",
     ):
         assert text in page
+    assert (
+        "| `reference` | `fixmatch.interleaved` | `true` |" in plugin_pages["algorithms/fixmatch"]
+    )
 
 
 def test_every_command_has_its_options() -> None:

@@ -75,7 +75,7 @@ def page(group: str, name: str, plugin: type) -> str:
         parts += _facts(plugin)
     parts += _defaults(details)
     parts += _options(details)
-    parts += _profiles(details)
+    parts += _profiles(name, details)
     if group == "algorithms":
         parts += _recipes(name)
     if group in ("algorithms", "addons"):
@@ -212,7 +212,7 @@ def _options(details: Mapping[str, Any]) -> Iterator[str]:
     yield table(head, rows)
 
 
-def _profiles(details: Mapping[str, Any]) -> Iterator[str]:
+def _profiles(plugin: str, details: Mapping[str, Any]) -> Iterator[str]:
     profiles = details.get("profiles", {})
     if not profiles:
         return
@@ -222,7 +222,7 @@ def _profiles(details: Mapping[str, Any]) -> Iterator[str]:
         "have them ([profiles](../../explanation/design.md#profiles)).\n"
     )
     rows = [
-        [code(name), code(key), code(_plain(value))]
+        [code(name), code(re.sub(r"^options\.", f"{plugin}.", key)), code(_plain(value))]
         for name, values in profiles.items()
         for key, value in values.items()
     ]
