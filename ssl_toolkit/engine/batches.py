@@ -28,7 +28,6 @@ from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, seeded
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import (
     FeatureViews,
-    ImageSource,
     TrainingImages,
     channel_statistics,
 )
@@ -99,6 +98,8 @@ class BatchMaker:
         self._labeled_size = batch_size
         self._unlabeled_size = batch_size * views.unlabeled_ratio if views.needs_unlabeled else 0
         self._uses_hidden_labels = uses_hidden_labels
+        self.pool_mask: Tensor = torch.ones_like(images.unlabeled, dtype=torch.bool)
+        """(unlabeled images,) bool: False for images that are not drawn."""
         self._processes = processes or ProcessGroup()
         self._labeled = (
             BalancedStream(images.labels.cpu(), seed, _stream("labeled"))
@@ -108,13 +109,15 @@ class BatchMaker:
         if self._unlabeled_size:
             self._unlabeled = unlabeled_stream(images, seed)
 
-    def select(self, count: int, order: Order) -> None:
+    def select(self, mask: Tensor, count: int, order: Order) -> None:
         """Draw only some of the unlabeled images from the next batch on.
 
         Args:
+            mask: (unlabeled images,) bool: False for images that `order` never draws.
             count: number of images in an epoch.
             order: draws an epoch.
         """
+        self.pool_mask = mask.to(self.pool_mask.device)
         if self._unlabeled_size:
             self._unlabeled = IndexStream(count, self._seed, _stream("unlabeled"), order)
 
@@ -195,15 +198,16 @@ class BatchMaker:
 
     def labeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield all labeled images in order, unchanged: (positions, images, labels) of a batch."""
-        labels = self.images.labels
-        for positions, images in _in_order(self.images.inputs, self.images.labeled, size):
-            yield positions, images, labels[positions]
+        indices, labels = self.images.labeled, self.images.labels
+        for positions in torch.split(torch.arange(len(labels), device=labels.device), size):
+            yield positions, self.images.inputs.gather(indices[positions]), labels[positions]
 
     def unlabeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the whole pool in order, unchanged: (positions, images) of a batch."""
+        """Yield the pool without strangers in order, unchanged: (positions, images) of a batch."""
         images = self.images
         source = images.pool if images.features is None else images.features
-        yield from _in_order(source, images.unlabeled, size)
+        for positions in torch.split(self.pool_mask.nonzero().flatten(), size):
+            yield positions, source.gather(images.unlabeled[positions])
 
     def _generator(self, number: int, kind: str, view: int) -> torch.Generator:
         stream = f"view/{kind}" if kind in self.views.extra else _stream(kind)
@@ -277,12 +281,6 @@ def _resized(views: Tensor, size: int | None) -> Tensor:
     new = round(height * size / shorter), round(width * size / shorter)
     resized = F.interpolate(views.flatten(0, 1), new, mode="bilinear", antialias=True)
     return resized.clamp_(0, 1).view(*views.shape[:3], *new)
-
-
-def _in_order(source: ImageSource, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    positions = torch.arange(len(indices), device=indices.device)
-    for part in torch.split(positions, size):
-        yield part, source.gather(indices[part])
 
 
 def _stream(kind: str) -> str:

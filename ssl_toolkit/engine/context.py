@@ -30,6 +30,7 @@ class EngineContext(Context):
         seed: the seed of the run.
         number: the batch's number (it differs from the step under gradient accumulation).
         class_shares: (C,) as `Context.class_shares`.
+        pool_mask: (unlabeled images,) as `Context.pool_mask`.
         processes: the processes that share the batch; None for this one alone.
     """
 
@@ -43,6 +44,7 @@ class EngineContext(Context):
         seed: int,
         number: int,
         class_shares: Tensor,
+        pool_mask: Tensor,
         processes: ProcessGroup | None = None,
     ) -> None:
         self._classifier = classifier
@@ -51,6 +53,7 @@ class EngineContext(Context):
         self.step = step
         self.max_steps = max_steps
         self.class_shares = class_shares
+        self.pool_mask = pool_mask
         self._processes = processes or ProcessGroup()
         self.processes: int = self._processes.size
         self.generator: torch.Generator = seeded_generator(seed, number, "algorithm")

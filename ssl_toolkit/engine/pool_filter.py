@@ -164,7 +164,8 @@ class PoolFilter:
     def select(self, scores: Tensor, batches: BatchMaker) -> None:
         """Select the unlabeled images of the next batches by their scores (m,)."""
         self.scores = scores
-        batches.select(*self._order(self.weights))
+        weights = self.weights
+        batches.select(weights > 0, *self._order(weights))
 
     @property
     def weights(self) -> Tensor:

@@ -351,6 +351,7 @@ class Trainer:
             seed=self.settings.seed,
             number=number,
             class_shares=self._class_shares,
+            pool_mask=self.batches.pool_mask,
             processes=self.processes,
         )
 

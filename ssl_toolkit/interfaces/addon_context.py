@@ -48,7 +48,7 @@ class PartContext(Context):
         self.base = base
         self.layers = layers
         self.batch = batch
-        for name in ("step", "max_steps", "processes", "generator", "class_shares"):
+        for name in ("step", "max_steps", "processes", "generator", "class_shares", "pool_mask"):
             if hasattr(run, name):
                 setattr(self, name, getattr(run, name))
 

@@ -152,7 +152,8 @@ class AddOn(nn.Module, ABC):
 
         Args:
             labeled: Yields batches (indices, images, labels) of the labeled images (n, 3, H, W).
-            unlabeled: Yields batches (indices, images) of the whole pool.
+            unlabeled: Yields batches (indices, images) of the pool, without those that
+                `Context.pool_mask` leaves out.
             ctx: As for `Algorithm.step`; gradients are disabled.
         """
 

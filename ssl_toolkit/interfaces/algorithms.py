@@ -212,7 +212,8 @@ class Algorithm(nn.Module, ABC):
 
         Args:
             labeled: Yields batches (indices, images, labels) of the labeled images in order.
-            unlabeled: Yields batches (indices, images) of the whole pool in order.
+            unlabeled: Yields batches (indices, images) of the pool in order, without those that
+                `Context.pool_mask` leaves out.
             ctx: As for `step`; gradients are disabled.
         """
 

@@ -35,6 +35,9 @@ class Context(ABC):
     otherwise an estimate from the predictions of the linear probe, with a pre-trained backbone;
     otherwise that of the labeled images, which is uniform. Equal at every step and in every
     process."""
+    pool_mask: Tensor
+    """(unlabeled images,) bool on the device of the run: False for images that no batch contains at
+    present, because ``--drop-strangers`` leaves them out. Equal in every process."""
 
     @abstractmethod
     def forward(

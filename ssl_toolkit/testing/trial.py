@@ -193,6 +193,7 @@ class Trial:
             seed=SEED,
             number=number,
             class_shares=shares_of(self.task.label_counts).to(self.device),
+            pool_mask=self.batches.pool_mask,
         )
 
     def output(

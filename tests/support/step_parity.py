@@ -186,6 +186,7 @@ class ToyBatches:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
+        self.pool_mask = torch.ones(POOL, dtype=torch.bool)
 
     def draw(self, number: int) -> Batch:
         batch = make_batch(self.algorithm, seed=number)

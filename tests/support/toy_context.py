@@ -41,6 +41,7 @@ class FakeContext(Context):
         self.teacher_net.classifier.weight.mul_(120)
         self.step, self.max_steps = step, 100
         self.generator = torch.Generator().manual_seed(seed)
+        self.pool_mask = torch.ones(POOL, dtype=torch.bool)
         self.calls: list[Call] = []
         self.averages: dict[str, nn.Module] = {}
 
