@@ -10,10 +10,12 @@ from ssl_toolkit_adaptive import (
     AdaMatch,
     Dash,
     DeFixMatch,
+    FlexMatch,
     FreeMatch,
 )
 from toy_context import (
     CLASSES,
+    POOL,
     FakeContext,
     build,
     make_batch,
@@ -36,6 +38,18 @@ def test_freematch_without_a_pseudo_label_has_no_fairness_loss() -> None:
     assert output.losses["fairness"].value == 0
     objective(output).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in ctx.live.parameters())
+
+
+def test_thresholds_of_flexmatch_rise_without_images_that_are_not_drawn() -> None:
+    algorithm, ctx = build(FlexMatch), FakeContext()
+    algorithm.learned[: POOL // 2] = torch.arange(POOL // 2) % CLASSES  # the others: none yet
+    batch = make_batch(algorithm)
+    batch = replace(batch, unlabeled_indices=torch.zeros_like(batch.unlabeled_indices))
+    ctx.pool_mask[POOL // 2 :] = False
+    output = algorithm.step(batch, ctx)
+    counts = torch.bincount(torch.arange(POOL // 2) % CLASSES, minlength=CLASSES)
+    status = counts / counts.max()
+    assert output.metrics["mean_threshold"] == pytest.approx((0.95 * status / (2 - status)).mean())
 
 
 def test_weights_of_pseudo_labels_weight_their_metrics() -> None:

@@ -21,6 +21,19 @@ def test_labels_diffuse_along_two_separate_arcs() -> None:
     assert (z[torch.arange(60), 1 - truth] == 0).all()
 
 
+def test_images_that_are_not_drawn_are_not_in_the_graph() -> None:
+    algorithm = build(DeepLabelPropagation, warmup_fraction=0)
+    algorithm.certainty.fill_(0.5)
+    images, places = torch.rand(LABELED, 3, 6, 6), torch.arange(POOL // 2, POOL)
+    labeled = torch.arange(LABELED), images, torch.arange(LABELED) % CLASSES
+    with torch.no_grad():
+        pool = torch.rand(len(places), 3, 6, 6)
+        algorithm.scan(iter([labeled]), iter([(places, pool)]), FakeContext())
+    assert (algorithm.certainty[: POOL // 2] == 0).all()
+    assert algorithm.certainty.max() <= 1
+    assert (algorithm.certainty[POOL // 2 :] > 0).any()
+
+
 def test_an_image_that_no_label_reaches_has_no_certainty() -> None:
     algorithm = build(DeepLabelPropagation, neighbors=1, warmup_fraction=0)
     directions = torch.eye(8, dtype=torch.float64)

@@ -91,7 +91,7 @@ class FlexMatch(Algorithm):
         probs = ctx.refine(weak.detach().softmax(dim=-1))
         confidence, pseudo_labels = probs.max(dim=-1)
 
-        status = _MAPPINGS[c.threshold_mapping](self._learning_status())
+        status = _MAPPINGS[c.threshold_mapping](self._learning_status(ctx.pool_mask))
         thresholds = c.confidence_threshold * status
         weights = ctx.weigh(probs, confidence >= thresholds[pseudo_labels])
         self._record(batch.unlabeled_indices, pseudo_labels, confidence, ctx)
@@ -107,12 +107,15 @@ class FlexMatch(Algorithm):
             metrics={"mean_threshold": thresholds.mean()},
         )
 
-    def _learning_status(self) -> Tensor:
-        """Return the learning status beta of each class, (C,) in [0, 1]."""
+    def _learning_status(self, mask: Tensor) -> Tensor:
+        """Return the learning status beta of each class, (C,) in [0, 1].
+
+        Images that are not drawn do not count: they would seem not to be learned forever.
+        """
         learned = self.learned[:-1]
         counts = torch.zeros(self.task.num_classes + 1, device=learned.device)
         # A sum of ones is exact in any order; bincount would wait for the GPU.
-        counts.index_add_(0, learned, torch.ones_like(learned, dtype=counts.dtype))
+        counts.index_add_(0, learned, mask.to(counts))
         classes = counts[:-1]  # the last count is of images without a confident prediction
         largest = counts.max() if self.config.threshold_warmup else classes.max()
         return classes / largest.clamp_min(1)

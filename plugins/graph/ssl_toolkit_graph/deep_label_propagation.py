@@ -134,7 +134,10 @@ class DeepLabelPropagation(Algorithm):
         parts = [(ctx.teacher_forward(images).features, y) for _, images, y in labeled]
         labels = torch.cat([part for _, part in parts]).cpu()
         features = [part for part, _ in parts]
-        features += [ctx.teacher_forward(images).features for _, images in unlabeled]
+        positions = []
+        for part, images in unlabeled:
+            positions.append(part)
+            features.append(ctx.teacher_forward(images).features)
         points = F.normalize(torch.cat(features).double()).cpu()
         one_hot = F.one_hot(labels, classes).double()
         z = diffuse(points, one_hot, c.neighbors, c.gamma, c.alpha, c.max_iterations)
@@ -146,8 +149,10 @@ class DeepLabelPropagation(Algorithm):
         certainty = certainty / certainty.max().clamp_min(torch.finfo(z.dtype).tiny)
         propagated = probs.argmax(dim=1)
         counts = torch.bincount(torch.cat([labels, propagated[len(labels) :]]), minlength=classes)
-        self.propagated.copy_(propagated[len(labels) :])
-        self.certainty.copy_(certainty[len(labels) :])
+        pool = torch.cat(positions)
+        self.propagated[pool] = propagated[len(labels) :].to(self.propagated)
+        self.certainty.zero_()  # no weight for images that are drawn again before the next scan
+        self.certainty[pool] = certainty[len(labels) :].to(self.certainty)
         self.class_weights.copy_(len(points) / classes / counts.clamp_min(1).double())
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:

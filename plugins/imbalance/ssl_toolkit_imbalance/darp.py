@@ -98,7 +98,8 @@ class DARP(AddOn):
         if ctx.step < self.warmup_steps:
             return
         shares = ctx.class_shares.to(self.predictions)
-        factors = solve(self.predictions, shares, self.duals, self.config.kept, self.config.rounds)
+        predictions = self.predictions * ctx.pool_mask[:, None]
+        factors = solve(predictions, shares, self.duals, self.config.kept, self.config.rounds)
         for name, value in factors._asdict().items():
             getattr(self, name).copy_(value)
 
