@@ -229,6 +229,7 @@ def _prepare(
     algorithm.to(device)
     seed_everything(derive_seed(settings.seed, "global"))
     augment = settings.augment
+    validation = _part(images, table, split.validation)
     test = _part(images, table, split.test)
     augmenters = {
         "weak": _augmenter(augment.weak, config.weak, augment.flip is True, device),
@@ -264,7 +265,7 @@ def _prepare(
         ),
         optimizer=build_optimizer(classifier, algorithm, settings.optimizer, settings.lr),
         ema=None if fitted else _average(classifier, settings.ema),
-        validation=_part(images, table, split.validation),
+        validation=validation,
         precision=precision,
         autocast=make_autocast(precision, device),
         scaler=make_scaler(precision, device),
@@ -276,7 +277,9 @@ def _prepare(
         ),
         processes=processes,
         prior=_prior(settings, table, split),
-        pool_filter=make_filter(settings, knows_classes=head_init == "probe") if draws else None,
+        pool_filter=make_filter(settings, validation[0], knows_classes=head_init == "probe")
+        if draws
+        else None,
         test=test[0],
         transfer=transfer_for(
             algorithm,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ssl_toolkit.config.settings import ResolvedSettings
 from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.prediction import predict
+from ssl_toolkit.engine.stranger_scores import (
+    enough_strangers,
+    stranger_probabilities,
+    stranger_scores,
+)
 from ssl_toolkit.engine.streaming import Order
+from ssl_toolkit.engine.training_images import TrainingImages
 from ssl_toolkit.interfaces import ForwardOutput, TrainingFeatures
-from ssl_toolkit.models.classifier import energy
 from ssl_toolkit.models.predictor import Predictor
 
 Mode = Literal["hard", "soft"]
@@ -25,124 +30,73 @@ UPDATES = 10
 WARM_UP = 2
 """Parts at the start in which random weights learn the classes: their scores are arbitrary."""
 
-SHRINKAGE = 0.3
-"""Added to the eigenvalues of the correlations of the features, whose mean is 1."""
-TEMPERATURE = 0.2
-"""Divides the cosines before the energy."""
-NEIGHBORS = 20
-"""Nearest images whose scores are averaged, the image itself included."""
-ROUNDS = 3
-"""Times that scores are averaged over neighbors."""
-REFERENCES = 10_000
-"""Images of the pool at most among which neighbors are searched."""
 
-
-def make_filter(settings: ResolvedSettings, *, knows_classes: bool) -> PoolFilter | None:
+def make_filter(
+    settings: ResolvedSettings, validation: Tensor, *, knows_classes: bool
+) -> PoolFilter | None:
     """Return the filter of a run; None to draw all images.
 
     Args:
         settings: Settings of the run.
+        validation: (v,) image indices of the validation images.
         knows_classes: True if the initial weights classify, as those of a probe.
     """
     if settings.drop_strangers == "no":
         return None
     return PoolFilter(
-        settings.drop_strangers, settings.steps, settings.eval_batch_size, at_start=knows_classes
+        settings.drop_strangers,
+        settings.steps,
+        settings.eval_batch_size,
+        validation,
+        at_start=knows_classes,
     )
-
-
-@torch.no_grad()
-def stranger_scores(labeled: Tensor, labels: Tensor, unlabeled: Tensor) -> Tensor:
-    """Return scores (m,): the larger, the less an image resembles the labeled ones of any class.
-
-    Features that distinguish the classes have the largest variance after training; strangers often
-    differ in others. So the features are standardized and decorrelated. The score is the energy of
-    the cosines to the means of the classes, then averaged over the nearest images, because most
-    neighbors of strangers are strangers. It needs no logits, which say little after training on
-    mixed images.
-
-    Args:
-        labeled: (n, D) features.
-        labels: (n,) classes.
-        unlabeled: (m, D) features of the pool.
-
-    Returns:
-        Float32 on the CPU.
-    """
-    if len(unlabeled) < 2:
-        return torch.zeros(len(unlabeled))
-    mean, std = unlabeled.mean(dim=0), unlabeled.std(dim=0)
-    x, known = ((part - mean) / (std + 1e-6) for part in (unlabeled, labeled))
-    variances, axes = torch.linalg.eigh((x.T @ x / len(x)).double())
-    whitening = (axes * (variances.clamp_min(0) + SHRINKAGE).rsqrt()).to(x)
-    x, known = (F.normalize(part @ whitening, dim=-1) for part in (x, known))
-    means = torch.stack([known[labels == label].mean(dim=0) for label in torch.unique(labels)])
-    scores = energy(x @ F.normalize(means, dim=-1).T / TEMPERATURE)
-
-    every = -(-len(x) // REFERENCES)
-    references = x[::every]
-    count = min(NEIGHBORS, len(references))
-    nearest = torch.cat(
-        [(part @ references.T).topk(count).indices for part in torch.split(x, 1024)]
-    )
-    for _ in range(ROUNDS):
-        scores = scores[::every][nearest].mean(dim=-1)
-    return scores.cpu()
-
-
-def stranger_probabilities(scores: Tensor) -> Tensor:
-    """Return the probability (m,) that each image is a stranger.
-
-    Two normal distributions are fitted to the scores (m,), and the one with the larger mean is that
-    of the strangers. Scores below the other mean have probability 0, those above its own mean 1,
-    although the tails of the wider distribution exceed the narrower one on both sides.
-
-    Source: Li, Socher and Hoi, DivideMix, ICLR 2020, section 3.1, which fits them to losses.
-    """
-    if not len(scores) or not scores.min() < scores.max():
-        return torch.zeros_like(scores)
-    from sklearn.mixture import GaussianMixture
-
-    values = scores.double().numpy()[:, None]
-    mixture = GaussianMixture(2, random_state=0).fit(values)
-    strangers = int(mixture.means_[:, 0].argmax())
-    probs = mixture.predict_proba(values)[:, strangers]
-    probs[values[:, 0] <= mixture.means_[1 - strangers, 0]] = 0
-    probs[values[:, 0] >= mixture.means_[strangers, 0]] = 1
-    return torch.from_numpy(probs).float()
 
 
 class PoolFilter:
     """Selects unlabeled images by scores of belonging to no class.
 
-    Under ``hard``, images that are more likely strangers than not are not drawn. Under ``soft``,
-    the probability that an epoch contains an image falls with that of being a stranger.
+    Where validation images show few strangers, no image is left out. Otherwise, under ``hard``,
+    images that are more likely strangers than not are not drawn; under ``soft``, the probability
+    that an epoch contains an image falls with that of being a stranger.
 
     Args:
         mode: ``hard`` or ``soft``.
         steps: Steps of the run.
         batch_size: Images in a forward pass.
+        validation: (v,) image indices of the validation images.
         at_start: True to start before the first step, if the initial weights know the classes.
     """
 
-    def __init__(self, mode: Mode, steps: int, batch_size: int, *, at_start: bool) -> None:
+    def __init__(
+        self, mode: Mode, steps: int, batch_size: int, validation: Tensor, *, at_start: bool
+    ) -> None:
         self.mode = mode
+        self.validation = validation
         self.interval: int = max(1, steps // UPDATES)
         self.first: int = 0 if at_start else WARM_UP * self.interval
         self.batch_size = batch_size
         self.scores: Tensor | None = None
         """(m,) float32 of the unlabeled images on the CPU, large for strangers; None before the
         first update."""
+        self.found = False
+        """True if the pool seems to have enough strangers to leave images out."""
 
     def is_due(self, step: int) -> bool:
         """Return True if the scores are to be updated before a step."""
         return step >= self.first and step % self.interval == 0
 
-    def fit(self, features: TrainingFeatures) -> TrainingFeatures:
-        """Return the features without those of the unlabeled images that are likely strangers."""
+    def fit(self, features: TrainingFeatures, images: TrainingImages) -> TrainingFeatures:
+        """Return the features without those of the unlabeled images that are likely strangers.
+
+        Args:
+            features: Features of the training images.
+            images: Images of the run, with those of the validation images.
+        """
+        assert images.features is not None
         size = features.blocks[0]
         labeled, unlabeled = (part[0, :, :size] for part in (features.labeled, features.unlabeled))
-        self.scores = stranger_scores(labeled, features.labels, unlabeled)
+        known = images.features.gather(self.validation)[:, :size].cpu()
+        self._score(labeled, features.labels, unlabeled, known)
         return replace(features, unlabeled=features.unlabeled[:, self.weights > 0.5])
 
     def update(self, model: Predictor, batches: BatchMaker, processes: ProcessGroup) -> None:
@@ -153,17 +107,40 @@ class PoolFilter:
         def last_stage(output: ForwardOutput) -> Tensor:
             return output.features[:, :size].float()
 
-        labeled, unlabeled = (
+        labeled, unlabeled, known = (
             predict(model, images.inputs, part, self.batch_size, processes, convert=last_stage)
-            for part in (images.labeled, images.unlabeled)
+            for part in (images.labeled, images.unlabeled, self.validation)
         )
-        scores = stranger_scores(labeled, images.labels.cpu(), unlabeled)
-        # Those of the main process: another kind of processor may round differently.
-        self.select(processes.all_gather(scores)[: len(scores)], batches)
+        known = known if len(known) else unlabeled[:0]  # those of no image have another shape
+        self._score(labeled, images.labels.cpu(), unlabeled, known, processes)
+        self._select(batches)
 
-    def select(self, scores: Tensor, batches: BatchMaker) -> None:
-        """Select the unlabeled images of the next batches by their scores (m,)."""
-        self.scores = scores
+    def _score(
+        self,
+        labeled: Tensor,
+        labels: Tensor,
+        unlabeled: Tensor,
+        validation: Tensor,
+        processes: ProcessGroup | None = None,
+    ) -> None:
+        scores, known = stranger_scores(labeled, labels, unlabeled, validation)
+        if processes is not None:
+            # Those of the main process: another kind of processor may round differently.
+            scores, known = (processes.all_gather(part)[: len(part)] for part in (scores, known))
+        self.scores, self.found = scores, enough_strangers(scores, known)
+
+    def state(self) -> dict[str, Any]:
+        """Return scores and decision of the last update."""
+        return {"scores": self.scores, "found": self.found}
+
+    def restore(self, state: Mapping[str, Any], batches: BatchMaker) -> None:
+        """Select the images as in a state that `state` returned."""
+        self.scores, self.found = state["scores"], state["found"]
+        if self.scores is not None:
+            self._select(batches)
+
+    def _select(self, batches: BatchMaker) -> None:
+        """Select the unlabeled images of the next batches by their scores."""
         weights = self.weights
         batches.select(weights > 0, *self._order(weights))
 
@@ -171,6 +148,8 @@ class PoolFilter:
     def weights(self) -> Tensor:
         """(m,) float32 in [0, 1] of the scores."""
         assert self.scores is not None
+        if not self.found:
+            return torch.ones_like(self.scores)
         kept = 1 - stranger_probabilities(self.scores)
         return (kept > 0.5).float() if self.mode == "hard" else kept
 

@@ -212,7 +212,7 @@ class Trainer:
         images = self.batches.images
         features = training_features(images, self.classifier.blocks)
         if self.pool_filter is not None:
-            features = self.pool_filter.fit(features)
+            features = self.pool_filter.fit(features, images)
         self.classifier.head = algorithm.fit(features, seeded_generator(self.settings.seed, "fit"))
         self.classifier.head.to(images.labels.device)
         self.images = len(images.labels) + len(images.unlabeled)
@@ -304,8 +304,7 @@ class Trainer:
 
     def _evaluate(self) -> Row:
         """Score the averaged weights; on the labeled images where there is no validation."""
-        indices, labels = self.validation
-        split = "validation"
+        (indices, labels), split = self.validation, "validation"
         if not len(indices):
             indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
@@ -372,7 +371,7 @@ class Trainer:
             "best": None if self.best is None else vars(self.best),
             "pseudo_labels": self.pseudo_labels,
             "probe": None if self.probe is None else vars(self.probe),
-            "stranger_scores": None if self.pool_filter is None else self.pool_filter.scores,
+            "pool_filter": None if self.pool_filter is None else self.pool_filter.state(),
             "unlogged": self.recorder.state(),
             "random": random_states(),
         }
@@ -396,6 +395,6 @@ class Trainer:
         self.pseudo_labels = state["pseudo_labels"]
         self.probe = ProbeResult(**state["probe"]) if state.get("probe") else None
         self.recorder.restore(state["unlogged"])
-        if self.pool_filter is not None and state.get("stranger_scores") is not None:
-            self.pool_filter.select(state["stranger_scores"], self.batches)
+        if self.pool_filter is not None and state.get("pool_filter") is not None:
+            self.pool_filter.restore(state["pool_filter"], self.batches)
         restore_random_states(state["random"])

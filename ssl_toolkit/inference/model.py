@@ -35,11 +35,11 @@ from ssl_toolkit.inference.prior import Prior, make_adjustment
 from ssl_toolkit.inference.reported import from_checkpoint
 from ssl_toolkit.interfaces import Task
 from ssl_toolkit.models.classifier import Classifier, energy
+from ssl_toolkit.models.energies import ACCEPTED, LEAST, Energies
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.models.heads import FeatureHead, Neighbors
 from ssl_toolkit.models.predictor import Predictor
-from ssl_toolkit.runs.energies import ACCEPTED, LEAST, Energies
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
 

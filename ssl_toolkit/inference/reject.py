@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.inference.model import Model
-from ssl_toolkit.runs.energies import ACCEPTED
+from ssl_toolkit.models.energies import ACCEPTED
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
 from ssl_toolkit.models.classifier import energy
+from ssl_toolkit.models.energies import LEAST, Energies
 from ssl_toolkit.models.probe import TEMPERATURE_SPREAD, TEMPERATURES
 from ssl_toolkit.runs.class_shares import Labeled, calibrated, estimate_class_shares
-from ssl_toolkit.runs.energies import LEAST, Energies
 from ssl_toolkit.runs.predictions import Predictions
 from ssl_toolkit.runs.summary import ExpectedStrangers
 

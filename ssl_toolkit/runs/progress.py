@@ -285,6 +285,8 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def _dropped_text(summary: dict[str, Any]) -> str:
     dropped, total = summary["dropped"], summary["counts"]["unlabeled"]
     text = f"{dropped['images']:,} of {total:,}"
+    if not dropped["images"]:
+        text += ": validation images show few strangers or none"
     if dropped["strangers"] is None:
         return text
     share = f"{dropped['strangers']:,} of {summary['strangers']:,} strangers"

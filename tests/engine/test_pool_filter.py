@@ -12,11 +12,16 @@ from run_files import metrics, summary, weights
 from short_runs import configure
 from sklearn.metrics import roc_auc_score
 
-from ssl_toolkit.engine import pool_filter
+from ssl_toolkit.engine import stranger_scores as scoring
 from ssl_toolkit.engine.compatibility import check_filter
 from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.multilabel import check_task
-from ssl_toolkit.engine.pool_filter import PoolFilter, stranger_probabilities, stranger_scores
+from ssl_toolkit.engine.pool_filter import PoolFilter
+from ssl_toolkit.engine.stranger_scores import (
+    enough_strangers,
+    stranger_probabilities,
+    stranger_scores,
+)
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.runs.scoring import area_under_roc
 
@@ -59,23 +64,35 @@ SCALE = torch.tensor([1.0, 1.0, 0.05, 0.05])
 
 @pytest.mark.parametrize("references", [10_000, 300])
 def test_scores_find_strangers_that_differ_where_classes_do_not(references, monkeypatch):
-    monkeypatch.setattr(pool_filter, "REFERENCES", references)
+    monkeypatch.setattr(scoring, "REFERENCES", references)
     labeled, labels, unlabeled = features()
-    scores = stranger_scores(labeled, labels, unlabeled)
+    scores, _ = stranger_scores(labeled, labels, unlabeled, unlabeled[:0])
     strangers = np.arange(1000) >= 600
     assert area_under_roc(scores.numpy(), strangers) > 0.9
     distances = torch.cdist(unlabeled, labeled).amin(dim=1)
     assert area_under_roc(distances.numpy(), strangers) < 0.7
     assert stranger_probabilities(scores)[600:].mean() > 0.8
-    scaled = stranger_scores(100 * labeled - 3, labels, 100 * unlabeled - 3)
+    scaled, _ = stranger_scores(100 * labeled - 3, labels, 100 * unlabeled - 3, unlabeled[:9])
     torch.testing.assert_close(scores, scaled, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("strangers", "enough"), [(0, False), (20, False), (200, True)])
+def test_validation_images_show_whether_there_are_strangers(strangers, enough):
+    labeled, labels, images = features()
+    validation, known = images[:200], images[200:600]
+    pool = torch.cat([known, images[600 : 600 + strangers]])
+    scores, of_validation = stranger_scores(labeled, labels, pool, validation)
+    assert enough_strangers(scores, of_validation) is enough
+    assert enough_strangers(scores, of_validation[:49]) is True  # too few show nothing
+    difference = of_validation.mean() - scores[:400].mean()
+    assert abs(difference) < scores[:400].std() / 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_small_pools_have_finite_scores(count):
     labeled, labels, unlabeled = features()
     for pool in (unlabeled[:count], unlabeled[:1].repeat(count, 1)):
-        scores = stranger_scores(labeled, labels, pool)
+        scores, _ = stranger_scores(labeled, labels, pool, unlabeled[:2])
         assert scores.shape == (count,)
         assert scores.isfinite().all()
 
@@ -93,7 +110,10 @@ def selected(mode, scores, epochs=1):
     def select(_mask, count, order):
         chosen.update(count=count, order=order)
 
-    PoolFilter(mode, 10, 256, at_start=False).select(scores, SimpleNamespace(select=select))
+    state = {"scores": scores, "found": True}
+    PoolFilter(mode, 10, 256, torch.empty(0), at_start=False).restore(
+        state, SimpleNamespace(select=select)
+    )
     generator = torch.Generator().manual_seed(0)
     drawn = [chosen["order"](generator) for _ in range(epochs)]
     assert {len(epoch) for epoch in drawn} == {chosen["count"]}
@@ -127,7 +147,7 @@ def test_soft_draws_likely_strangers_less_often():
 
 @pytest.mark.parametrize(("at_start", "due"), [(False, [4]), (True, [0, 2, 4])])
 def test_updates_are_due_after_each_part_of_the_run(at_start, due):
-    pool_filter = PoolFilter("hard", 25, 256, at_start=at_start)
+    pool_filter = PoolFilter("hard", 25, 256, torch.empty(0), at_start=at_start)
     assert [step for step in range(6) if pool_filter.is_due(step)] == due
 
 
@@ -136,8 +156,8 @@ def test_batches_and_scans_contain_only_selected_images():
     batches = experiment.trainer.batches
     count = len(batches.images.unlabeled)
     scores = torch.arange(count, dtype=torch.float32) ** 2
-    pool_filter = PoolFilter("hard", 6, 256, at_start=False)
-    pool_filter.select(scores, batches)
+    pool_filter = PoolFilter("hard", 6, 256, torch.empty(0), at_start=False)
+    pool_filter.restore({"scores": scores, "found": True}, batches)
     kept = (pool_filter.weights > 0.5).nonzero().flatten()
     assert 0 < len(kept) < count
     drawn = torch.cat([batches.draw(number).unlabeled_indices for number in range(3)])
@@ -185,10 +205,22 @@ def test_a_stopped_run_resumes_with_the_same_selection(finished, tmp_path):
 
 @pytest.mark.parametrize("algo", ["deep_label_propagation", "openmatch", "fixmatch+adsh"])
 def test_algorithms_that_scan_the_pool_train_on_a_part_of_it(algo, tmp_path):
-    keys = ["--algo", algo, "--drop-strangers", "hard", "--batch-size", 8, "--eval-every", 4]
+    keys = ["--algo", algo, "--drop-strangers", "hard", "--batch-size", 8, "--val-fraction", 0]
     result = call("run", *keys, "--steps", 4, "--output", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    assert summary(tmp_path / "run")["dropped"]["strangers"] is None
+    dropped = summary(tmp_path / "run")["dropped"]
+    assert dropped["images"] > 0
+    assert dropped["strangers"] is None
+
+
+def test_nothing_is_left_out_if_validation_images_show_no_strangers(tmp_path):
+    keys = ["--algo", "fixmatch", "--batch-size", 8, "--eval-every", 6, "--steps", 6]
+    for name, flags in {"all": (), "filtered": ("--drop-strangers", "hard")}.items():
+        result = call("run", *keys, *flags, "--output", tmp_path / name)
+        assert result.returncode == 0, result.stderr
+    assert "0 of 1,253: validation images show few strangers or none" in result.stdout
+    ours, theirs = weights(tmp_path / "all"), weights(tmp_path / "filtered")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.parametrize("algo", ["supervised", "fully_supervised"])

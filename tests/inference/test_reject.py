@@ -21,7 +21,7 @@ from ssl_toolkit.inference.export import export
 from ssl_toolkit.inference.model import Model, load_model
 from ssl_toolkit.inference.predict import predict_table
 from ssl_toolkit.models.classifier import energy
-from ssl_toolkit.runs.energies import Energies
+from ssl_toolkit.models.energies import Energies
 from ssl_toolkit.runs.folder import RunFolder
 
 KEYS = {"algo": "supervised", "steps": 40, "labels_per_class": 8, "device": "cpu", "seed": 1}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ssl_toolkit.runs.energies import Energies
+from ssl_toolkit.models.energies import Energies
 from ssl_toolkit.runs.summary import ExpectedStrangers
 
 

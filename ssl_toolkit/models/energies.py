@@ -77,6 +77,14 @@ class Energies:
         """Return the energy that this share of the images doesn't exceed, in (0, 1]."""
         return float(np.interp(accepted * _STEPS, np.arange(_STEPS + 1), self.quantiles))
 
+    def many_strangers(self, energies: NDArray[np.floating[Any]]) -> bool:
+        """Return True if `MANY` of some images (N,) or more belong to no class.
+
+        False as well if there may be none.
+        """
+        share, lower = self.share_of_strangers(energies)
+        return share >= MANY and lower > 0
+
     def share_of_strangers(self, energies: NDArray[np.floating[Any]]) -> tuple[float, float]:
         """Estimate which share of some images belongs to no class.
 
