@@ -17,6 +17,8 @@ NEIGHBORS = 20
 """Nearest images whose scores are averaged, the image itself included."""
 ROUNDS = 3
 """Times that scores are averaged over neighbors."""
+TYPICAL = 0.4
+"""Share of the images nearest to a class, those with the lowest scores, that join its mean."""
 REFERENCES = 10_000
 """Images of the pool at most among which neighbors are searched."""
 
@@ -30,8 +32,9 @@ def stranger_scores(
     Features that distinguish the classes have the largest variance after training; strangers often
     differ in others. So the features are standardized and decorrelated. The score is the energy of
     the cosines to the means of the classes, then averaged over the nearest images, because most
-    neighbors of strangers are strangers. It needs no logits, which say little after training on
-    mixed images.
+    neighbors of strangers are strangers. The means are those of the labeled images at first, then
+    those of the images with the lowest scores as well. It needs no logits, which say little after
+    training on mixed images.
 
     Args:
         labeled: (n, D) features.
@@ -49,22 +52,61 @@ def stranger_scores(
     variances, axes = torch.linalg.eigh((x.T @ x / len(x)).double())
     whitening = (axes * (variances.clamp_min(0) + SHRINKAGE).rsqrt()).to(x)
     x, v, known = (F.normalize(part @ whitening, dim=-1) for part in (x, v, known))
-    means = torch.stack([known[labels == label].mean(dim=0) for label in torch.unique(labels)])
-    means = F.normalize(means, dim=-1)
-    scores, others = (energy(part @ means.T / TEMPERATURE) for part in (x, v))
 
-    every = -(-len(x) // REFERENCES)
-    references = x[::every]
-    count = min(NEIGHBORS, len(references))
-    nearest, nearest_to_others = (
-        torch.cat([(part @ references.T).topk(k).indices for part in torch.split(images, 1024)])
-        for images, k in ((x, count), (v, count - 1))
-    )
-    for _ in range(ROUNDS):
-        # A validation image is not in the pool, so that its own score is added.
-        others = (scores[::every][nearest_to_others].sum(dim=-1) + others) / count
-        scores = scores[::every][nearest].mean(dim=-1)
+    average = _Averages(x, v)
+    means = _means(known, labels)
+    scores, _ = average(means)
+    nearest = (x @ means.T).argmax(dim=-1)
+    typical = torch.cat([_lowest(scores, nearest == label) for label in range(len(means))])
+    _, labels = torch.unique(labels, return_inverse=True)
+    means = _means(torch.cat([known, x[typical]]), torch.cat([labels, nearest[typical]]))
+    scores, others = average(means)
     return scores.cpu(), others.cpu()
+
+
+class _Averages:
+    """Computes energies of images, averaged over their nearest neighbors in the pool.
+
+    Args:
+        pool: (m, D) features of unit length.
+        others: (v, D) features of images that are not in the pool.
+    """
+
+    def __init__(self, pool: Tensor, others: Tensor) -> None:
+        self.pool, self.others = pool, others
+        self.every = -(-len(pool) // REFERENCES)
+        references = pool[:: self.every]
+        self.count = min(NEIGHBORS, len(references))
+        self.nearest, self.nearest_to_others = (
+            torch.cat([(part @ references.T).topk(k).indices for part in torch.split(images, 1024)])
+            for images, k in ((pool, self.count), (others, self.count - 1))
+        )
+
+    def __call__(self, means: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (m,) of the pool and (v,) of the others.
+
+        Args:
+            means: (C, D) means of the classes, of unit length.
+        """
+        scores, others = (energy(x @ means.T / TEMPERATURE) for x in (self.pool, self.others))
+        for _ in range(ROUNDS):
+            references = scores[:: self.every]
+            # An image that is not in the pool is none of its neighbors, so it is added.
+            others = (references[self.nearest_to_others].sum(dim=-1) + others) / self.count
+            scores = references[self.nearest].mean(dim=-1)
+        return scores, others
+
+
+def _means(features: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of the features of each class, of unit length."""
+    means = [features[labels == label].mean(dim=0) for label in torch.unique(labels)]
+    return F.normalize(torch.stack(means), dim=-1)
+
+
+def _lowest(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return the positions of the `TYPICAL` share with the lowest scores among some images."""
+    positions = mask.nonzero().flatten()
+    return positions[scores[positions].argsort()[: round(TYPICAL * len(positions))]]
 
 
 def enough_strangers(scores: Tensor, validation: Tensor) -> bool:
@@ -81,9 +123,8 @@ def enough_strangers(scores: Tensor, validation: Tensor) -> bool:
 def stranger_probabilities(scores: Tensor) -> Tensor:
     """Return the probability (m,) that each image is a stranger.
 
-    Two normal distributions are fitted to the scores (m,), and the one with the larger mean is that
-    of the strangers. Scores below the other mean have probability 0, those above its own mean 1,
-    although the tails of the wider distribution exceed the narrower one on both sides.
+    Two normal distributions of equal variance are fitted to the scores (m,), and the one with the
+    larger mean is that of the strangers. With equal variances, the probability rises with them.
 
     Source: Li, Socher and Hoi, DivideMix, ICLR 2020, section 3.1, which fits them to losses.
     """
@@ -92,9 +133,6 @@ def stranger_probabilities(scores: Tensor) -> Tensor:
     from sklearn.mixture import GaussianMixture
 
     values = scores.double().numpy()[:, None]
-    mixture = GaussianMixture(2, random_state=0).fit(values)
-    strangers = int(mixture.means_[:, 0].argmax())
-    probs = mixture.predict_proba(values)[:, strangers]
-    probs[values[:, 0] <= mixture.means_[1 - strangers, 0]] = 0
-    probs[values[:, 0] >= mixture.means_[strangers, 0]] = 1
+    mixture = GaussianMixture(2, covariance_type="tied", random_state=0).fit(values)
+    probs = mixture.predict_proba(values)[:, mixture.means_[:, 0].argmax()]
     return torch.from_numpy(probs).float()

@@ -33,10 +33,10 @@ def test_the_probabilities_separate_two_groups_and_rise_with_the_score():
     probs = stranger_probabilities(torch.cat([known, strangers]))
     assert probs[:600].mean() < 0.02
     assert probs[600:].mean() > 0.95
-    wide = torch.cat([0.1 * known, 1 + 3 * strangers.abs()])  # its tail covers both sides
+    wide = torch.cat([0.1 * known, 1 + 3 * strangers])
     ordered = stranger_probabilities(wide)[wide.argsort()]
-    assert ordered[:200].max() == 0
-    assert ordered[-100:].min() == 1
+    assert (ordered.diff() >= 0).all()
+    assert ordered[0] < 0.01 < 0.99 < ordered[-1]
 
 
 @pytest.mark.parametrize("values", [[], [2.0], [2.0, 2.0, 2.0]])
@@ -141,8 +141,8 @@ def test_soft_draws_likely_strangers_less_often():
     frequency = torch.bincount(torch.cat(drawn), minlength=100) / 300
     unsure = (kept > 0.2) & (kept < 0.8)
     assert unsure.sum() > 3
-    assert frequency[kept > 0.95].min() > frequency[unsure].max()
-    assert frequency[unsure].min() > frequency[kept < 0.05].max()
+    assert frequency[kept > 0.95].mean() > frequency[unsure].max()
+    assert frequency[unsure].min() > frequency[kept < 0.05].mean()
 
 
 @pytest.mark.parametrize(("at_start", "due"), [(False, [4]), (True, [0, 2, 4])])
