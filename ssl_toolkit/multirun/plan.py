@@ -237,6 +237,7 @@ class _Rehearsal(NamedTuple):
     split: Split
     draws: ComparedRun
     """The run with the hashes of its draws."""
+    warnings: tuple[str, ...]
 
 
 def _rehearse_all(
@@ -280,11 +281,26 @@ def _rehearse_all(
         faults = {name: messages for name, messages in faults.items() if name not in left_out}
     for seed in comparison.settings.seeds[1:]:
         rehearse(comparison.rows[0], seed)
+    _warn(rehearsals, console)
     messages = list(dict.fromkeys(message for found in faults.values() for message in found))
     messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
     if messages:
         raise ConfigError(messages)
     return comparison, rehearsals
+
+
+def _warn(rehearsals: Mapping[tuple[str, int], _Rehearsal], console: Console) -> None:
+    """Show each warning once, with the rows and seeds that have it."""
+    rows = dict.fromkeys(row for row, _ in rehearsals)
+    found: dict[str, list[tuple[str, int]]] = {}
+    for run, rehearsal in rehearsals.items():
+        for warning in rehearsal.warnings:
+            found.setdefault(warning, []).append(run)
+    for warning, runs in found.items():
+        names = dict.fromkeys(row for row, _ in runs)
+        seeds = dict.fromkeys(str(seed) for _, seed in runs)
+        who = "every row" if 1 < len(names) == len(rows) else ", ".join(names)
+        console.warn(f"{who}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}: {warning}")
 
 
 def _on_random_features(settings: Settings) -> bool:
@@ -312,8 +328,6 @@ def _rehearse(
     trainer = experiment.trainer
     if settings.devices > 1:
         check_parts(settings, trainer.classifier, settings.devices)
-    for warning in experiment.warnings:
-        console.warn(f"{row}, seed {settings.seed}: {warning}")
     views = trainer.batches.views
     ratio = views.unlabeled_ratio if views.needs_unlabeled else 0
     images = settings.batch_size * (1 + ratio) * settings.optimizer.accumulation_steps
@@ -326,7 +340,7 @@ def _rehearse(
         config=config.tree(),
         record=RunRecord.model_construct(split="", initial_weights="", draws=draws),
     )
-    return _Rehearsal(images, experiment.table, experiment.split, run)
+    return _Rehearsal(images, experiment.table, experiment.split, run, tuple(experiment.warnings))
 
 
 def _check_earlier(comparison: ComparisonConfig, earlier: PlanFile, folder: Path) -> None:

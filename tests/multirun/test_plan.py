@@ -119,7 +119,10 @@ def test_planning_touches_no_gpu(
 def test_on_a_cpu_it_is_rehearsed_as_it_will_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan(tmp_path, device="cpu", precision="fp16")
+    plan(tmp_path, device="cpu", precision="fp16", seeds="0,1")
+    (warning,) = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: every row, seeds 0, 1: --precision fp16 is not faster")
+    plan(tmp_path, device="cpu", precision="fp16", algos="supervised")
     assert "supervised, seed 0: --precision fp16 is not faster" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="synchronizes BatchNorm on CUDA devices only"):
         plan(tmp_path, device="cpu", model={"sync_batchnorm": True})
