@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 import statistics
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ members:
   elsewhere: {title: pictures of a script, settings: {data: ROOT/pictures, dataset: null}}
   broken: {title: too many labels, settings: {labels_per_class: 5000}, seeds: [0]}
 """
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = ["supervised", "pseudo_label", "fully_supervised"]
 
 
@@ -161,6 +163,20 @@ def test_report_writes_the_same_again(finished: Path) -> None:
     assert call("report", finished).returncode == 0
     assert {name: (finished / name).read_bytes() for name in names} == before
     assert "without options" in refusal("report", finished, "--baseline", "supervised")
+
+
+def test_published_results_give_the_same_tables(
+    finished: Path, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(suite.parent)
+    copy = tmp_path / "copy"
+    runpy.run_path(str(ROOT / "benchmarks/publish.py"))["publish"](finished, copy)
+    assert not [path for path in copy.rglob("*") if path.suffix in (".pt", ".safetensors")]
+    files = [path for path in copy.rglob("*") if path.suffix in (".yaml", ".json", ".jsonl")]
+    assert not [path for path in files if str(suite.parent) in path.read_text("utf-8")]
+    assert call("report", copy).returncode == 0
+    for name in ("benchmark.csv", "benchmark.json"):
+        assert (copy / name).read_text() == (finished / name).read_text()
 
 
 def test_a_second_call_adds_and_keeps(finished: Path, suite: Path) -> None:
