@@ -74,6 +74,7 @@ def test_one_seed_has_no_interval() -> None:
     assert equivalent({1: {0: 0.5}}, 1, other).interval is None
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     """Noise of labels that both methods share, and noise of each run; five seeds."""
     draw = np.random.default_rng(0)

@@ -104,6 +104,7 @@ def follow(page: Path, folder: Path) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 def test_an_algorithm_from_an_empty_folder_to_a_wheel(
     outside: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_43_an_output_that_cannot_be_written(cases: Path) -> None:
 # --- 48: several processes ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_48_two_runs_of_two_processes_at_once(cases: Path, tmp_path: Path) -> None:
     """Five labeled images, nothing that passes the mask, and each run finds its own port."""
     runs = [tmp_path / name / "run" for name in ("one", "two")]

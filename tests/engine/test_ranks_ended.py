@@ -123,8 +123,14 @@ def test_torchrun_restarts_automatically(whole: Path, tmp_path: Path) -> None:
     [
         (("--batch-size", "7"), "--batch-size 7: 2 processes share it in equal parts; use 6"),
         (("--batch-size", "2"), "at least 2 images in the part of each process; use 4"),
-        (("--set", "model.sync_batchnorm=true"), "model.sync_batchnorm: torch synchronizes"),
-        (("--device", "cuda:0"), "torch sees 0 CUDA device(s) here"),
+        pytest.param(
+            ("--set", "model.sync_batchnorm=true"),
+            "model.sync_batchnorm: torch synchronizes",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("--device", "cuda:0"), "torch sees 0 CUDA device(s) here", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_settings_that_processes_cannot_share_are_one_line(

@@ -41,6 +41,7 @@ SMALL = ("run", "--algo", "simple", "--backbone", "test_resnet", "--pretrained")
 SHORT = ("--steps", 1, "--batch-size", 2, "--set", "simple.strong_views=1", "--output", "run")
 
 
+@pytest.mark.slow
 def test_cached_weights_on_the_embedded_data(
     command: Command, cache: Path, cases: Path, tmp_path: Path
 ) -> None:
@@ -128,10 +129,11 @@ PATHS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "part"),
     [
-        pytest.param("resnet50", "layer3", marks=pytest.mark.slow),
+        ("resnet50", "layer3"),
         ("vit_tiny_patch16_224", "blocks.10"),
     ],
 )

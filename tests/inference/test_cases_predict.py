@@ -149,6 +149,7 @@ def test_12_a_flat_folder_a_nested_one_and_one_file(run: Path, cases: Path) -> N
 # --- 13: names ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_13_names_in_an_ascii_locale(cases: Path, command: Command, tmp_path: Path) -> None:
     data = cases / "c13_names"
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",

@@ -69,6 +69,7 @@ def test_adjusted_probabilities_are_those_of_a_classifier_of_the_other_shares():
     del rng
 
 
+@pytest.mark.slow
 def test_the_intervals_cover_the_shares():
     rng = np.random.default_rng(3)
     training, target = np.full(4, 0.25), np.array([0.55, 0.25, 0.15, 0.05])

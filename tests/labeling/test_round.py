@@ -170,7 +170,8 @@ def test_settings_that_contradict_rounds(data: Path) -> None:
     assert "doesn't exist" in refusal(*command(data.parent / "none"))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 4])
 def test_a_kill_at_any_moment_changes_nothing(data: Path, kills: int) -> None:
     reference, folder = data.parent / "reference", data.parent / "rounds"
     call(*command(data, output="reference"))

@@ -96,6 +96,7 @@ def test_stop_lets_runs_save_and_starts_no_others(tmp_path: Path) -> None:
     assert not (tmp_path / "u2" / "pid").exists()
 
 
+@pytest.mark.slow
 def test_stop_kills_a_run_that_does_not_end(tmp_path: Path) -> None:
     job = make_job(tmp_path / "u", IGNORES)
     launcher = local()

@@ -131,6 +131,7 @@ told = {
 """
 
 
+@pytest.mark.slow
 def test_its_own_instance_stops_in_time_and_leaves_nothing(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", OWN_INSTANCE, str(tmp_path)],

@@ -183,6 +183,7 @@ def test_without_validation_the_thresholds_are_one_half(folder: Path) -> None:
     assert summary_of(output)["multilabel"]["validation"] is None
 
 
+@pytest.mark.slow
 def test_a_comparison_is_ranked_by_the_mean_average_precision(folder: Path) -> None:
     output = folder / "compared"
     result = call("compare", "--data", folder / "images.csv", *COMMON, *FEW, "--algos",

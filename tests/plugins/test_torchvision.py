@@ -262,6 +262,7 @@ def test_a_missing_name_is_reported(name):
     assert len(caught.value.messages) == 1
 
 
+@pytest.mark.slow
 def test_the_command_knows_the_names(tmp_path, command):
     mnist(tmp_path)
     done = command(

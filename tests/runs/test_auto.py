@@ -228,6 +228,7 @@ def test_the_probe_shares_what_the_other_rows_share(folder: Path) -> None:
     assert probe.config.settings.optimizer.weight_decay == 0.1
 
 
+@pytest.mark.slow
 def test_a_comparison_of_auto_probes_and_steps(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

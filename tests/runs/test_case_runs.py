@@ -202,7 +202,10 @@ def test_41_a_log_is_plain_lines(cases: Path, command: Command, tmp_path: Path) 
     assert any(len(line) > 60 for line in lines)  # nothing is cut or folded at 20 columns
 
 
-@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1", "COLUMNS": "20"}])
+@pytest.mark.parametrize(
+    "env",
+    [{"TERM": "dumb"}, pytest.param({"NO_COLOR": "1", "COLUMNS": "20"}, marks=pytest.mark.slow)],
+)
 def test_41_a_terminal_with_few_capabilities(
     env: dict[str, str], cases: Path, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_interruption_while_threads_read_images(number: int, moment: str, tmp_pa
     assert not list(cache.glob("images/.*.partial"))
 
 
+@pytest.mark.slow
 def test_in_an_evaluation_and_in_the_final_test(tmp_path: Path) -> None:
     """Both take long here, by a network that sleeps; the run is one step long."""
     code = (

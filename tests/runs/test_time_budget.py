@@ -211,6 +211,7 @@ def test_speeds_are_measured_on_noise_and_leave_nothing(
 # --- runs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_reuses_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     command = (*DIGITS, "--minutes", "0.2", "--output", run)
