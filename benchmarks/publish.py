@@ -2,7 +2,7 @@
 
     python benchmarks/publish.py runs/benchmark-small docs/results/small-1
 
-Paths below the current folder become relative to it, so that no path of the machine is published.
+Paths below the current folder become relative to it.
 Then the copy is reported, which writes its tables and its page from the copied files alone, and its
 results are printed as Markdown.
 """
@@ -22,7 +22,7 @@ from ssl_toolkit.suites.page import JSON
 from ssl_toolkit.suites.results import Benchmark, MemberResult, ResultRow
 from ssl_toolkit.suites.run import SUITE
 
-OF_A_MEMBER = ("comparison.yaml", "plan.json")
+OF_A_MEMBER = ("comparison.yaml", "plan.json", "failures.json")
 OF_A_RUN = ("config.yaml", "record.json", "summary.json", "metrics.jsonl", "predictions.npz")
 HEAD = ("row", "n", "score, %", "to {baseline}", "s", "s to 90 %", "to 95 %", "coverage", "correct")
 
@@ -37,10 +37,11 @@ def publish(source: Path, target: Path) -> None:
     if target.exists():
         raise SystemExit(f"error: {target}: exists; remove it, or give another folder")
     plans = sorted(source.glob("members/*/plan.json"))
-    runs = sorted(source.glob("members/*/runs/*/s*/predictions.npz"))  # of completed runs
+    runs = sorted(source.glob("members/*/runs/*/s*/config.yaml"))
     files = [source / SUITE, source / JSON]
     files += [plan.parent / name for plan in plans for name in OF_A_MEMBER]
     files += [run.parent / name for run in runs for name in OF_A_RUN]
+    files = [file for file in files if file.exists()]  # failed runs lack some
     for file in files:
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -81,11 +82,9 @@ def _member(member: MemberResult, results: Benchmark) -> Iterator[str]:
 
 def _cells(row: ResultRow) -> list[str]:
     times = [
-        "–" if one.mean is None and not one.values
-        else f"{len(one.values)} of {row.completed}" if one.mean is None
-        else f"{one.mean:.1f}"
+        f"{len(one.values)} of {row.completed}" if one.mean is None else f"{one.mean:.1f}"
         for one in row.reached
-    ]  # fmt: skip
+    ]
     difference = "–"
     if row.difference is not None:
         difference = f"{100 * row.difference.mean:+.1f}"

@@ -203,7 +203,7 @@ class BatchMaker:
             yield positions, self.images.inputs.gather(indices[positions]), labels[positions]
 
     def unlabeled_images(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the pool without strangers in order, unchanged: (positions, images) of a batch."""
+        """Yield the images in `pool_mask` in order, unchanged: (positions, images) of a batch."""
         images = self.images
         source = images.pool if images.features is None else images.features
         for positions in torch.split(self.pool_mask.nonzero().flatten(), size):

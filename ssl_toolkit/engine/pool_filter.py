@@ -14,13 +14,14 @@ from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.stranger_scores import (
-    enough_strangers,
+    share_of_strangers,
     stranger_probabilities,
     stranger_scores,
 )
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import TrainingImages
 from ssl_toolkit.interfaces import ForwardOutput, TrainingFeatures
+from ssl_toolkit.models.energies import are_many
 from ssl_toolkit.models.predictor import Predictor
 
 Mode = Literal["hard", "soft"]
@@ -29,6 +30,8 @@ UPDATES = 10
 """Parts of a run, between which the images are selected again."""
 WARM_UP = 2
 """Parts at the start in which random weights learn the classes: their scores are arbitrary."""
+RARE = 0.01
+"""Images whose weight is at most this count as left out: no algorithm waits for them."""
 
 
 def make_filter(
@@ -78,8 +81,10 @@ class PoolFilter:
         self.scores: Tensor | None = None
         """(m,) float32 of the unlabeled images on the CPU, large for strangers; None before the
         first update."""
-        self.found = False
-        """True if the pool seems to have enough strangers to leave images out."""
+        self.estimate: tuple[float, float] | None = None
+        """Share of strangers by validation images, and its lower limit; None with too few."""
+        self.weights: Tensor = torch.empty(0)
+        """(m,) float32 in [0, 1] of the unlabeled images: 0 for those left out."""
 
     def is_due(self, step: int) -> bool:
         """Return True if the scores are to be updated before a step."""
@@ -127,31 +132,28 @@ class PoolFilter:
         if processes is not None:
             # Those of the main process: another kind of processor may round differently.
             scores, known = (processes.all_gather(part)[: len(part)] for part in (scores, known))
-        self.scores, self.found = scores, enough_strangers(scores, known)
+        self._weigh(scores, share_of_strangers(scores, known))
+
+    def _weigh(self, scores: Tensor, estimate: tuple[float, float] | None) -> None:
+        self.scores, self.estimate = scores, estimate
+        kept = torch.ones_like(scores)
+        if estimate is None or are_many(*estimate):
+            kept -= stranger_probabilities(scores)
+        self.weights = (kept > 0.5).float() if self.mode == "hard" else kept
 
     def state(self) -> dict[str, Any]:
-        """Return scores and decision of the last update."""
-        return {"scores": self.scores, "found": self.found}
+        """Return the scores and the estimate of the last update."""
+        return {"scores": self.scores, "estimate": self.estimate}
 
     def restore(self, state: Mapping[str, Any], batches: BatchMaker) -> None:
         """Select the images as in a state that `state` returned."""
-        self.scores, self.found = state["scores"], state["found"]
-        if self.scores is not None:
+        if state["scores"] is not None:
+            self._weigh(state["scores"], state["estimate"])
             self._select(batches)
 
     def _select(self, batches: BatchMaker) -> None:
-        """Select the unlabeled images of the next batches by their scores."""
-        weights = self.weights
-        batches.select(weights > 0, *self._order(weights))
-
-    @property
-    def weights(self) -> Tensor:
-        """(m,) float32 in [0, 1] of the scores."""
-        assert self.scores is not None
-        if not self.found:
-            return torch.ones_like(self.scores)
-        kept = 1 - stranger_probabilities(self.scores)
-        return (kept > 0.5).float() if self.mode == "hard" else kept
+        """Select the unlabeled images of the next batches by their weights."""
+        batches.select(self.weights > RARE, *self._order(self.weights))
 
     def _order(self, weights: Tensor) -> tuple[int, Order]:
         """Return the number of images in an epoch, and the order of each epoch.

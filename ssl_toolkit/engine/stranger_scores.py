@@ -14,13 +14,15 @@ SHRINKAGE = 0.3
 TEMPERATURE = 0.2
 """Divides the cosines before the energy."""
 NEIGHBORS = 20
-"""Nearest images whose scores are averaged, the image itself included."""
+"""Images whose scores are averaged: an image and those nearest to it."""
 ROUNDS = 3
 """Times that scores are averaged over neighbors."""
 TYPICAL = 0.4
 """Share of the images nearest to a class, those with the lowest scores, that join its mean."""
 REFERENCES = 10_000
 """Images of the pool at most among which neighbors are searched."""
+PART = 1024
+"""Images whose neighbors are searched at once."""
 
 
 @torch.no_grad()
@@ -78,9 +80,19 @@ class _Averages:
         references = pool[:: self.every]
         self.count = min(NEIGHBORS, len(references))
         self.nearest, self.nearest_to_others = (
-            torch.cat([(part @ references.T).topk(k).indices for part in torch.split(images, 1024)])
-            for images, k in ((pool, self.count), (others, self.count - 1))
+            self._nearest(images, references) for images in (pool, others)
         )
+
+    def _nearest(self, images: Tensor, references: Tensor) -> Tensor:
+        """Return the positions (n, count - 1) of other images among the references."""
+        found = []
+        for first in range(0, len(images), PART):
+            cosines = images[first : first + PART] @ references.T
+            if images is self.pool:
+                rows = torch.arange(-first % self.every, len(cosines), self.every)
+                cosines[rows, (first + rows) // self.every] = -torch.inf  # the image itself
+            found.append(cosines.topk(self.count - 1).indices)
+        return torch.cat(found) if found else torch.empty(0, self.count - 1, dtype=torch.int64)
 
     def __call__(self, means: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (m,) of the pool and (v,) of the others.
@@ -91,9 +103,10 @@ class _Averages:
         scores, others = (energy(x @ means.T / TEMPERATURE) for x in (self.pool, self.others))
         for _ in range(ROUNDS):
             references = scores[:: self.every]
-            # An image that is not in the pool is none of its neighbors, so it is added.
-            others = (references[self.nearest_to_others].sum(dim=-1) + others) / self.count
-            scores = references[self.nearest].mean(dim=-1)
+            scores, others = (
+                (own + references[nearest].sum(dim=-1)) / self.count
+                for own, nearest in ((scores, self.nearest), (others, self.nearest_to_others))
+            )
         return scores, others
 
 
@@ -109,22 +122,23 @@ def _lowest(scores: Tensor, mask: Tensor) -> Tensor:
     return positions[scores[positions].argsort()[: round(TYPICAL * len(positions))]]
 
 
-def enough_strangers(scores: Tensor, validation: Tensor) -> bool:
-    """Return False if validation images show that the pool has few strangers or none.
+def share_of_strangers(scores: Tensor, validation: Tensor) -> tuple[float, float] | None:
+    """Return `Energies.share_of_strangers` of the pool; None with too few validation images.
 
     Args:
         scores: (m,) scores of the pool.
-        validation: (v,) scores of images of the classes. Too few of them show nothing.
+        validation: (v,) scores of images of the classes.
     """
     known = Energies.of(validation.numpy(), "validation")
-    return known is None or known.many_strangers(scores.numpy())
+    return None if known is None else known.share_of_strangers(scores.numpy())
 
 
 def stranger_probabilities(scores: Tensor) -> Tensor:
     """Return the probability (m,) that each image is a stranger.
 
     Two normal distributions of equal variance are fitted to the scores (m,), and the one with the
-    larger mean is that of the strangers. With equal variances, the probability rises with them.
+    larger mean is that of the strangers. As their variances are equal, the probability increases
+    with the score.
 
     Source: Li, Socher and Hoi, DivideMix, ICLR 2020, section 3.1, which fits them to losses.
     """

@@ -304,7 +304,8 @@ class Trainer:
 
     def _evaluate(self) -> Row:
         """Score the averaged weights; on the labeled images where there is no validation."""
-        (indices, labels), split = self.validation, "validation"
+        indices, labels = self.validation
+        split = "validation"
         if not len(indices):
             indices, labels = self.batches.images.labeled, self.batches.images.labels
             split = "train.labeled"
@@ -378,9 +379,8 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.seconds, self.images = state["step"], state["seconds"], state["images"]
         self.saved = self.step
-        self.images = state["images"]
         self.classifier.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
@@ -395,6 +395,6 @@ class Trainer:
         self.pseudo_labels = state["pseudo_labels"]
         self.probe = ProbeResult(**state["probe"]) if state.get("probe") else None
         self.recorder.restore(state["unlogged"])
-        if self.pool_filter is not None and state.get("pool_filter") is not None:
+        if self.pool_filter is not None:
             self.pool_filter.restore(state["pool_filter"], self.batches)
         restore_random_states(state["random"])

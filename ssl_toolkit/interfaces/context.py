@@ -36,8 +36,9 @@ class Context(ABC):
     otherwise that of the labeled images, which is uniform. Equal at every step and in every
     process."""
     pool_mask: Tensor
-    """(unlabeled images,) bool on the device of the run: False for images that no batch contains at
-    present, because ``--drop-strangers`` leaves them out. Equal in every process."""
+    """(unlabeled images,) bool on the device of the run: False for images that ``--drop-strangers``
+    leaves out at present; under ``soft``, those drawn in at most 1 % of the epochs. Equal in every
+    process."""
 
     @abstractmethod
     def forward(

@@ -17,9 +17,14 @@ LEAST = 50
 ACCEPTED = 0.95
 """Share of the images of the classes below the limit, unless another one is given."""
 MANY = 0.1
-"""Share of strangers that calls for a warning."""
+"""Share of strangers that calls for a warning, and from which ``--drop-strangers`` acts."""
 
 _STEPS = 100
+
+
+def are_many(share: float, lower: float) -> bool:
+    """Return True if an estimate of `Energies.share_of_strangers` is of many strangers."""
+    return share >= MANY and lower > 0
 
 
 @dataclass(frozen=True)
@@ -76,14 +81,6 @@ class Energies:
     def limit(self, accepted: float) -> float:
         """Return the energy that this share of the images doesn't exceed, in (0, 1]."""
         return float(np.interp(accepted * _STEPS, np.arange(_STEPS + 1), self.quantiles))
-
-    def many_strangers(self, energies: NDArray[np.floating[Any]]) -> bool:
-        """Return True if `MANY` of some images (N,) or more belong to no class.
-
-        False as well if there may be none.
-        """
-        share, lower = self.share_of_strangers(energies)
-        return share >= MANY and lower > 0
 
     def share_of_strangers(self, energies: NDArray[np.floating[Any]]) -> tuple[float, float]:
         """Estimate which share of some images belongs to no class.

@@ -40,6 +40,7 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.errors import ConfigError, UserError
 from ssl_toolkit.interfaces import ImageTable, Job, Launcher
 from ssl_toolkit.multirun.in_process import InProcess
+from ssl_toolkit.multirun.warnings import show_warnings
 from ssl_toolkit.processes.children import cores
 from ssl_toolkit.runs.auto import as_row, without_auto
 from ssl_toolkit.runs.check import check_same_data, refuse_contradictions
@@ -281,26 +282,12 @@ def _rehearse_all(
         faults = {name: messages for name, messages in faults.items() if name not in left_out}
     for seed in comparison.settings.seeds[1:]:
         rehearse(comparison.rows[0], seed)
-    _warn(rehearsals, console)
+    show_warnings({run: found.warnings for run, found in rehearsals.items()}, console)
     messages = list(dict.fromkeys(message for found in faults.values() for message in found))
     messages += unequal_draws([rehearsal.draws for rehearsal in rehearsals.values()])
     if messages:
         raise ConfigError(messages)
     return comparison, rehearsals
-
-
-def _warn(rehearsals: Mapping[tuple[str, int], _Rehearsal], console: Console) -> None:
-    """Show each warning once, with the rows and seeds that have it."""
-    rows = dict.fromkeys(row for row, _ in rehearsals)
-    found: dict[str, list[tuple[str, int]]] = {}
-    for run, rehearsal in rehearsals.items():
-        for warning in rehearsal.warnings:
-            found.setdefault(warning, []).append(run)
-    for warning, runs in found.items():
-        names = dict.fromkeys(row for row, _ in runs)
-        seeds = dict.fromkeys(str(seed) for _, seed in runs)
-        who = "every row" if 1 < len(names) == len(rows) else ", ".join(names)
-        console.warn(f"{who}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}: {warning}")
 
 
 def _on_random_features(settings: Settings) -> bool:

@@ -15,6 +15,7 @@ from rich.text import Text
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.errors import visible
+from ssl_toolkit.models.energies import are_many
 from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.health import alarms, collapse, is_evaluation
 from ssl_toolkit.runs.scoring import are_uneven, uneven_text
@@ -285,12 +286,13 @@ def result_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def _dropped_text(summary: dict[str, Any]) -> str:
     dropped, total = summary["dropped"], summary["counts"]["unlabeled"]
     text = f"{dropped['images']:,} of {total:,}"
-    if not dropped["images"]:
-        text += ": validation images show few strangers or none"
-    if dropped["strangers"] is None:
-        return text
-    share = f"{dropped['strangers']:,} of {summary['strangers']:,} strangers"
-    return f"{text}, with {share} (AUROC {dropped['auroc']:.3f})"
+    if dropped["strangers"] is not None:
+        share = f"{dropped['strangers']:,} of {summary['strangers']:,} strangers"
+        text += f", with {share} (AUROC {dropped['auroc']:.3f})"
+    expected = dropped["expected"]
+    if expected is not None and not are_many(**expected):
+        text += f"; validation images show few strangers or none ({expected['share']:.0%})"
+    return text
 
 
 def score_rows(

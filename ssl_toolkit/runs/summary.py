@@ -13,7 +13,7 @@ from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.interfaces.datasets import STRANGER
-from ssl_toolkit.models.energies import MANY
+from ssl_toolkit.models.energies import are_many
 from ssl_toolkit.runs.health import alarms, is_evaluation
 from ssl_toolkit.runs.multilabel import MultiLabelResults
 from ssl_toolkit.runs.scoring import are_uneven, area_under_roc, convergence_step
@@ -112,6 +112,25 @@ class Imbalance(Part):
     """Number of unlabeled images per class; None if the classes of some are not known."""
 
 
+class ExpectedStrangers(Part):
+    """Estimate of the least share of the unlabeled images that belongs to no class."""
+
+    share: float
+    lower: float
+    """Lower end of its one-sided 97.5 % interval."""
+
+    @property
+    def warning(self) -> str:
+        """Message for the user; empty if there are few."""
+        if not are_many(self.share, self.lower):
+            return ""
+        return (
+            f"{self.share:.0%} of the unlabeled images or more ({self.lower:.0%} at least, with "
+            "97.5 % confidence) seem to belong to no class: they score worse than validation "
+            "images do; to leave them out of training, use --drop-strangers hard"
+        )
+
+
 class DroppedStrangers(Part):
     """Unlabeled images that ``drop_strangers`` left out of the last batches."""
 
@@ -123,25 +142,9 @@ class DroppedStrangers(Part):
     auroc: float | None
     """Area under the ROC curve of the score, for strangers against the other images; None without
     the setting ``strangers``."""
-
-
-class ExpectedStrangers(Part):
-    """Estimate of the least share of the unlabeled images that belongs to no class."""
-
-    share: float
-    lower: float
-    """Lower end of its one-sided 97.5 % interval."""
-
-    @property
-    def warning(self) -> str:
-        """Message for the user; empty if there are few."""
-        if self.share < MANY or not self.lower > 0:
-            return ""
-        return (
-            f"{self.share:.0%} of the unlabeled images or more ({self.lower:.0%} at least, with "
-            "97.5 % confidence) seem to belong to no class: they score worse than validation "
-            "images do; to leave them out of training, use --drop-strangers hard"
-        )
+    expected: ExpectedStrangers | None
+    """Estimate by the scores of the last selection, below which no image is left out; None with too
+    few validation images."""
 
 
 class RunSummary(Document):
@@ -304,13 +307,20 @@ def _dropped(experiment: Experiment) -> DroppedStrangers | None:
     if pool_filter is None or pool_filter.scores is None:
         return None
     dropped = pool_filter.weights < 0.5
+    expected = None
+    if pool_filter.estimate is not None:
+        share, lower = pool_filter.estimate
+        expected = ExpectedStrangers(share=round(share, 6), lower=round(lower, 6))
     strangers = experiment.trainer.batches.images.hidden.cpu() == STRANGER
     if not strangers.any():
-        return DroppedStrangers(images=int(dropped.sum()), strangers=None, auroc=None)
+        return DroppedStrangers(
+            images=int(dropped.sum()), strangers=None, auroc=None, expected=expected
+        )
     return DroppedStrangers(
         images=int(dropped.sum()),
         strangers=int((dropped & strangers).sum()),
         auroc=area_under_roc(pool_filter.scores.double().numpy(), strangers.numpy()),
+        expected=expected,
     )
 
 

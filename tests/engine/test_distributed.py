@@ -84,6 +84,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "drop_strangers": "hard",
         "val_fraction": 0,
     },
+    "validated_strangers": {"algo": "fixmatch", "fixmatch": PASSES, "drop_strangers": "hard"},
     "abc": {"algo": "fixmatch+abc", "fixmatch": PASSES | {"abc": PASSES}},
     "darp": {
         "algo": "fixmatch+darp",
@@ -161,12 +162,13 @@ def test_every_image_is_scored_once(runs: Path) -> None:
 
 
 def test_processes_leave_the_same_images_out(runs: Path) -> None:
-    one, two = (
-        json.loads((runs / n / "drop_strangers" / "summary.json").read_text())["dropped"]
-        for n in ("one", "two")
-    )
-    assert two == one
-    assert one["images"] > 0
+    for name in ("drop_strangers", "validated_strangers"):
+        one, two = (
+            json.loads((runs / n / name / "summary.json").read_text())["dropped"]
+            for n in ("one", "two")
+        )
+        assert two == one
+        assert (one["images"] > 0) == (one["expected"] is None) == (name == "drop_strangers")
 
 
 def test_training_changes_the_weights(runs: Path) -> None:

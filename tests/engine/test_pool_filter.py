@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,11 +19,12 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.multilabel import check_task
 from ssl_toolkit.engine.pool_filter import PoolFilter
 from ssl_toolkit.engine.stranger_scores import (
-    enough_strangers,
+    share_of_strangers,
     stranger_probabilities,
     stranger_scores,
 )
 from ssl_toolkit.errors import ConfigError
+from ssl_toolkit.models.energies import are_many
 from ssl_toolkit.runs.scoring import area_under_roc
 
 
@@ -76,25 +78,36 @@ def test_scores_find_strangers_that_differ_where_classes_do_not(references, monk
     torch.testing.assert_close(scores, scaled, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("strangers", "enough"), [(0, False), (20, False), (200, True)])
-def test_validation_images_show_whether_there_are_strangers(strangers, enough):
+@pytest.mark.parametrize(("strangers", "many"), [(0, False), (20, False), (200, True)])
+@pytest.mark.parametrize("references", [10_000, 150])
+def test_validation_images_show_whether_there_are_strangers(
+    strangers, many, references, monkeypatch
+):
+    monkeypatch.setattr(scoring, "REFERENCES", references)
     labeled, labels, images = features()
     validation, known = images[:200], images[200:600]
     pool = torch.cat([known, images[600 : 600 + strangers]])
     scores, of_validation = stranger_scores(labeled, labels, pool, validation)
-    assert enough_strangers(scores, of_validation) is enough
-    assert enough_strangers(scores, of_validation[:49]) is True  # too few show nothing
-    difference = of_validation.mean() - scores[:400].mean()
-    assert abs(difference) < scores[:400].std() / 3
+    estimate = share_of_strangers(scores, of_validation)
+    assert are_many(*estimate) is many
+    assert estimate[0] < 1.3 * strangers / len(pool) + 0.07
+    assert share_of_strangers(scores, of_validation[:49]) is None
+    every = -(-len(pool) // references)
+    found = torch.arange(400) % every == 0  # among the references, or not
+    for part in (scores[:400][found], scores[:400][~found]):
+        if len(part):
+            assert abs(of_validation.mean() - part.mean()) < scores[:400].std() / 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_small_pools_have_finite_scores(count):
     labeled, labels, unlabeled = features()
     for pool in (unlabeled[:count], unlabeled[:1].repeat(count, 1)):
-        scores, _ = stranger_scores(labeled, labels, pool, unlabeled[:2])
+        scores, of_validation = stranger_scores(labeled, labels, pool, unlabeled[:2])
         assert scores.shape == (count,)
+        assert of_validation.shape == (2,)
         assert scores.isfinite().all()
+        assert of_validation.isfinite().all()
 
 
 def test_area_under_roc_is_that_of_scikit_learn():
@@ -110,7 +123,7 @@ def selected(mode, scores, epochs=1):
     def select(_mask, count, order):
         chosen.update(count=count, order=order)
 
-    state = {"scores": scores, "found": True}
+    state = {"scores": scores, "estimate": None}
     PoolFilter(mode, 10, 256, torch.empty(0), at_start=False).restore(
         state, SimpleNamespace(select=select)
     )
@@ -141,8 +154,8 @@ def test_soft_draws_likely_strangers_less_often():
     frequency = torch.bincount(torch.cat(drawn), minlength=100) / 300
     unsure = (kept > 0.2) & (kept < 0.8)
     assert unsure.sum() > 3
-    assert frequency[kept > 0.95].mean() > frequency[unsure].max()
-    assert frequency[unsure].min() > frequency[kept < 0.05].mean()
+    assert frequency[kept > 0.99].quantile(0.1) > frequency[unsure].max()
+    assert frequency[unsure].min() > frequency[kept < 0.01].quantile(0.9)
 
 
 @pytest.mark.parametrize(("at_start", "due"), [(False, [4]), (True, [0, 2, 4])])
@@ -157,7 +170,7 @@ def test_batches_and_scans_contain_only_selected_images():
     count = len(batches.images.unlabeled)
     scores = torch.arange(count, dtype=torch.float32) ** 2
     pool_filter = PoolFilter("hard", 6, 256, torch.empty(0), at_start=False)
-    pool_filter.restore({"scores": scores, "found": True}, batches)
+    pool_filter.restore({"scores": scores, "estimate": None}, batches)
     kept = (pool_filter.weights > 0.5).nonzero().flatten()
     assert 0 < len(kept) < count
     drawn = torch.cat([batches.draw(number).unlabeled_indices for number in range(3)])
@@ -218,9 +231,20 @@ def test_nothing_is_left_out_if_validation_images_show_no_strangers(tmp_path):
     for name, flags in {"all": (), "filtered": ("--drop-strangers", "hard")}.items():
         result = call("run", *keys, *flags, "--output", tmp_path / name)
         assert result.returncode == 0, result.stderr
-    assert "0 of 1,253: validation images show few strangers or none" in result.stdout
+    assert re.search(
+        r"0 of 1,253; validation images show few strangers or none \(\d%\)", result.stdout
+    )
     ours, theirs = weights(tmp_path / "all"), weights(tmp_path / "filtered")
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.1])
+def test_a_head_is_fitted_to_the_images_that_are_kept(fraction, tmp_path):
+    keys = ["--algo", "label_spreading", "--drop-strangers", "hard", "--val-fraction", fraction]
+    result = call("run", *keys, "--output", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    dropped = summary(tmp_path / "run")["dropped"]
+    assert (dropped["expected"] is None) == (dropped["images"] > 0) == (fraction == 0)
 
 
 @pytest.mark.parametrize("algo", ["supervised", "fully_supervised"])

@@ -121,7 +121,11 @@ def test_on_a_cpu_it_is_rehearsed_as_it_will_run(
 ) -> None:
     plan(tmp_path, device="cpu", precision="fp16", seeds="0,1")
     (warning,) = capsys.readouterr().out.splitlines()
-    assert warning.startswith("warning: every row, seeds 0, 1: --precision fp16 is not faster")
+    # Seed 1 is rehearsed for the first row alone.
+    where = "warning: supervised, seeds 0, 1; fixmatch, seed 0: "
+    assert warning.startswith(f"{where}--precision fp16 is not faster")
+    plan(tmp_path, device="cpu", precision="fp16")
+    assert "warning: every row, seed 0: --precision" in capsys.readouterr().out
     plan(tmp_path, device="cpu", precision="fp16", algos="supervised")
     assert "supervised, seed 0: --precision fp16 is not faster" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="synchronizes BatchNorm on CUDA devices only"):

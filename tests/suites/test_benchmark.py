@@ -170,13 +170,21 @@ def test_published_results_give_the_same_tables(
 ) -> None:
     monkeypatch.chdir(suite.parent)
     copy = tmp_path / "copy"
-    runpy.run_path(str(ROOT / "benchmarks/publish.py"))["publish"](finished, copy)
+    script = runpy.run_path(str(ROOT / "benchmarks/publish.py"))
+    script["publish"](finished, copy)
     assert not [path for path in copy.rglob("*") if path.suffix in (".pt", ".safetensors")]
     files = [path for path in copy.rglob("*") if path.suffix in (".yaml", ".json", ".jsonl")]
     assert not [path for path in files if str(suite.parent) in path.read_text("utf-8")]
     assert call("report", copy).returncode == 0
     for name in ("benchmark.csv", "benchmark.json"):
         assert (copy / name).read_text() == (finished / name).read_text()
+    lines = script["tables"](Benchmark.read(copy / "benchmark.json")).splitlines()
+    (row,) = (row for row in results(copy)["few"].rows if row.name == "pseudo_label")
+    assert row.score is not None
+    assert row.score.deviation is not None
+    score = f"{100 * row.score.mean:.1f} ± {100 * row.score.deviation:.1f}"
+    (line,) = (line for line in lines if line.startswith(f"| `pseudo_label` | 2 | {score} | "))
+    assert f" | {len(row.reached[1].values)} of 2 | " in line
 
 
 def test_a_second_call_adds_and_keeps(finished: Path, suite: Path) -> None:

@@ -122,6 +122,7 @@ class OpenMatch(Algorithm):
         if ctx.step < self.warmup_steps:
             return
         head = ctx.averaged("open_head")
+        self.inliers.zero_()  # images that are left out are none until they are scanned again
         for indices, images in unlabeled:
             output = ctx.teacher_forward(images)
             scores = outlier_scores(output.logits, head(output.features))
