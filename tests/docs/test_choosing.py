@@ -19,6 +19,17 @@ def test_every_number_is_in_the_results() -> None:
     assert [number for number in measured if number not in results] == []
 
 
+def test_numbers_beside_a_link_are_in_the_linked_section() -> None:
+    parts = re.split(r"^#+ (.+)$", (DOCS / "results/results.md").read_text(), flags=re.MULTILINE)
+    titles = [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in parts[1::2]]
+    sections = dict(zip(titles, parts[2::2], strict=True))
+    links = re.findall(r"\[([^\]]+)\]\(\.\./results/results\.md#([\w-]+)\)", PAGE)
+    assert len(links) > 8
+    for text, slug in links:
+        for number in re.findall(r"[0-9]+\.[0-9]+", text):
+            assert number in sections[slug], (slug, number)
+
+
 def test_every_row_of_the_decision_links_its_measurement() -> None:
     rows = [line for line in PAGE.splitlines() if re.match(r"\| [^|]+ \|( [^|]*\|){5}$", line)][2:]
     assert len(rows) > 8

@@ -97,7 +97,8 @@ class DeepLabelPropagation(Algorithm):
     propagated: Tensor
     """(unlabeled images,) int64, classes of the last propagation."""
     certainty: Tensor
-    """(unlabeled images,) in [0, 1], omega; zeros before the first propagation."""
+    """(unlabeled images,) in [0, 1], omega; 0 before the first propagation, and for
+    images that are left out."""
     class_weights: Tensor
     """(C,), zeta: inverse of the shares of labels and propagated labels."""
 
@@ -127,7 +128,7 @@ class DeepLabelPropagation(Algorithm):
         unlabeled: Iterator[tuple[Tensor, Tensor]],
         ctx: Context,
     ) -> None:
-        """Propagate the labels over the features of all images (n, 3, H, W)."""
+        """Propagate the labels over the features of the images (n, 3, H, W)."""
         if ctx.step < self.warmup_steps:
             return
         c, classes = self.config, self.task.num_classes

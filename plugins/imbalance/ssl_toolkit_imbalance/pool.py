@@ -1,4 +1,4 @@
-"""How often add-ons predict the whole pool."""
+"""How often add-ons predict the pool."""
 
 from __future__ import annotations
 
