@@ -2,7 +2,8 @@
 
     python benchmarks/publish.py runs/benchmark-small docs/results/small-1
 
-Paths below the current folder become relative to it.
+Paths below the current folder become relative to it; others are reduced to the name of the file.
+Predictions of more than 100 kB are left out, which no table needs.
 Then the copy is reported, which writes its tables and its page from the copied files alone, and its
 results are printed as Markdown.
 """
@@ -10,11 +11,14 @@ results are printed as Markdown.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from ssl_toolkit.comparisons.schema import ScoreStats
 from ssl_toolkit.markdown import table
@@ -24,6 +28,8 @@ from ssl_toolkit.suites.run import SUITE
 
 OF_A_MEMBER = ("comparison.yaml", "plan.json", "failures.json")
 OF_A_RUN = ("config.yaml", "record.json", "summary.json", "metrics.jsonl", "predictions.npz")
+MOST_BYTES = 100_000
+"""Of a file of predictions."""
 HEAD = ("row", "n", "score, %", "to {baseline}", "s", "s to 90 %", "to 95 %", "coverage", "correct")
 
 
@@ -42,12 +48,17 @@ def publish(source: Path, target: Path) -> None:
     files += [plan.parent / name for plan in plans for name in OF_A_MEMBER]
     files += [run.parent / name for run in runs for name in OF_A_RUN]
     files = [file for file in files if file.exists()]  # failed runs lack some
+    files = [file for file in files if file.suffix != ".npz" or file.stat().st_size <= MOST_BYTES]
     for file in files:
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix in (".yaml", ".json"):
             text = file.read_text("utf-8").replace(f"{Path.cwd()}/", "")
+            text = re.sub(r'(?<=[\s"])/(?:[^/\s"]+/)+', "", text)
             copy.write_text(text, "utf-8")
+        elif file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                np.savez_compressed(copy, **arrays)
         else:
             shutil.copyfile(file, copy)
 
@@ -116,6 +127,6 @@ if __name__ == "__main__":
     parser.add_argument("target", type=Path)
     args = parser.parse_args()
     publish(args.source, args.target)
-    command = [sys.executable, "-m", "ssl_toolkit", "report", args.target, "--quiet"]
-    subprocess.run(command, check=True)
+    command = [sys.executable, "-m", "ssl_toolkit", "report", args.target]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     print(tables(Benchmark.read(args.target / JSON)))
