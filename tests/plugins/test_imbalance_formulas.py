@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 from ssl_toolkit_imbalance.adsh import class_thresholds
-from ssl_toolkit_imbalance.darp import Factors, refined, solve
+from ssl_toolkit_imbalance.darp import DARP, Factors, refined, solve
 from ssl_toolkit_imbalance.saw import smoothed_weights
 from torch import Tensor
+from toy_context import FakeContext
+
+from ssl_toolkit import TaskInfo
 
 
 def pool_predictions(count: int = 300, classes: int = 4) -> Tensor:
@@ -22,6 +25,21 @@ def test_refined_predictions_sum_to_the_expected_numbers() -> None:
     result = refined(probs, factors)
     assert torch.allclose(result.sum(dim=0), 300 * shares, atol=1e-6)
     assert torch.allclose(result.sum(dim=1), torch.ones(300, dtype=torch.float64))
+
+
+def test_darp_ignores_predictions_of_images_that_are_left_out() -> None:
+    probs, ctx = pool_predictions(), FakeContext()
+    ctx.class_shares = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    ctx.pool_mask = torch.arange(300) % 3 > 0
+    darp = DARP(DARP.Config(warmup_fraction=0), TaskInfo(4, 8, (2,) * 4, 300, 100)).double()
+    darp.predictions.copy_(probs)
+    darp.scan(iter(()), iter(()), ctx)
+    kept, rounds = darp.config.kept, darp.config.rounds
+    expected = solve(probs[ctx.pool_mask], ctx.class_shares, torch.zeros(4).double(), kept, rounds)
+    torch.testing.assert_close(darp.thresholds, expected.thresholds)
+    torch.testing.assert_close(darp.duals, expected.duals)
+    whole = solve(probs, ctx.class_shares, torch.zeros(4).double(), kept, rounds)
+    assert not torch.allclose(darp.duals, whole.duals)
 
 
 def test_no_other_predictions_with_these_sums_are_closer() -> None:
