@@ -21,7 +21,7 @@ from ssl_toolkit.engine.stranger_scores import (
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import TrainingImages
 from ssl_toolkit.interfaces import ForwardOutput, TrainingFeatures
-from ssl_toolkit.models.energies import are_many
+from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.models.predictor import Predictor
 
 Mode = Literal["hard", "soft"]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_toolkit.models.classifier import energy
-from ssl_toolkit.models.energies import Energies
+from ssl_toolkit.models.known_scores import KnownScores
 
 SHRINKAGE = 0.3
 """Added to the eigenvalues of the correlations of the features, whose mean is 1."""
@@ -123,13 +123,13 @@ def _lowest(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def share_of_strangers(scores: Tensor, validation: Tensor) -> tuple[float, float] | None:
-    """Return `Energies.share_of_strangers` of the pool; None with too few validation images.
+    """Return `KnownScores.share_of_strangers` of the pool; None with too few validation images.
 
     Args:
         scores: (m,) scores of the pool.
         validation: (v,) scores of images of the classes.
     """
-    known = Energies.of(validation.numpy(), "validation")
+    known = KnownScores.of(validation.numpy(), "validation")
     return None if known is None else known.share_of_strangers(scores.numpy())
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from ssl_toolkit.errors import ModelError
 from ssl_toolkit.files import at_home, check_writable, naming, write_bytes
-from ssl_toolkit.models.export import load_exported
+from ssl_toolkit.models.export import ALGORITHM, load_exported
 from ssl_toolkit.models.factory import find_backbone
 from ssl_toolkit.models.programs import onnx_file, require_onnx, torch_export_file
 from ssl_toolkit.runs.folder import RunFolder, require_completed
@@ -65,7 +65,8 @@ def export(
         require_onnx()
     classifier, config = load_exported(folder.model)
     if form == "timm":
-        if predict := config.get("predict"):
+        predict = config.get("predict")
+        if predict and "predict" in predict["methods"]:
             raise ModelError(
                 f"--format timm: algorithm {predict['algorithm']!r} predicts by more than backbone "
                 "and head, which timm can't store; use --format torch-export or onnx"
@@ -101,7 +102,7 @@ def _copy_model(source: Path, target: Path) -> None:
     previous = target.with_name(f".{target.name}.{os.getpid()}.before")
     try:
         with naming(target, partial, previous):
-            for name in (_CONFIG, _WEIGHTS, _CARD):
+            for name in (_CONFIG, _WEIGHTS, ALGORITHM, _CARD):
                 if (source / name).is_file():
                     write_bytes(partial / name, (source / name).read_bytes())
             if target.exists():

@@ -34,11 +34,11 @@ from ssl_toolkit.files import at_home
 from ssl_toolkit.inference.prior import Prior, make_adjustment
 from ssl_toolkit.inference.reported import from_checkpoint
 from ssl_toolkit.interfaces import Task
-from ssl_toolkit.models.classifier import Classifier, energy
-from ssl_toolkit.models.energies import ACCEPTED, LEAST, Energies
+from ssl_toolkit.models.classifier import Classifier
 from ssl_toolkit.models.export import load_exported
 from ssl_toolkit.models.feature_input import feature_length
 from ssl_toolkit.models.heads import FeatureHead, Neighbors
+from ssl_toolkit.models.known_scores import ACCEPTED, LEAST, KnownScores
 from ssl_toolkit.models.predictor import Predictor
 from ssl_toolkit.runs.folder import RunFolder
 from ssl_toolkit.text import display_path
@@ -53,7 +53,7 @@ class Scored(NamedTuple):
     probabilities: NDArray[np.float32]
     """(C,) probabilities."""
     stranger_score: float
-    """Energy of the logits: the larger, the less the image belongs to any class."""
+    """The larger, the less the image belongs to any class; see `Model.stranger_scores`."""
 
 
 @dataclass(eq=False, repr=False)
@@ -80,11 +80,11 @@ class Model:
     """C probabilities from which on an image has a class, under ``--task multilabel``; else
     empty."""
     predictor: Predictor | None = None
-    """The classifier with the `predict` of the run's algorithm; None if the head predicts."""
+    """The classifier with the methods of the run's algorithm that it needs; None for none."""
     folder: Path | None = None
     """The folder that the model was loaded from."""
-    energies: Energies | None = None
-    """Energies of images of the classes, for `stranger_limit`; None if there are none."""
+    known_scores: KnownScores | None = None
+    """Stranger scores of images of the classes, for `stranger_limit`; None if there are none."""
 
     @property
     def task(self) -> Task:
@@ -199,7 +199,7 @@ class Model:
         *,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
-        """Return how little images belong to any of the classes: the energies of their logits.
+        """Return how little images belong to any class: `Algorithm.stranger_scores`, or energies.
 
         Args:
             images: As for `predict`.
@@ -211,9 +211,9 @@ class Model:
 
         Raises:
             DataError: Some images can't be read.
-            ModelError: The model's logits have no energy, see `require_energies`.
+            ModelError: The model has no scores, see `require_stranger_scores`.
         """
-        self.require_energies()
+        self.require_stranger_scores()
         return self._evaluate_all(images, batch_size, workers)[1]
 
     def stranger_limit(self, accepted: float = ACCEPTED) -> float:
@@ -224,20 +224,20 @@ class Model:
                 the unlabeled images of the training.
 
         Raises:
-            ModelError: The model has neither, or see `require_energies`.
+            ModelError: The model has neither, or see `require_stranger_scores`.
         """
-        self.require_energies()
-        if self.energies is None:
+        self.require_stranger_scores()
+        if self.known_scores is None:
             where = "the model" if self.folder is None else display_path(self.folder)
             raise ModelError(
                 f"{where} has no limit of the score of strangers: its run is not finished, of an "
                 f"earlier version, or had fewer than {LEAST} validation and {LEAST} unlabeled "
                 "images; choose a limit by the column stranger_score: --reject-above inf"
             )
-        return self.energies.limit(accepted)
+        return self.known_scores.limit(accepted)
 
-    def require_energies(self) -> None:
-        """Refuse a model whose logits have no energy.
+    def require_stranger_scores(self) -> None:
+        """Refuse a model without stranger scores.
 
         Raises:
             ModelError: The model is of ``--task multilabel``, or neighbors vote.
@@ -263,20 +263,20 @@ class Model:
                 self._evaluate(self._checked(part.float()))
                 for part in torch.split(features, batch_size)
             ]
-            probabilities, scores = (torch.cat(each).cpu() for each in zip(*parts, strict=True))
-            return probabilities.numpy(), scores.numpy()
+            joined = [torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)]
+            return joined[0], joined[1]
         inputs = as_list(images, self.pixels.channels)
         result = np.empty((len(inputs), len(self.classes)), dtype=np.float32)
-        energies = np.empty(len(inputs), dtype=np.float32)
+        scores = np.empty(len(inputs), dtype=np.float32)
         faults = []
         for index, row in enumerate(self.scored(inputs, batch_size, workers=workers)):
             if isinstance(row, str):
                 faults.append(f"can't read image {name_of(inputs[index], index)}: {row}")
             else:
-                result[index], energies[index] = row
+                result[index], scores[index] = row
         if faults:
             raise DataError(faults)
-        return result, energies
+        return result, scores
 
     def stream(
         self, images: Iterable[ImageInput], batch_size: int = 64, *, workers: int | None = None
@@ -339,13 +339,14 @@ class Model:
         pixels = torch.from_numpy(np.stack(decoded)).to(self.device).permute(0, 3, 1, 2)
         # The operations of a run's image store, for identical floats.
         images = pixels if pixels.is_floating_point() else to_unit(pixels)
-        probabilities, energies = (each.cpu() for each in self._evaluate(images))
-        return [*map(Scored, probabilities.numpy(), energies.tolist())]
+        probabilities, scores = (each.cpu() for each in self._evaluate(images))
+        return [*map(Scored, probabilities.numpy(), scores.tolist())]
 
     @torch.no_grad()
     def _evaluate(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self._network(images).logits
-        return self._network.probabilities(logits), energy(logits)
+        output = self._network(images)
+        scores = self._network.stranger_scores(output).float()
+        return self._network.probabilities(output.logits), scores
 
 
 def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
@@ -382,7 +383,7 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
             "checkpoints/) or an exported one (it holds config.json and model.safetensors)"
         )
     predictor = classifier if isinstance(classifier, Predictor) else None
-    energies = config.get("energies")
+    known = config.get("known_scores")
     return Model(
         classifier.classifier if isinstance(classifier, Predictor) else classifier,
         predictor=predictor,
@@ -394,5 +395,5 @@ def load_model(path: str | os.PathLike[str], device: str = "auto") -> Model:
         bits=config.get("bits", 8),
         folder=source,
         thresholds=tuple(config.get("thresholds") or ()),
-        energies=Energies.parse(energies, display_path(exported)) if energies else None,
+        known_scores=KnownScores.parse(known, display_path(exported)) if known else None,
     )

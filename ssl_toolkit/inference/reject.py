@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ssl_toolkit.errors import ConfigError
 from ssl_toolkit.inference.model import Model
-from ssl_toolkit.models.energies import ACCEPTED
+from ssl_toolkit.models.known_scores import ACCEPTED
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def make_rejection(
             raise ConfigError("--reject and --reject-above are both given; leave one out")
         if math.isnan(reject_above):
             raise ConfigError("--reject-above nan: give a number")
-        model.require_energies()
+        model.require_stranger_scores()
         return Rejection(reject_above, "as --reject-above says")
     if reject is None or reject is False:
         return None
@@ -55,8 +55,9 @@ def make_rejection(
     if not 0 < share <= 1:
         raise ConfigError(f"--reject {share:g}: give a share above 0 and at most 1, such as 0.95")
     limit = model.stranger_limit(share)
-    assert model.energies is not None
-    source = f"which accepts {share:.4g} of {model.energies.count} {model.energies.images} images"
-    if model.energies.images == "unlabeled":
+    known = model.known_scores
+    assert known is not None
+    source = f"which accepts {share:.4g} of {known.count} {known.images} images"
+    if known.images == "unlabeled":
         source += ", and more of the classes if there were strangers among them"
     return Rejection(limit, source)

@@ -189,6 +189,17 @@ class Algorithm(nn.Module, ABC):
         """
         return output.logits
 
+    def stranger_scores(self, output: ForwardOutput) -> Tensor | None:
+        """Return scores (N,), the larger, the less images belong to any of the classes.
+
+        None, the default, for the energies of the logits. ``predict --reject`` and the estimate of
+        the strangers in the pool use them. Called as `predict`, and has to be pure as well.
+
+        Args:
+            output: Features of the teacher and the logits of `predict`.
+        """
+        return None
+
     @property
     def lr_factors(self) -> Mapping[str, float]:
         """Factors on the learning rate by the first parts of a parameter's name.

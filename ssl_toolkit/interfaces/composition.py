@@ -222,6 +222,8 @@ def compose(base: type[Algorithm], addon: type[AddOn], name: str) -> type[Algori
     }
     if base.predict is not Algorithm.predict or addon.overrides("predict"):
         attributes["predict"] = _predict
+    if base.stranger_scores is not Algorithm.stranger_scores:
+        attributes["stranger_scores"] = _stranger_scores
     composed: type[Algorithm] = type(
         f"{base.__name__}With{addon.__name__}", (Composition,), attributes
     )
@@ -244,6 +246,11 @@ INHERITED = (
 def _predict(self: Composition, output: ForwardOutput) -> Tensor:
     """Return the logits (N, C) of the add-on."""
     return self.addon.predict(output, self.base.predict(output))
+
+
+def _stranger_scores(self: Composition, output: ForwardOutput) -> Tensor | None:
+    """Return the scores (N,) of the algorithm for the logits of the add-on."""
+    return self.base.stranger_scores(output)
 
 
 def _check(base: type[Algorithm], addon: type[AddOn], name: str) -> None:

@@ -97,6 +97,14 @@ class Classifier(nn.Module):
         logits = logits.float()
         return logits.sigmoid() if self.task == "multilabel" else logits.softmax(dim=-1)
 
+    def stranger_scores(self, output: ForwardOutput) -> Tensor:
+        """Return scores (N,), large for images of no class: the `energy` of the logits.
+
+        Args:
+            output: What `forward` returned.
+        """
+        return energy(output.logits)
+
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all modules but the frozen ones, which stay in eval mode."""
         super().train(mode)

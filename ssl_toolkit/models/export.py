@@ -23,7 +23,7 @@ from ssl_toolkit.models.predictor import Predictor, restore_predictor
 from ssl_toolkit.models.timm_backbone import TimmBackbone
 
 ALGORITHM = "algorithm.safetensors"
-"""Name of the file with the tensors that `Algorithm.predict` uses."""
+"""Name of the file with the tensors that `Algorithm.predict` and `stranger_scores` use."""
 
 
 def export_model(
@@ -36,9 +36,9 @@ def export_model(
     bits: int = 8,
     fit: Fit = "crop",
     thresholds: Sequence[float] | None = None,
-    energies: Mapping[str, Any] | None = None,
+    known_scores: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors`` for a `predict`.
+    """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors``.
 
     With a timm backbone the folder has timm's format: ``timm.create_model("local-dir:FOLDER",
     pretrained=True)`` gives the same logits for images normalized by the ``mean`` and ``std`` of
@@ -57,7 +57,7 @@ def export_model(
         bits: Bits of a channel of the training images.
         fit: How images got the image size.
         thresholds: C probabilities from which on an image has a class, for ``--task multilabel``.
-        energies: Quantiles of energies of images of the classes; None if there are none.
+        known_scores: Quantiles of stranger scores of images of the classes; None for none.
 
     Returns:
         The content of ``config.json``; it has a key ``architecture`` if timm can open the folder.
@@ -91,8 +91,8 @@ def export_model(
     }
     if thresholds is not None:
         config["thresholds"] = list(thresholds)
-    if energies is not None:
-        config["energies"] = dict(energies)
+    if known_scores is not None:
+        config["known_scores"] = dict(known_scores)
     state = {
         key: tensor
         for key, tensor in classifier.state_dict().items()
@@ -103,6 +103,8 @@ def export_model(
     if predict is not None:
         config["predict"] = predict
         _write_tensors(folder / ALGORITHM, algorithm_state)
+    if predict is not None and "predict" in predict["methods"]:
+        pass  # timm can't predict as the algorithm does
     elif backbone.timm_module:
         timm_config = {
             "architecture": backbone_name.rpartition(":")[2],

@@ -1,4 +1,4 @@
-"""Predictions of a classifier, by its head or by `Algorithm.predict`."""
+"""Predictions of a classifier, by its head or by the algorithm of its run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from ssl_toolkit.interfaces import Algorithm, ForwardOutput, TaskInfo
 from ssl_toolkit.models.classifier import Classifier, in_eval_mode
 from ssl_toolkit.models.factory import rebuild
 
+METHODS = ("predict", "stranger_scores")
+"""Methods of `Algorithm` that a model uses."""
+
 
 class Predictor(nn.Module):
-    """A classifier whose logits are those of `Algorithm.predict`.
+    """A classifier whose logits and stranger scores are those of `Algorithm.predict` and the like.
 
     Args:
         classifier: Classifier to evaluate; shared, not copied.
-        algorithm: Algorithm of the run; ignored if it does not override `predict`.
+        algorithm: Algorithm of the run; ignored if it overrides none of `METHODS`.
         name: Name of the algorithm.
         averages: Module whose submodules replace those of the algorithm in `predict`; `by_path`
             returns their names.
@@ -37,8 +40,12 @@ class Predictor(nn.Module):
     ) -> None:
         super().__init__()
         self.classifier = classifier
-        overrides = type(algorithm).predict is not Algorithm.predict
-        self.algorithm: Algorithm | None = algorithm if overrides else None
+        kind = type(algorithm)
+        self.methods: tuple[str, ...] = tuple(
+            name for name in METHODS if getattr(kind, name) is not getattr(Algorithm, name)
+        )
+        """Those of `METHODS` that the algorithm overrides."""
+        self.algorithm: Algorithm | None = algorithm if self.methods else None
         self.name = name
         self.averages: nn.Module = nn.Module() if averages is None else averages
 
@@ -68,31 +75,51 @@ class Predictor(nn.Module):
         Raises:
             PluginError: `predict` returned something else.
         """
-        if self.algorithm is None:
+        if self.algorithm is None or "predict" not in self.methods:
             return output.logits
         with self._averaged(self.algorithm), in_eval_mode(self.algorithm):
             logits = (predict or self.algorithm.predict)(output)
-        shape = getattr(logits, "shape", None)
-        if shape != output.logits.shape:
-            actual = type(logits).__name__ if shape is None else f"the shape {tuple(shape)}"
+        return self._checked("predict", logits, "logits", output.logits.shape)
+
+    def stranger_scores(self, output: ForwardOutput) -> Tensor:
+        """Return scores (N,), large for images of no class.
+
+        Args:
+            output: What `forward` returned.
+
+        Raises:
+            PluginError: `Algorithm.stranger_scores` returned something else.
+        """
+        if self.algorithm is None or "stranger_scores" not in self.methods:
+            return self.classifier.stranger_scores(output)
+        with self._averaged(self.algorithm), in_eval_mode(self.algorithm):
+            scores = self.algorithm.stranger_scores(output)
+        return self._checked("stranger_scores", scores, "scores", output.logits.shape[:1])
+
+    def _checked(self, method: str, result: Tensor | None, what: str, shape: torch.Size) -> Tensor:
+        """Return the result of a method; refuse one of another shape."""
+        actual = getattr(result, "shape", None)
+        if result is None or actual != shape:
+            found = type(result).__name__ if actual is None else f"the shape {tuple(actual)}"
             raise PluginError(
-                f"predict of algorithm {self.name!r} returned {actual} instead of logits "
-                f"{tuple(output.logits.shape)}"
+                f"{method} of algorithm {self.name!r} returned {found} instead of {what} "
+                f"{tuple(shape)}"
             )
-        return logits
+        return result
 
     @torch.no_grad()
     def check(self) -> None:
-        """Call `predict` once, for features and logits of zeros.
+        """Call the methods once, for features and logits of zeros.
 
         Raises:
-            PluginError: As `logits`.
+            PluginError: As `logits` and `stranger_scores`.
         """
         mean, sizes = self.classifier.mean, (self.classifier.backbone.feature_dim, self.num_classes)
-        self.logits(ForwardOutput(*(mean.new_zeros(2, size) for size in sizes)))
+        output = ForwardOutput(*(mean.new_zeros(2, size) for size in sizes))
+        self.stranger_scores(ForwardOutput(output.features, self.logits(output)))
 
     def algorithm_state(self) -> dict[str, Tensor]:
-        """Return the tensors that `predict` may use, by name; empty without a `predict`."""
+        """Return the tensors that the methods may use, by name; empty without an algorithm."""
         if self.algorithm is None:
             return {}
         with self._averaged(self.algorithm):
@@ -107,13 +134,14 @@ class Predictor(nn.Module):
                 _load(self.algorithm, algorithm_state)
 
     def description(self) -> dict[str, Any] | None:
-        """Return the description for `restore_predictor`; None without a `predict`."""
+        """Return the description for `restore_predictor`; None without an algorithm."""
         if self.algorithm is None:
             return None
         entry = registry.find("algorithms", self.name)
         task = {field.name: getattr(self.algorithm.task, field.name) for field in fields(TaskInfo)}
         return {
             "algorithm": self.name,
+            "methods": list(self.methods),
             "distribution": entry.distribution,
             "options": self.algorithm.config.model_dump(mode="json"),
             "task": {

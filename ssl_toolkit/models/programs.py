@@ -38,6 +38,8 @@ class Probabilities(nn.Module):
 
     def __init__(self, classifier: Classifier | Predictor) -> None:
         super().__init__()
+        if isinstance(classifier, Predictor) and "predict" not in classifier.methods:
+            classifier = classifier.classifier
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
@@ -179,7 +181,8 @@ def _unfit(config: dict[str, Any], form: str, error: Exception) -> ModelError:
     """Return the error for an exporter's exception, which can be of almost any type."""
     reason = " ".join(str(error).split())[:160] or type(error).__name__
     backbone = f"backbone {config['backbone']!r}"
-    if predict := config.get("predict"):
+    predict = config.get("predict")
+    if predict and "predict" in predict["methods"]:
         name = predict["algorithm"]
         return ModelError(
             f"{backbone} and predict of algorithm {name!r} can't be written as {form} ({reason})"

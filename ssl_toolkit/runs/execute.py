@@ -40,9 +40,9 @@ from ssl_toolkit.runs.metrics_log import append_row, metric_rows, write_table
 from ssl_toolkit.runs.model_card import model_card
 from ssl_toolkit.runs.multilabel import MultiLabelResults
 from ssl_toolkit.runs.pool_shares import (
-    energies_of_classes,
     expected_strangers,
-    pool_logits,
+    known_scores,
+    pool_outputs,
     pool_shares,
 )
 from ssl_toolkit.runs.predictions import (
@@ -260,12 +260,12 @@ class _Run:
         folder, trainer = self.folder, self.experiment.trainer
         settings = self.experiment.config.settings
         summary = self.score("completed", predictions)
-        pool = pool_logits(self.experiment, predictions)
+        pool = pool_outputs(self.experiment, predictions)
         if (shares := pool_shares(self.experiment, predictions, pool)) is not None:
             shares.write(folder.prior)
             summary = summary.model_copy(update={"class_shares": shares})
-        energies = energies_of_classes(self.experiment, pool)
-        expected = expected_strangers(energies, pool)
+        known = known_scores(self.experiment, pool)
+        expected = expected_strangers(known, pool)
         summary = summary.model_copy(update={"expected_strangers": expected})
         exported = export_model(
             trainer.predictor,
@@ -276,7 +276,7 @@ class _Run:
             bits=settings.pixels.bits,
             fit=settings.fit,
             thresholds=thresholds_of(predictions),
-            energies=energies.tree() if energies else None,
+            known_scores=known.tree() if known else None,
         )
         write_table(folder.metrics, folder.table)
         card = model_card(self.experiment, summary, folder.read_record(), exported)

@@ -1,6 +1,8 @@
-"""Predict the pool of a finished run: its class shares for ``prior.json``, and its energies."""
+"""Predict the pool of a finished run: its class shares for ``prior.json``, and its strangers."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,8 +12,8 @@ from ssl_toolkit.data.readers.priors import PriorFile
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.shares import shares_of
-from ssl_toolkit.models.classifier import energy
-from ssl_toolkit.models.energies import LEAST, Energies
+from ssl_toolkit.interfaces import ForwardOutput
+from ssl_toolkit.models.known_scores import LEAST, KnownScores
 from ssl_toolkit.models.probe import TEMPERATURE_SPREAD, TEMPERATURES
 from ssl_toolkit.runs.class_shares import Labeled, calibrated, estimate_class_shares
 from ssl_toolkit.runs.predictions import Predictions
@@ -23,7 +25,7 @@ _POINTS = 60
 LEAST_POOL = 500
 """Number of images of the pool that are predicted even if the test has fewer."""
 MOST_VALIDATION = 1000
-"""Most validation images whose energies are computed."""
+"""Most validation images whose stranger scores are computed."""
 
 
 def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
@@ -69,8 +71,17 @@ def _loss(logits: np.ndarray, labels: np.ndarray, log_temperature: float) -> flo
     return float(likelihood + (log_temperature / TEMPERATURE_SPREAD) ** 2 / 2)
 
 
-def pool_logits(experiment: Experiment, predictions: Predictions) -> Tensor | None:
-    """Return the logits (N, C) of images of the pool by the reported weights, on the CPU.
+class Outputs(NamedTuple):
+    """Predictions of the reported weights for some images, on the CPU."""
+
+    logits: Tensor
+    """(N, C)."""
+    scores: Tensor
+    """(N,) stranger scores, see `Algorithm.stranger_scores`."""
+
+
+def pool_outputs(experiment: Experiment, predictions: Predictions) -> Outputs | None:
+    """Return the predictions of the reported weights for images of the pool.
 
     At most as many images are predicted as have been for the test, evenly spaced. None without
     unlabeled images, for streamed ones and for several classes per image.
@@ -89,66 +100,71 @@ def pool_logits(experiment: Experiment, predictions: Predictions) -> Tensor | No
     ):
         return None
     most = max(LEAST_POOL, sum(len(labels) for _, labels in predictions.values()))
-    return _logits(experiment, pool, most)
+    return _outputs(experiment, pool, most)
 
 
-def _logits(experiment: Experiment, rows: Tensor, most: int) -> Tensor:
-    """Return the logits of at most this many of the images, evenly spaced."""
+def _outputs(experiment: Experiment, rows: Tensor, most: int) -> Outputs:
+    """Return the outputs for at most this many of the images, evenly spaced."""
     trainer = experiment.trainer
     if len(rows) > most:
         rows = rows[torch.linspace(0, len(rows) - 1, most).long().to(rows.device)]
     inputs, batch_size = trainer.batches.images.inputs, trainer.settings.eval_batch_size
-    return predict(
-        trainer.predictor, inputs, rows, batch_size, convert=lambda output: output.logits.float()
-    )
+    predictor = trainer.predictor
+
+    def convert(output: ForwardOutput) -> Tensor:
+        scores = predictor.stranger_scores(output)
+        return torch.cat([output.logits.float(), scores.float()[:, None]], dim=1)
+
+    both = predict(predictor, inputs, rows, batch_size, convert=convert)
+    return Outputs(both[:, :-1], both[:, -1])
 
 
-def energies_of_classes(experiment: Experiment, pool: Tensor | None) -> Energies | None:
-    """Return the energies of validation images or, with too few of them, of the pool.
+def known_scores(experiment: Experiment, pool: Outputs | None) -> KnownScores | None:
+    """Return the stranger scores of validation images or, with too few of them, of the pool.
 
     None under ``--task multilabel``, and if both are too few.
 
     Args:
         experiment: With the reported weights.
-        pool: Of `pool_logits`.
+        pool: Of `pool_outputs`.
     """
     if experiment.config.settings.task != "multiclass":
         return None
-    images, logits = "unlabeled", pool
+    images, outputs = "unlabeled", pool
     if len(rows := experiment.trainer.validation[0]) >= LEAST:
-        images, logits = "validation", _logits(experiment, rows, MOST_VALIDATION)
-    return None if logits is None else Energies.of(energy(logits).numpy(), images)
+        images, outputs = "validation", _outputs(experiment, rows, MOST_VALIDATION)
+    return None if outputs is None else KnownScores.of(outputs.scores.numpy(), images)
 
 
-def expected_strangers(energies: Energies | None, pool: Tensor | None) -> ExpectedStrangers | None:
+def expected_strangers(known: KnownScores | None, pool: Outputs | None) -> ExpectedStrangers | None:
     """Return how many unlabeled images are expected to belong to no class.
 
     Args:
-        energies: Of `energies_of_classes`; None, or of the pool itself, for no estimate.
-        pool: Of `pool_logits`.
+        known: Of `known_scores`; None, or of the pool itself, for no estimate.
+        pool: Of `pool_outputs`.
     """
-    if energies is None or energies.images != "validation" or pool is None:
+    if known is None or known.images != "validation" or pool is None:
         return None
-    share, lower = energies.share_of_strangers(energy(pool).numpy())
+    share, lower = known.share_of_strangers(pool.scores.numpy())
     return ExpectedStrangers(share=round(share, 6), lower=round(lower, 6))
 
 
 def pool_shares(
-    experiment: Experiment, predictions: Predictions, logits: Tensor | None
+    experiment: Experiment, predictions: Predictions, pool: Outputs | None
 ) -> PriorFile | None:
     """Return the class shares of the pool; None where it isn't predicted.
 
     Args:
         experiment: With the reported weights.
         predictions: Of validation and test images.
-        logits: Of `pool_logits`.
+        pool: Of `pool_outputs`.
     """
-    if logits is None:
+    if pool is None:
         return None
     trainer = experiment.trainer
     validation = predictions["validation"]
     temperature = temperature_of(*validation)
-    probs = calibrated(trainer.predictor.probabilities(logits).numpy(), temperature)
+    probs = calibrated(trainer.predictor.probabilities(pool.logits).numpy(), temperature)
     training = shares_of(trainer.algorithm.task.label_counts).double().numpy()
     estimate = estimate_class_shares(
         probs,
@@ -159,7 +175,7 @@ def pool_shares(
     shares, lower, upper = ([round(float(x), 6) for x in ends] for ends in values)
     return PriorFile(
         source="EM on the predictions of the pool, bootstrap over images",
-        images=len(logits),
+        images=len(pool.logits),
         shares=dict(zip(experiment.classes, shares, strict=True)),
         intervals=dict(zip(experiment.classes, zip(lower, upper, strict=True), strict=True)),
     )

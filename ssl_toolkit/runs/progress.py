@@ -15,7 +15,7 @@ from rich.text import Text
 from ssl_toolkit.console import Console
 from ssl_toolkit.engine import logged_metrics as logged
 from ssl_toolkit.errors import visible
-from ssl_toolkit.models.energies import are_many
+from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.recipes import recipe_name
 from ssl_toolkit.runs.health import alarms, collapse, is_evaluation
 from ssl_toolkit.runs.scoring import are_uneven, uneven_text

@@ -13,7 +13,7 @@ from ssl_toolkit.documents import Document, Part
 from ssl_toolkit.engine.experiment import Experiment
 from ssl_toolkit.interfaces import FeatureAlgorithm
 from ssl_toolkit.interfaces.datasets import STRANGER
-from ssl_toolkit.models.energies import are_many
+from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.runs.health import alarms, is_evaluation
 from ssl_toolkit.runs.multilabel import MultiLabelResults
 from ssl_toolkit.runs.scoring import are_uneven, area_under_roc, convergence_step

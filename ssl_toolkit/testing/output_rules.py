@@ -108,7 +108,7 @@ def declares_own_modules(subject: Subject) -> None:
 
 
 def predicts_purely(subject: Subject) -> None:
-    """`predict` returns finite logits (N, C) that only depend on the image and saved tensors.
+    """`predict` and `stranger_scores` return finite values that depend on image and saved tensors.
 
     Why: evaluation, the saved model and its exports call it in any order, and with any batch.
     Cause: a counter, a statistic of the batch, dropout outside of a module, or extra state.
@@ -122,21 +122,23 @@ def predicts_purely(subject: Subject) -> None:
         return
     output = trial.context().teacher_forward(batch.labeled_weak[0])
     before = copy.deepcopy(predictor.algorithm_state())
-    with torch.no_grad(), no_global_draws("predict"):
-        logits, again = predictor.logits(output), predictor.logits(output)
-        alone = predictor.logits(ForwardOutput(*(part[:1] for part in output)))
-    require(logits.isfinite().all(), "a logit is inf or nan")
-    require(torch.equal(logits, again), "two calls return different logits for the same output")
-    wrong = differing(before, predictor.algorithm_state())
-    require(not wrong, f"predict modifies {listed(wrong)}")
-    same = torch.allclose(alone.float(), logits[:1].float(), rtol=1e-3, atol=1e-4)
-    require(same, "the logits of an image change with the other images of its batch")
     restored = subject.plugin(subject.options(), trial.task).to(subject.device)
     copied = Predictor(trial.ema.module, restored, subject.name)  # type: ignore[arg-type]
     copied.load(trial.ema.module.state_dict(), before)
-    with torch.no_grad():
-        same = torch.equal(copied.logits(output), logits)
-    require(same, "restored from its parameters and buffers, it predicts other logits")
+    one = ForwardOutput(*(part[:1] for part in output))
+    for method, what in (("logits", "logits"), ("stranger_scores", "stranger scores")):
+        call = getattr(predictor, method)
+        with torch.no_grad(), no_global_draws(" and ".join(predictor.methods)):
+            values, again, alone = call(output), call(output), call(one)
+            loaded = getattr(copied, method)(output)
+        require(values.isfinite().all(), f"{what} are inf or nan")
+        require(torch.equal(values, again), f"two calls return different {what} for one output")
+        wrong = differing(before, predictor.algorithm_state())
+        require(not wrong, f"{' or '.join(predictor.methods)} modifies {listed(wrong)}")
+        same = torch.allclose(alone.float(), values[:1].float(), rtol=1e-3, atol=1e-4)
+        require(same, f"the {what} of an image change with the other images of its batch")
+        same = torch.equal(loaded, values)
+        require(same, f"restored from its parameters and buffers, it computes other {what}")
 
 
 def returns_valid_output(subject: Subject) -> None:

@@ -24,7 +24,7 @@ from ssl_toolkit.engine.stranger_scores import (
     stranger_scores,
 )
 from ssl_toolkit.errors import ConfigError
-from ssl_toolkit.models.energies import are_many
+from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.runs.scoring import area_under_roc
 
 

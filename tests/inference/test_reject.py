@@ -21,7 +21,7 @@ from ssl_toolkit.inference.export import export
 from ssl_toolkit.inference.model import Model, load_model
 from ssl_toolkit.inference.predict import predict_table
 from ssl_toolkit.models.classifier import energy
-from ssl_toolkit.models.energies import Energies
+from ssl_toolkit.models.known_scores import KnownScores
 from ssl_toolkit.runs.folder import RunFolder
 
 KEYS = {"algo": "supervised", "steps": 40, "labels_per_class": 8, "device": "cpu", "seed": 1}
@@ -62,14 +62,14 @@ def test_quantiles_accept_the_share_of_further_images():
     rng = np.random.default_rng(0)
     accepted = []
     for _ in range(400):
-        energies = Energies.of(rng.normal(size=60), "validation")
+        energies = KnownScores.of(rng.normal(size=60), "validation")
         assert energies is not None
         accepted.append((rng.normal(size=200) <= energies.limit(0.9)).mean())
     assert np.mean(accepted) == pytest.approx(0.9, abs=0.01)
-    assert Energies.parse(json.loads(json.dumps(energies.tree())), "x") == energies
+    assert KnownScores.parse(json.loads(json.dumps(energies.tree())), "x") == energies
     assert energies.limit(1) == energies.quantiles[-1]
-    assert Energies.of(np.arange(49.0), "validation") is None
-    assert Energies.of(1e-7 * np.arange(99.0), "validation") is None
+    assert KnownScores.of(np.arange(49.0), "validation") is None
+    assert KnownScores.of(1e-7 * np.arange(99.0), "validation") is None
 
 
 def test_energy_of_huge_logits_is_finite():
@@ -101,8 +101,11 @@ def test_the_score_is_the_energy_of_the_logits(model: Model, images: Path):
 
 def test_the_limit_comes_from_validation_images(run: Path, model: Model):
     probabilities = np.load(run / "predictions.npz")["validation_probabilities"]
-    assert model.energies is not None
-    assert (model.energies.images, model.energies.count) == ("validation", len(probabilities))
+    assert model.known_scores is not None
+    assert (model.known_scores.images, model.known_scores.count) == (
+        "validation",
+        len(probabilities),
+    )
     assert model.stranger_limit(0.5) < model.stranger_limit(0.9) < model.stranger_limit(1)
 
 
@@ -123,7 +126,7 @@ def test_the_table_and_the_console_show_what_is_rejected(run: Path, model: Model
     assert [not row["class"] for row in others] == strangers.tolist()
     assert [float(row["stranger_score"]) for row in others] == pytest.approx(scores.tolist())
     assert f"{strangers.sum()} of 21 images rejected as strangers" in result.stderr
-    assert f"which accepts 0.5 of {model.energies.count} validation images" in result.stderr
+    assert f"which accepts 0.5 of {model.known_scores.count} validation images" in result.stderr
     alone = call("predict", run, images, "--reject")
     expected = call("predict", run, images, "--reject-above", model.stranger_limit(0.95))
     assert alone.stdout == expected.stdout
@@ -162,15 +165,15 @@ def test_pseudo_labels_of_rejected_images_are_empty(run: Path, model: Model, ima
 
 def test_what_is_needed_travels_with_the_model(run: Path, model: Model, tmp_path: Path):
     exported = load_model(export(run, "timm", tmp_path / "timm").path, "cpu")
-    assert exported.energies == model.energies
+    assert exported.known_scores == model.known_scores
     assert load_model(run / "model", "cpu").stranger_limit() == model.stranger_limit()
 
 
 def test_without_validation_images_the_pool_is_used(tmp_path: Path):
     folder = train({**KEYS, "val_fraction": 0, "output": tmp_path / "run"}).folder
     model = load_model(folder, "cpu")
-    assert model.energies is not None
-    assert (model.energies.images, model.energies.count >= 500) == ("unlabeled", True)
+    assert model.known_scores is not None
+    assert (model.known_scores.images, model.known_scores.count >= 500) == ("unlabeled", True)
     summary = RunFolder(folder).read_summary()
     assert summary.validation is None
     digits = (load_digits().images[:40] * 15.9).astype(np.uint8)
@@ -201,7 +204,7 @@ def test_features_have_scores_and_votes_of_neighbors_are_refused(tmp_path: Path)
     assert (of_classes <= probe.stranger_limit(0.9)).mean() == pytest.approx(0.9, abs=0.05)
     noise = np.random.default_rng(0).uniform(0, 16, (400, 64)).astype(np.float32)
     assert np.median(probe.stranger_scores(noise)) > np.median(of_classes)
-    assert models["knn"].energies is None
+    assert models["knn"].known_scores is None
     for refused in (models["knn"].stranger_limit, lambda: models["knn"].stranger_scores(noise)):
         with pytest.raises(ModelError, match="votes of neighbors"):
             refused()
@@ -231,7 +234,7 @@ def test_a_model_of_several_classes_is_refused(model: Model, images: Path, run: 
 def test_damaged_quantiles_are_named(run: Path, tmp_path: Path):
     copy = export(run, "timm", tmp_path / "timm").path
     config = json.loads((copy / "config.json").read_text())
-    config["energies"]["quantiles"].reverse()
+    config["known_scores"]["quantiles"].reverse()
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="invalid energies"):
+    with pytest.raises(ModelError, match="invalid known_scores"):
         load_model(copy)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ssl_toolkit.models.energies import Energies
+from ssl_toolkit.models.known_scores import KnownScores
 from ssl_toolkit.runs.summary import ExpectedStrangers
 
 
 def estimate(rng, strangers, validation=200, pool=500, distance=6.0):
-    energies = Energies.of(rng.normal(0, 1, validation), "validation")
+    energies = KnownScores.of(rng.normal(0, 1, validation), "validation")
     count = round(strangers * pool)
     images = np.concatenate([rng.normal(0, 1, pool - count), rng.normal(distance, 1, count)])
     share, lower = energies.share_of_strangers(images)

@@ -13,6 +13,7 @@ from ssl_toolkit import (
     Algorithm,
     Batch,
     Context,
+    ForwardOutput,
     Loss,
     Metric,
     Options,
@@ -127,6 +128,10 @@ class OpenMatch(Algorithm):
             output = ctx.teacher_forward(images)
             scores = outlier_scores(output.logits, head(output.features))
             self.inliers[indices] = scores < 0.5
+
+    def stranger_scores(self, output: ForwardOutput) -> Tensor:
+        """Return the probability (N,) that images are not of their predicted class."""
+        return outlier_scores(output.logits, self.open_head(output.features))
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Return L_cls + L_ova + lambda_em · L_em + lambda_oc · L_oc + L_fm, eqs. 1-6."""

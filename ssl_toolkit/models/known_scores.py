@@ -1,4 +1,4 @@
-"""Energies of images of the classes, which are stored with a model to reject other images."""
+"""Stranger scores of images of the classes, which are stored with a model to reject others."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _STEPS = 100
 
 
 def are_many(share: float, lower: float) -> bool:
-    """Return True if an estimate of `Energies.share_of_strangers` is of many strangers."""
+    """Return True if an estimate of `KnownScores.share_of_strangers` is of many strangers."""
     return share >= MANY and lower > 0
 
 
 @dataclass(frozen=True)
-class Energies:
-    """Quantiles of the `energy` of some images."""
+class KnownScores:
+    """Quantiles of the stranger scores of some images."""
 
     images: str
     """Kind of the images: ``validation`` or ``unlabeled``."""
     count: int
     """Number of the images."""
     quantiles: tuple[float, ...]
-    """From the smallest energy to the largest, in steps of 1 %."""
+    """From the smallest score to the largest, in steps of 1 %."""
 
     @classmethod
-    def of(cls, energies: NDArray[np.floating[Any]], images: str) -> Energies | None:
-        """Return the quantiles of energies; None of too few or equal ones.
+    def of(cls, scores: NDArray[np.floating[Any]], images: str) -> KnownScores | None:
+        """Return the quantiles of scores; None of too few or equal ones.
 
         Args:
-            energies: (N,).
+            scores: (N,).
             images: Kind of the images.
         """
-        values = energies.astype(np.float64)
+        values = scores.astype(np.float64)
         # Votes of neighbors are log probabilities, whose energy is 0 up to rounding.
         if len(values) < LEAST or not np.ptp(values) > 1e-4:
             return None
@@ -56,7 +56,7 @@ class Energies:
         return cls(images, len(values), tuple(round(float(value), 6) for value in quantiles))
 
     @classmethod
-    def parse(cls, tree: Mapping[str, Any], where: str) -> Energies:
+    def parse(cls, tree: Mapping[str, Any], where: str) -> KnownScores:
         """Return what `tree` returned.
 
         Args:
@@ -72,17 +72,17 @@ class Energies:
                 raise ValueError("the quantiles must be 101 numbers in ascending order")
             return cls(str(tree["images"]), int(tree["count"]), quantiles)
         except (ValueError, TypeError, LookupError) as error:
-            raise ModelError(f"{where}: invalid energies: {error!r}") from error
+            raise ModelError(f"{where}: invalid known_scores: {error!r}") from error
 
     def tree(self) -> dict[str, Any]:
         """Return the content as plain values."""
         return {**asdict(self), "quantiles": list(self.quantiles)}
 
     def limit(self, accepted: float) -> float:
-        """Return the energy that this share of the images doesn't exceed, in (0, 1]."""
+        """Return the score that this share of the images doesn't exceed, in (0, 1]."""
         return float(np.interp(accepted * _STEPS, np.arange(_STEPS + 1), self.quantiles))
 
-    def share_of_strangers(self, energies: NDArray[np.floating[Any]]) -> tuple[float, float]:
+    def share_of_strangers(self, scores: NDArray[np.floating[Any]]) -> tuple[float, float]:
         """Estimate which share of some images belongs to no class.
 
         Of images of the classes, 5 % exceed the limit that 95 % don't. A larger share of the images
@@ -90,14 +90,14 @@ class Energies:
         number of strangers.
 
         Args:
-            energies: (N,) of the images.
+            scores: (N,) of the images.
 
         Returns:
             The share, and the lower end of its one-sided 97.5 % interval, in [0, 1].
         """
-        beyond = float((energies > self.limit(ACCEPTED)).mean())
+        beyond = float((scores > self.limit(ACCEPTED)).mean())
         # Both shares vary: that of the images, and the one that the limit really accepts.
-        variance = beyond * (1 - beyond) / len(energies)
+        variance = beyond * (1 - beyond) / len(scores)
         variance += ACCEPTED * (1 - ACCEPTED) / (self.count + 2)
         ends = (beyond, beyond - 1.96 * variance**0.5)
         share, lower = (max(0.0, (end - (1 - ACCEPTED)) / ACCEPTED) for end in ends)
