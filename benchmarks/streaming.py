@@ -1,12 +1,12 @@
 """Measure the memory and the speed of streaming unlabeled images from shards.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/streaming.py [--images 20000] [--buffer 1000]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/streaming.py [--images 20000] [--side 200]
 
-Writes tar shards to a temporary folder, each with 1,000 JPEG files of 200 x 200 pixels (500
+Writes tar shards to a temporary folder, each with 1,000 JPEG files of `side` x `side` pixels (500
 different ones), prepares a run with ``--stream-buffer``, and reads one epoch of unlabeled images at
 84 px in batches of 64. Prints the resident set before and during the epoch, how many blocks of the
 shards were read, and the speed; then the speed of decoding the same files in the same order without
-streaming.
+streaming; then the seconds per training step without and with reading one batch ahead, in turns.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.streaming import BLOCK_BYTES, StreamedImages
 
 SIZE, BATCH, SHARD_IMAGES, DIFFERENT = 84, 64, 1000, 500
+STEPS, TURNS = 20, 2
 
 
-def write_shards(folder: Path, count: int) -> None:
+def write_shards(folder: Path, count: int, side: int) -> None:
     generator = np.random.default_rng(0)
     encoded = []
     for _ in range(DIFFERENT):
         coarse = generator.integers(0, 256, (25, 25, 3)).astype(np.uint8)
-        fine = np.asarray(Image.fromarray(coarse).resize((200, 200), Image.Resampling.BICUBIC))
+        fine = np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC))
         file = io.BytesIO()
         noise = generator.normal(0, 9, fine.shape)
         Image.fromarray((fine + noise).clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
@@ -67,13 +68,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--buffer", type=int, default=1000)
+    parser.add_argument("--side", type=int, default=200)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["SSL_TOOLKIT_CACHE"] = str(Path(scratch, "cache"))
         data = Path(scratch, "data")
         data.mkdir()
-        write_shards(data, arguments.images)
+        write_shards(data, arguments.images, arguments.side)
         total = sum(shard.stat().st_size for shard in data.iterdir())
         print(
             f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Pillow "
@@ -115,6 +117,25 @@ def main() -> None:
             f"streamed: {len(order) / seconds:,.0f} images per second; decoded without streaming: "
             f"{1 / seconds_per_file:,.0f}"
         )
+        for ratio in (1, 7):
+            keys |= {"batch_size": 8, "steps": STEPS, "fixmatch": {"unlabeled_ratio": ratio}}
+            print(f"{8 * ratio} streamed images per step: {_compare_steps(keys)}")
+
+
+def _compare_steps(keys: dict[str, object]) -> str:
+    """Return the seconds per step without and with reading ahead: the least of some turns.
+
+    They include one evaluation of 100 images.
+    """
+    least = {False: float("inf"), True: float("inf")}
+    for _ in range(TURNS):
+        for ahead in least:
+            trainer = prepare(validate([Layer("benchmark", keys)])).trainer
+            start = time.perf_counter()
+            with trainer.batches.reading_ahead(STEPS if ahead else 0):
+                trainer.fit()
+            least[ahead] = min(least[ahead], (time.perf_counter() - start) / STEPS)
+    return f"{least[False]:.3f} s per step, {least[True]:.3f} s with reading ahead"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 from ssl_toolkit.augment.weak import NoAugmentation
 from ssl_toolkit.config.images import Size, sides
 from ssl_toolkit.engine.distributed import ProcessGroup
+from ssl_toolkit.engine.look_ahead import LookAhead
 from ssl_toolkit.engine.random_orders import BalancedStream, IndexStream, seeded_generator
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import (
@@ -108,6 +110,21 @@ class BatchMaker:
         )
         if self._unlabeled_size:
             self._unlabeled = unlabeled_stream(images, seed)
+        self._look_ahead: LookAhead | None = None
+
+    @contextmanager
+    def reading_ahead(self, batches: int) -> Iterator[None]:
+        """Within the context, decode the streamed images of the next batch during a step.
+
+        Args:
+            batches: Batches of the run; nothing is read beyond.
+        """
+        if self.images.streamed is None or not self._unlabeled_size:
+            yield
+            return
+        with LookAhead(self.images.streamed, batches) as self._look_ahead:
+            yield
+        self._look_ahead = None
 
     def select(self, mask: Tensor, count: int, order: Order) -> None:
         """Draw only some of the unlabeled images from the next batch on.
@@ -134,7 +151,7 @@ class BatchMaker:
             views = self._feature_views(self.images.feature_views, number, labeled, unlabeled)
         else:
             x = self.images.loaded.gather(self.images.labeled[labeled])
-            u = self.images.pool.gather(self.images.unlabeled[unlabeled])
+            u = self._gather_unlabeled(number, unlabeled)
             views = self._views(number, {"labeled": x, "unlabeled": u})
         extra = {name: views.pop(name) for name in self.views.extra}
         return Batch(
@@ -144,6 +161,15 @@ class BatchMaker:
             unlabeled_labels=self.images.hidden[unlabeled] if self._uses_hidden_labels else None,
             extra=extra,
             **views,
+        )
+
+    def _gather_unlabeled(self, number: int, indices: Tensor) -> Tensor:
+        """Return the unlabeled images of a batch."""
+        if self._look_ahead is None:
+            return self.images.pool.gather(self.images.unlabeled[indices])
+        following = self._unlabeled.take((number + 1) * self._unlabeled_size, self._unlabeled_size)
+        return self._look_ahead.gather(
+            number, self.images.unlabeled[indices], self.images.unlabeled[following]
         )
 
     def digests(self, image_size: Size) -> dict[str, str]:

@@ -203,7 +203,8 @@ class _Run:
                 return text
             return COLLAPSE if settings.on_collapse == "stop" and progress.collapsed else ""
 
-        with self.interrupts.patient(), progress:
+        batches = trainer.steps * settings.optimizer.accumulation_steps
+        with self.interrupts.patient(), progress, trainer.batches.reading_ahead(batches):
             trainer.announce = self.announce
             trainer.observers += [partial(append_row, folder.metrics), progress.row, log.row]
             trainer.save = self.save

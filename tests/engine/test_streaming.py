@@ -1,3 +1,6 @@
+import threading
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -223,3 +226,73 @@ def test_files_of_their_own_are_streamed_too(tmp_path):
 def test_images_that_are_not_files_are_not_streamed(tmp_path):
     with pytest.raises(ConfigError, match="--stream-buffer: the images of digits are neither"):
         prepare(config("", data=None, dataset="digits"))
+
+
+def batches_of(folder):
+    return prepare(config(folder)).trainer.batches
+
+
+def test_reading_ahead_changes_no_batch(shards):
+    expected = [batches_of(shards).draw(number) for number in (0, 1, 2, 5, 6)]
+    batches = batches_of(shards)
+    with batches.reading_ahead(7):
+        # As after a resume, batch 5 is not the one that was expected after 2.
+        found = [batches.draw(number) for number in (0, 1, 2, 5, 6)]
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one.unlabeled_weak, other.unlabeled_weak)
+        assert torch.equal(one.labeled_weak, other.labeled_weak)
+
+
+def test_the_next_batch_is_decoded_in_a_thread_and_none_beyond_the_last(shards, monkeypatch):
+    batches = batches_of(shards)
+    reads, ahead = [], threading.Event()
+    take, main = StreamedImages.take, threading.current_thread().name
+
+    def recorded(self, indices):
+        images = take(self, indices)
+        reads.append((threading.current_thread().name, indices.tolist()))
+        if len(reads) == 2:
+            ahead.set()
+        return images
+
+    monkeypatch.setattr(StreamedImages, "take", recorded)
+    with batches.reading_ahead(2):
+        first = batches.draw(0)
+        assert ahead.wait(10)  # before it is drawn
+        second = batches.draw(1)
+    assert [name for name, _ in reads] == [main, "look-ahead_0"]
+    drawn = [batch.unlabeled_indices.tolist() for batch in (first, second)]
+    assert [indices for _, indices in reads] == drawn
+    batches.draw(2)
+    assert reads[-1][0] == main
+
+
+def test_an_unreadable_image_of_the_next_batch_does_not_end_the_current_step(shards, monkeypatch):
+    batches = batches_of(shards)
+    with batches.reading_ahead(3):
+        take = StreamedImages.take
+        calls = []
+
+        def refuse(self, indices):
+            calls.append(indices)
+            if len(calls) == 2:
+                raise DataError("can't read image")
+            return take(self, indices)
+
+        monkeypatch.setattr(StreamedImages, "take", refuse)
+        batches.draw(0)
+        with pytest.raises(DataError, match="can't read image"):
+            batches.draw(1)
+
+
+def test_the_filters_of_warnings_are_as_before(shards):
+    before = list(warnings.filters)
+    batches = batches_of(shards)
+    with batches.reading_ahead(3):
+        batches.draw(0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            batches.draw(1)
+            warnings.warn("of a plugin", stacklevel=1)
+        assert [str(one.message) for one in caught] == ["of a plugin"]
+    assert list(warnings.filters) == before

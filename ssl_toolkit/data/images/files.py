@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -124,13 +125,23 @@ def try_image(
 def pillow_muted() -> Iterator[None]:
     """Mute Pillow's warnings on odd files (faults are reported here); keep its limit on pixels.
 
-    Warning filters belong to the process, not to a thread: enter it around a pool of threads, not
-    inside.
+    Warning filters belong to the process, not to a thread: enter it around a pool of threads. It
+    changes nothing inside of another one, as in those threads.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    if not _MUTED.acquire(blocking=False):
         yield
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"PIL\b")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    finally:
+        _MUTED.release()
+
+
+_MUTED = Lock()
+"""Held while Pillow is muted."""
 
 
 @dataclass(frozen=True)
