@@ -74,7 +74,13 @@ class RunFolder:
         try:
             return RunSummary.read(self.summary)
         except FileNotFoundError as error:
-            raise ModelError(f"{self.path}: not the folder of a run (no summary.json)") from error
+            message = f"{display_path(self.path)}: not the folder of a run (no summary.json)"
+            if (self.path / "plan.json").is_file():
+                message += (
+                    "; it is that of a comparison, whose runs are in runs/: repeat the command that "
+                    "started it to resume it"
+                )
+            raise ModelError(message) from error
 
     def read_record(self) -> RunRecord:
         """Read the record that was written at the start.

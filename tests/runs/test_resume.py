@@ -226,6 +226,15 @@ def test_leftovers_of_killed_writers_are_removed(stopped: Path) -> None:
     assert not [name for name in hashes(stopped) if "partial" in name]
 
 
+def test_the_folder_of_a_comparison_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    message = refusal("resume", tmp_path)
+    assert "not the folder of a run (no summary.json); it is that of a comparison" in message
+    assert "repeat the command that started it" in message
+    (tmp_path / "plan.json").unlink()
+    assert "comparison" not in refusal("resume", tmp_path)
+
+
 def test_a_folder_in_use_is_kept(stopped: Path) -> None:
     from ssl_toolkit.locking import hold
 
