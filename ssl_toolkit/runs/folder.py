@@ -77,8 +77,8 @@ class RunFolder:
             message = f"{display_path(self.path)}: not the folder of a run (no summary.json)"
             if (self.path / "plan.json").is_file():
                 message += (
-                    "; it is that of a comparison, whose runs are in runs/: repeat the command that "
-                    "started it to resume it"
+                    "; it is that of a comparison, whose runs are in runs/: repeat the command "
+                    "that started it to resume it"
                 )
             raise ModelError(message) from error
 

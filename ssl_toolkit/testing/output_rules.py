@@ -108,7 +108,7 @@ def declares_own_modules(subject: Subject) -> None:
 
 
 def predicts_purely(subject: Subject) -> None:
-    """`predict` and `stranger_scores` return finite values that depend on image and saved tensors.
+    """`predict` and `stranger_scores` are finite, and depend on the image and saved tensors only.
 
     Why: evaluation, the saved model and its exports call it in any order, and with any batch.
     Cause: a counter, a statistic of the batch, dropout outside of a module, or extra state.

@@ -298,6 +298,17 @@ class Infinite(Headed):
         return self.with_extra_loss(batch, ctx)
 
 
+@breaks("predicts_purely")
+class Ranking(Headed):
+    """Its stranger scores are ranks within the batch."""
+
+    def stranger_scores(self, output: ForwardOutput) -> Tensor:
+        return output.logits.amax(dim=1).argsort().argsort().float()
+
+    def step(self, batch: Batch, ctx: Context) -> StepOutput:
+        return self.with_extra_loss(batch, ctx)
+
+
 @breaks("calls_addon_hooks")
 class Deaf(Method):
     """It declares a hook that it doesn't call."""
