@@ -123,8 +123,10 @@ class BatchMaker:
             yield
             return
         with LookAhead(self.images.streamed, batches) as self._look_ahead:
-            yield
-        self._look_ahead = None
+            try:
+                yield
+            finally:
+                self._look_ahead = None
 
     def select(self, mask: Tensor, count: int, order: Order) -> None:
         """Draw only some of the unlabeled images from the next batch on.

@@ -38,7 +38,7 @@ def export_model(
     thresholds: Sequence[float] | None = None,
     known_scores: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write ``model.safetensors`` and ``config.json``; ``algorithm.safetensors``.
+    """Write ``model.safetensors``, ``config.json`` and, if need be, ``algorithm.safetensors``.
 
     With a timm backbone the folder has timm's format: ``timm.create_model("local-dir:FOLDER",
     pretrained=True)`` gives the same logits for images normalized by the ``mean`` and ``std`` of
@@ -103,16 +103,19 @@ def export_model(
     if predict is not None:
         config["predict"] = predict
         _write_tensors(folder / ALGORITHM, algorithm_state)
-    if predict is not None and "predict" in predict["methods"]:
-        pass  # timm can't predict as the algorithm does
-    elif backbone.timm_module:
+    by_head = predict is None or "predict" not in predict["methods"]
+    if by_head and backbone.timm_module:
         timm_config = {
             "architecture": backbone_name.rpartition(":")[2],
             "pretrained_cfg": {"classifier": "head"},
         }
         if channels != 3:
             timm_config["model_args"] = {"in_chans": channels}
-    elif isinstance(backbone, TimmBackbone) and (copied := _timm_model(classifier, image_size)):
+    elif (
+        by_head
+        and isinstance(backbone, TimmBackbone)
+        and (copied := _timm_model(classifier, image_size))
+    ):
         state = copied.state_dict()
         published: dict[str, Any] = getattr(backbone.model, "pretrained_cfg", {})
         keys = ["classifier", "pool_size", "fixed_input_size"]

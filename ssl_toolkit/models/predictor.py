@@ -193,7 +193,7 @@ def restore_predictor(
     """
     description = config["predict"]
     try:
-        name, source = description["algorithm"], description["distribution"]
+        name, source, _ = (description[key] for key in ("algorithm", "distribution", "methods"))
         if not registry.has("algorithms", name):
             hint = (
                 "register its class before loading"

@@ -121,6 +121,10 @@ def try_image(
         return damage(error)
 
 
+_MUTED = Lock()
+"""Held while Pillow is muted."""
+
+
 @contextlib.contextmanager
 def pillow_muted() -> Iterator[None]:
     """Mute Pillow's warnings on odd files (faults are reported here); keep its limit on pixels.
@@ -138,10 +142,6 @@ def pillow_muted() -> Iterator[None]:
             yield
     finally:
         _MUTED.release()
-
-
-_MUTED = Lock()
-"""Held while Pillow is muted."""
 
 
 @dataclass(frozen=True)
