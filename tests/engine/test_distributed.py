@@ -128,7 +128,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_two_processes_equal_one(runs: Path, name: str) -> None:
     one, two = runs / "one" / name, runs / "two" / name
     names = sorted(path.name for path in (one / "model").glob("*.safetensors"))
-    assert ("algorithm.safetensors" in names) == (name in ("projected", "abc"))
+    assert ("algorithm.safetensors" in names) == (name in ("projected", "abc", "openmatch"))
     for file in names:
         weights, others = (load_file(path / "model" / file) for path in (one, two))
         assert weights.keys() == others.keys()

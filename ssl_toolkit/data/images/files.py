@@ -127,7 +127,7 @@ _MUTED = Lock()
 
 @contextlib.contextmanager
 def pillow_muted() -> Iterator[None]:
-    """Mute Pillow's warnings on odd files (faults are reported here); keep its limit on pixels.
+    """Mute the decoders' warnings (faults are reported here); keep Pillow's limit on pixels.
 
     Warning filters belong to the process, not to a thread: enter it around a pool of threads. It
     changes nothing inside of another one, as in those threads.
@@ -137,7 +137,8 @@ def pillow_muted() -> Iterator[None]:
         return
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"PIL\b")
+            for library in ("PIL", "torchvision"):
+                warnings.filterwarnings("ignore", module=rf"{library}\b")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield
     finally:
