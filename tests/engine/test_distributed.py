@@ -133,7 +133,7 @@ def test_two_processes_equal_one(runs: Path, name: str) -> None:
         weights, others = (load_file(path / "model" / file) for path in (one, two))
         assert weights.keys() == others.keys()
         for key, value in weights.items():
-            assert (value - others[key]).abs().max() < 1e-5, key
+            assert (value.double() - others[key].double()).abs().max() < 1e-5, key
     assert len(rows(one)) == len(rows(two)) == 4
     for row, other in zip(rows(one), rows(two), strict=True):
         assert row.keys() == other.keys()
