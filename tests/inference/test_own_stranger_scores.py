@@ -17,6 +17,7 @@ import ssl_toolkit
 from ssl_toolkit import PluginError, load_model
 from ssl_toolkit.inference.export import export
 from ssl_toolkit.models.export import ALGORITHM
+from ssl_toolkit.models.known_scores import KnownScores
 
 KEYS = {
     "algo": "openmatch",
@@ -38,20 +39,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_hand(model: ssl_toolkit.Model, weight: Tensor, shift: float | Tensor = 0.0) -> np.ndarray:
-    """Return 1 minus the probability that the binary classifier of the predicted class accepts."""
+    """Return the log-odds that the binary classifier of the predicted class refuses."""
     with torch.no_grad():
         output = model.classifier(IMAGES)
     predicted = (output.logits + shift).argmax(dim=1)
     outlier, inlier = (output.features @ weight.T).view(len(IMAGES), 2, -1).unbind(dim=1)
     odds = (inlier - outlier)[torch.arange(len(IMAGES)), predicted]
-    return torch.sigmoid(-odds).numpy()
+    return -odds.numpy()
 
 
 def test_scores_are_those_of_the_averaged_one_vs_all_classifiers(run: Path) -> None:
     model = load_model(run, "cpu")
     weight = load_file(run / "model" / ALGORITHM)["open_head.weight"]
     scores = model.stranger_scores(IMAGES)
-    np.testing.assert_allclose(scores, by_hand(model, weight), rtol=1e-5)
+    np.testing.assert_allclose(scores, by_hand(model, weight), rtol=1e-5, atol=1e-5)
     assert scores.std() > 0
     live = torch.load(run / "checkpoints" / "last.pt", weights_only=True)["algorithm_state"]
     assert not torch.equal(live["open_head.weight"], weight)
@@ -69,7 +70,7 @@ def test_the_limit_is_a_quantile_of_the_same_scores(run: Path) -> None:
     known = model.known_scores
     assert known is not None
     assert known.images == "validation"
-    assert 0 <= known.quantiles[0] <= known.quantiles[-1] <= 1
+    assert known.quantiles[0] < known.quantiles[-1]
     config = json.loads((run / "model" / "config.json").read_text())
     assert model.stranger_limit(0.5) == config["known_scores"]["quantiles"][50]
 
@@ -86,6 +87,20 @@ def test_timm_and_programs_export_the_head(run: Path, tmp_path: Path) -> None:
     assert not any("open_head" in name for name in program.state_dict)
 
 
+def test_scores_of_certain_classifiers_still_have_limits(run: Path) -> None:
+    model = load_model(run, "cpu")
+    assert model.predictor is not None
+    algorithm = model.predictor.algorithm
+    assert isinstance(algorithm, OpenMatch)
+    before = model.stranger_scores(IMAGES)
+    with torch.no_grad():
+        algorithm.open_head.weight *= 1000
+    after = KnownScores.of(model.stranger_scores(IMAGES), "validation")
+    assert after is not None
+    assert len(set(after.quantiles)) > 50
+    np.testing.assert_allclose(model.stranger_scores(IMAGES), 1000 * before, rtol=1e-3, atol=1)
+
+
 def test_an_addon_changes_the_predicted_class_of_the_scores(tmp_path: Path) -> None:
     keys = {**KEYS, "algo": "openmatch+logit_adjustment", "output": str(tmp_path / "run")}
     options = {"openmatch": {"logit_adjustment": {"when": "prediction"}}}
@@ -98,7 +113,7 @@ def test_an_addon_changes_the_predicted_class_of_the_scores(tmp_path: Path) -> N
         shift = model.predictor.logits(output) - output.logits
     assert shift.abs().max() > 0.1
     np.testing.assert_allclose(
-        model.stranger_scores(IMAGES), by_hand(model, weight, shift), rtol=1e-5
+        model.stranger_scores(IMAGES), by_hand(model, weight, shift), rtol=1e-5, atol=1e-5
     )
 
 

@@ -130,8 +130,11 @@ class OpenMatch(Algorithm):
             self.inliers[indices] = scores < 0.5
 
     def stranger_scores(self, output: ForwardOutput) -> Tensor:
-        """Return the probability (N,) that images are not of their predicted class."""
-        return outlier_scores(output.logits, self.open_head(output.features))
+        """Return the log-odds (N,) that images are not of their predicted class.
+
+        Probabilities would saturate after long training, and their quantiles with them.
+        """
+        return outlier_log_odds(output.logits, self.open_head(output.features))
 
     def step(self, batch: Batch, ctx: Context) -> StepOutput:
         """Return L_cls + L_ova + lambda_em · L_em + lambda_oc · L_oc + L_fm, eqs. 1-6."""
@@ -177,11 +180,16 @@ def inlier_log_odds(open_logits: Tensor) -> Tensor:
     return inlier - outlier
 
 
-def outlier_scores(logits: Tensor, open_logits: Tensor) -> Tensor:
-    """Return the probability (N,) that images are not of the class of the largest logit (N, C)."""
+def outlier_log_odds(logits: Tensor, open_logits: Tensor) -> Tensor:
+    """Return the log-odds (N,) that images are not of the class of the largest logit (N, C)."""
     predicted = logits.argmax(dim=-1, keepdim=True)
     log_odds = inlier_log_odds(at_least_float32(open_logits)).gather(-1, predicted)
-    return (-log_odds).sigmoid().squeeze(-1)
+    return -log_odds.squeeze(-1)
+
+
+def outlier_scores(logits: Tensor, open_logits: Tensor) -> Tensor:
+    """Return the probabilities (N,) of `outlier_log_odds`."""
+    return outlier_log_odds(logits, open_logits).sigmoid()
 
 
 def one_vs_all_loss(log_odds: Tensor, labels: Tensor) -> Tensor:
