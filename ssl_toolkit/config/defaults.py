@@ -21,7 +21,7 @@ HEAD_TRAINING: dict[str, Any] = {
     "schedule": {"name": "cosine", "cycles": 0.5},
 }
 """Defaults for training the head alone, on a frozen backbone or on given features
-(docs/results/results.md): it starts at the probe, and more steps lead away from it. The same for
+(docs/results/pretrained.md): it starts at the probe, and more steps lead away from it. The same for
 every algorithm; one that needs other options has them in ``Config.for_pretrained``."""
 
 FINE_TUNING_RATE = 0.001
@@ -38,4 +38,4 @@ FINE_TUNING: dict[str, Any] = {
 """Defaults for training a pre-trained backbone, beside `FINE_TUNING_RATE` for the backbone,
 unless ``optimizer.backbone_lr`` is given: with 2e-5 there it is the paper's transfer recipe. Images
 are not mirrored: where frozen features fail, it is often for signs whose mirror image is another
-one (7 points on letters, docs/results/results.md)."""
+one (7 points on letters, docs/results/pretrained.md)."""

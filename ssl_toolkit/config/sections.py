@@ -153,19 +153,19 @@ class ModelSettings(Options):
         help="part of the network to freeze: none, backbone, bn (BatchNorm's weights and "
         "statistics), or the name of a part of the backbone, to freeze it and all before it; auto: "
         "backbone when pre-trained, else none",
-        source="docs/results/results.md",
+        source="docs/results/pretrained.md",
     )
     stages: Annotated[int, Field(ge=0, le=8)] | Auto = option(
         "auto",
         help="number of last stages of the backbone whose mean activations are appended to the "
         "features; auto: 2 when it is frozen, else 0",
-        source="docs/results/results.md",
+        source="docs/results/pretrained.md",
     )
     head_init: Literal["auto", "random", "zero", "probe"] = option(
         "auto",
         help="initial weights of the head; probe: those of a logistic regression on the labeled "
         "features; auto: probe when pre-trained, else random",
-        source="docs/results/results.md",
+        source="docs/results/pretrained.md",
     )
     probe: bool | Auto = option(
         "auto",
@@ -178,7 +178,7 @@ class ModelSettings(Options):
         le=1000,
         help="number of augmented views per image that training on a frozen backbone samples from; "
         "their features are computed once; 0: augment and compute at every step",
-        source="docs/results/results.md",
+        source="docs/results/pretrained.md",
     )
     sync_batchnorm: bool = option(
         False,

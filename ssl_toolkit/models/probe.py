@@ -68,7 +68,7 @@ def pooled_transform(features: Tensor, sizes: Sequence[int]) -> FeatureTransform
 
     The features of the last stage, the first block, are raised to the power 1/2 and scaled to unit
     length; the means of earlier stages are standardized and scaled to length `STAGE_WEIGHT`; all
-    are centered and scaled to unit length. docs/results/results.md has the effect of each step.
+    are centered and scaled to unit length.
 
     Args:
         features: (N, D) features of all training images.

@@ -40,7 +40,7 @@ def test_a_page_has_paper_loss_profiles_recipes_and_measured_rows(
         "The loss of a step: L_s + lambda · L_u.",
         "| `reference` | `schedule.cycles` | `0.4375` |",
         "| `usb_cifar100/labels200-flexmatch` |",
-        "(../../results/results.md#mnist-5k-every-algorithm-40-and-20-labels)",
+        "(../../results/random-weights.md#mnist-5k-every-algorithm-40-and-20-labels)",
         "| FlexMatch | 96.5 ± 0.4 |",
     ):
         assert text in page

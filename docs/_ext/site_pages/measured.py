@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from site_pages.sources import DOCS, FENCED, with_site_links
 
-RESULTS = "results/results.md"
-PAGES = (RESULTS, "explanation/stability-of-training.md", "how-to/*.md")
+RESULTS = tuple(
+    f"results/{topic}.md"
+    for topic in ("random-weights", "pretrained", "labeling", "uneven-classes", "strangers")
+)
+PAGES = (*RESULTS, "explanation/stability-of-training.md", "how-to/*.md")
 HEADING = re.compile(r"^#+ (.+)$")
 ACCURACY = re.compile(r"accuracy|^mean$")
 OTHER = re.compile(r"difference|seconds|step|AUROC|among|correct")
@@ -101,7 +104,7 @@ def _tables_of(page: str, text: str) -> Iterator[Table]:
             filled = len(lines) > 2 and not row[0]
             lines.append((lines[-1][0], *row[1:]) if filled else row)
             continue
-        if lines and (page == RESULTS or any(map(ACCURACY.search, lines[0]))):
+        if lines and (page in RESULTS or any(map(ACCURACY.search, lines[0]))):
             yield Table(page, heading, label, lines[0], tuple(lines[2:]))
         lines = []
         label = line if line.endswith(":") else "" if line else label

@@ -44,7 +44,7 @@ class FixMatch(Algorithm):
     class Config(Options):
         """Options of FixMatch."""
 
-        # docs/results/results.md: a calibrated head seldom exceeds this confidence on an unseen
+        # docs/results/pretrained.md: a calibrated head seldom exceeds this confidence on an unseen
         # image, and seven unlabeled images per labeled one take longer without a gain.
         for_pretrained: ClassVar[dict[str, Any]] = {
             "confidence_threshold": 0.8,

@@ -42,9 +42,6 @@ class GraphProbe(FeatureAlgorithm):
     4. a multinomial logistic regression fitted to all (x_i, q_i), labeled images with
        `label_weight`; its logits are averaged with those of one on the labels alone, which costs a
        little where the graph is right and saves much where it is wrong.
-
-    The soft labels matter: with the most probable class in their place, accuracy falls
-    (docs/results/results.md).
     """
 
     family: ClassVar[str] = "graph"

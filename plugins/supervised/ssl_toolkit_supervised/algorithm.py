@@ -37,7 +37,7 @@ class Supervised(Algorithm):
         """Options of supervised training."""
 
         strong: bool = option(
-            False, help="learn from strong views in place of weak ones (docs/results/results.md)"
+            False, help="learn from strong views in place of weak ones (docs/results/pretrained.md)"
         )
 
     profiles: ClassVar[Mapping[str, Any]] = {"reference": SIMPLE_SETTINGS}
