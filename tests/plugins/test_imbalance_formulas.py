@@ -96,22 +96,34 @@ def test_a_refinement_of_certain_predictions_and_absent_classes_stays_finite() -
         assert torch.equal(result[:5].argmax(dim=1), torch.zeros(5, dtype=torch.int64))
 
 
-def test_thresholds_select_the_same_share_of_every_class() -> None:
+def test_thresholds_select_the_same_share_of_every_class_up_to_the_base_threshold() -> None:
     probs = pool_predictions(4000)
     confidence, predicted = probs.max(dim=1)
-    thresholds = class_thresholds(probs, 0, 0.8)
-    shares = [
-        (confidence[predicted == c] >= thresholds[c]).double().mean().item() for c in range(4)
-    ]
-    assert thresholds[0] == 0.8
-    assert max(shares) - min(shares) < 0.01
-    assert len({*thresholds.tolist()}) == 4
+    thresholds = class_thresholds(probs, torch.full((4,), 0.8).double(), 1, 0.8)
+    selected = [(confidence[predicted == c] >= thresholds[c]).double().mean() for c in range(4)]
+    assert thresholds[:2].tolist() == [0.8, 0.8]
+    assert selected[0] > selected[1] + 0.05, "the rank of its share is above the base threshold"
+    assert max(selected[1:]) - min(selected[1:]) < 0.01
+    assert thresholds[3] < thresholds[2] < 0.8
 
 
-def test_a_class_without_predictions_keeps_the_base_threshold() -> None:
-    probs = torch.tensor([[0.9, 0.1, 0.0], [0.4, 0.6, 0.0], [0.3, 0.7, 0.0]])
-    assert torch.allclose(class_thresholds(probs, 0, 0.95), torch.tensor([0.95, 0.7, 0.95]))
-    assert torch.allclose(class_thresholds(probs, 2, 0.95), torch.tensor([0.9, 0.7, 0.95]))
+def test_the_rank_of_the_threshold_is_rounded_as_by_the_authors() -> None:
+    # Two of five of the largest class are selected: of 6 images, rank 6 · 0.4 - 1 = 1.4.
+    largest = torch.tensor([0.99, 0.97, 0.9, 0.8, 0.7])
+    other = torch.tensor([0.94, 0.9, 0.85, 0.8, 0.75, 0.6])
+    of_largest = torch.stack([largest, 1 - largest], dim=1)
+    for count, rank in ((6, 1), (4, 1), (5, 1), (3, 0), (1, 0)):
+        of_other = torch.stack([1 - other, other], dim=1)[:count]
+        probs = torch.cat([of_largest, of_other])
+        assert class_thresholds(probs, torch.full((2,), 0.95), 0, 0.95)[1] == other[rank]
+
+
+def test_a_class_without_predictions_keeps_its_threshold() -> None:
+    probs = torch.tensor([[0.96, 0.04, 0.0], [0.4, 0.6, 0.0], [0.3, 0.7, 0.0]])
+    current = torch.tensor([0.95, 0.9, 0.5])
+    assert torch.equal(class_thresholds(probs, current, 0, 0.95), torch.tensor([0.95, 0.6, 0.5]))
+    # Nothing of the largest class is selected: everything of the others is.
+    assert torch.equal(class_thresholds(probs, current, 2, 0.95), torch.tensor([0.95, 0.6, 0.95]))
 
 
 def test_weights_are_inverse_counts_in_the_limit_and_equal_without_smoothing() -> None:

@@ -315,11 +315,12 @@ class AdshLoop(RefinedLoop):
             for c in range(CLASSES)
         ]
         of_largest = ranked[largest]
-        share = sum(p >= tau for p in of_largest) / len(of_largest) if of_largest else 0.0
+        selected = sum(p >= tau for p in of_largest)
+        share = selected / len(of_largest) if selected else 1.0
         for c in range(CLASSES):
-            self.thresholds[c] = tau
             if c != largest and ranked[c]:
-                self.thresholds[c] = ranked[c][max(int(share * len(ranked[c])), 1) - 1]
+                last = max(round(share * len(ranked[c]) - 1), 0)
+                self.thresholds[c] = min(tau, ranked[c][last])
 
     def weigh(self, rows: list[Row]) -> Row:
         return [

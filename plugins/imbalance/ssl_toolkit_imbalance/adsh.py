@@ -17,8 +17,9 @@ class Adsh(AddOn):
     """Use an own threshold for each class, which selects the same share of each.
 
     That share is the part of the images predicted as the most frequent class whose confidence
-    reaches the base threshold. The teacher predicts the pool several times during the run. The
-    pseudo label is the class whose probability is highest relative to its threshold.
+    reaches the base threshold, above which no threshold rises. The teacher predicts the pool
+    several times during the run. The pseudo label is the class whose probability is highest
+    relative to its threshold.
     """
 
     class Config(PoolOptions):
@@ -61,10 +62,10 @@ class Adsh(AddOn):
         """Set the thresholds from predictions for the pool, images (n, 3, H, W)."""
         parts = [at_least_float32(ctx.teacher(images)).softmax(dim=-1) for _, images in unlabeled]
         largest = int(ctx.class_shares.argmax())
-        threshold = self.config.confidence_threshold
-        thresholds = class_thresholds(torch.cat(parts), largest, threshold)
+        base = self.config.confidence_threshold
+        thresholds = class_thresholds(torch.cat(parts), self.thresholds, largest, base)
         if ctx.step:  # an untrained model predicts a single class
-            self.ratios.copy_(thresholds / threshold)
+            self.ratios.copy_(thresholds / base)
 
     def refine(self, probs: Tensor, batch: Batch, ctx: Context) -> Tensor:
         """Return probabilities (U, C) relative to the thresholds, normalized."""
@@ -79,22 +80,27 @@ class Adsh(AddOn):
         return mask if selected is None else selected
 
 
-def class_thresholds(probs: Tensor, largest: int, threshold: float) -> Tensor:
+def class_thresholds(probs: Tensor, current: Tensor, largest: int, base: float) -> Tensor:
     """Return the thresholds (C,) that select the same share of the images of each class.
 
-    A class that no image is predicted as keeps the base threshold.
+    None is above the base threshold. A class that no image is predicted as keeps its threshold.
+    If no image of the most frequent class is selected, all images of the others are, as in the
+    authors' code.
 
     Args:
         probs: (N, C) predictions.
+        current: (C,) thresholds until now.
         largest: Index of the most frequent class.
-        threshold: Threshold of this class.
+        base: Threshold of this class.
     """
     confidence, predicted = probs.max(dim=-1)
-    of_largest = confidence[predicted == largest]
-    share = float((of_largest >= threshold).double().mean()) if len(of_largest) else 0.0
-    thresholds = torch.full_like(probs[0], threshold)
+    reached = confidence[predicted == largest] >= base
+    share = float(reached.double().mean()) if reached.any() else 1.0
+    thresholds = current.clone()
+    thresholds[largest] = base
     for label in range(probs.shape[1]):
         ranked = confidence[predicted == label].sort(descending=True).values
         if label != largest and len(ranked):
-            thresholds[label] = ranked[max(int(share * len(ranked)) - 1, 0)]
+            index = max(round(len(ranked) * share - 1), 0)
+            thresholds[label] = ranked[index].clamp_max(base)
     return thresholds
