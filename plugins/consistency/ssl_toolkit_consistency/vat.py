@@ -83,9 +83,12 @@ class VAT(Algorithm):
         """Cross-entropy + w(t) · local distributional smoothness + w_e · entropy."""
         c = self.config
         images = batch.unlabeled_weak[0]
-        logits = at_least_float32(ctx.model(torch.cat([batch.labeled_weak[0], images])))
-        labeled, clean = logits[: len(batch.labels)], logits[len(batch.labels) :]
-        moved = images + c.epsilon * self._direction(images, ctx)
+        # The labeled images alone set BatchNorm's running statistics, as in USB. Both forwards of
+        # the unlabeled ones are normalized by them alone: the prediction for another batch
+        # differs without a perturbation.
+        labeled = at_least_float32(ctx.model(batch.labeled_weak[0]))
+        clean = at_least_float32(ctx.forward(images, update_statistics=False).logits)
+        moved = images + c.epsilon * self._direction(images, clean.detach(), ctx)
         perturbed = ctx.forward(moved, update_statistics=False).logits
         ramp = rampup(ctx.step, ctx.max_steps, c.rampup_fraction)
         log_probs = clean.log_softmax(dim=-1)
@@ -98,11 +101,12 @@ class VAT(Algorithm):
             }
         )
 
-    def _direction(self, images: Tensor, ctx: Context) -> Tensor:
-        """Return the direction (U, 3, H, W), of length 1, that changes the prediction most."""
-        # `input_gradient` is in float32: predictions in half precision would hide the difference.
-        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            clean = ctx.forward(images, update_statistics=False).logits
+    def _direction(self, images: Tensor, clean: Tensor, ctx: Context) -> Tensor:
+        """Return the direction (U, 3, H, W), of length 1, that changes the logits `clean` most."""
+        if torch.is_autocast_enabled(images.device.type):
+            # `input_gradient` is in float32: logits in half precision would hide the difference.
+            with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+                clean = ctx.forward(images, update_statistics=False).logits
 
         def change(output: ForwardOutput) -> Tensor:
             return _divergence(clean, output.logits)
