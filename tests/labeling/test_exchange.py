@@ -244,6 +244,57 @@ def test_names_that_may_be_several_images(tmp_path: Path) -> None:
     assert "may be 'unlabeled/a/x.png' or 'unlabeled/b/x.png'" in refusal(*start)
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("a/0001.png", "unlabeled/a/0001.png"),
+        ("photos/unlabeled/a/0001.png", "unlabeled/a/0001.png"),
+        ("storage/photos/a/0001.png", "unlabeled/a/0001.png"),
+        ("storage/b/top.png", "unlabeled/top.png"),
+        ("deep/0002.png", "unlabeled/a/deep/0002.png"),
+        ("0002.png", "unlabeled/a/deep/0002.png"),
+        ("0001.png", "unlabeled/a/0001.png"),
+        ("b/0001.png", ""),
+        ("storage/b/0001.png", ""),
+        ("a/0002.png", ""),
+        ("storage/deep/0002.png", ""),
+        ("other-unlabeled/a/0001.png", "unlabeled/a/0001.png"),
+        ("1.png", ""),
+    ],
+)
+def test_a_name_means_no_image_of_another_folder(tmp_path: Path, name: str, key: str) -> None:
+    data = pool(tmp_path, ["a/0001.png", "a/deep/0002.png", "top.png"])
+    (tmp_path / "a.csv").write_text(f"path,label\n{name},dog\n")
+    start = ("label", "import", data, tmp_path / "a.csv", "--labels", tmp_path / "l.csv")
+    if key:
+        assert call(*start).returncode == 0
+        assert LabelsTable(tmp_path / "l.csv").rows == {key: "dog"}
+    else:
+        error = refusal(*start)
+        assert f"the data has no image {name!r}" in error
+        assert ("is in another folder" in error) == ("/" in name)
+        assert not (tmp_path / "l.csv").exists()
+
+
+def test_the_hash_of_an_upload_is_no_part_of_a_name(tmp_path: Path) -> None:
+    data = pool(tmp_path, ["20240101-1.png", "1.png", "2.png", "holidays-2.png"])
+    addresses = {
+        "/data/upload/1/20240101-1.png": "20240101-1.png",
+        "/data/upload/1/0a1b2c3d-1.png": "1.png",
+        "/data/upload/0a1b2c3d-2.png": "2.png",
+        "/data/upload/1/01234567-holidays-2.png": "holidays-2.png",
+    }
+    file, labels = tmp_path / "a.json", tmp_path / "labels.csv"
+    file.write_bytes(tasks(*(task(address, "cat") for address in addresses)))
+    assert call("label", "import", data, file, "--labels", labels).returncode == 0
+    assert list(rows(labels)) == list(addresses.values())
+    wrong = ("/data/local-files/?d=upload/20240102-1.png", "/data/upload/1/holidayz-2.png")
+    file.write_bytes(tasks(*(task(address, "dog") for address in wrong)))
+    error = refusal("label", "import", data, file, "--labels", labels)
+    assert "no image 'upload/20240102-1.png'" in error
+    assert "no image '/data/upload/1/holidayz-2.png'" in error
+
+
 def test_what_a_format_cannot_hold_is_refused(tmp_path: Path) -> None:
     data = pool(tmp_path, ["x.png", "x.jpg"])
     labels = labels_file(tmp_path / "labels.csv", {"x.png": "a/b", "x.jpg": "c"})

@@ -30,8 +30,9 @@ LAYOUTS = (
 Source = Literal["labeled", "unlabeled", "train", "validation", "val", "test"]
 
 # British spellings too; upper and lower case alike, so that Train/ never becomes a class.
-_SOURCES: dict[str, Source] = {name: name for name in get_args(Source)}
-_SOURCES |= {"labelled": "labeled", "unlabelled": "unlabeled"}
+SPLITS: dict[str, Source] = {name: name for name in get_args(Source)}
+SPLITS |= {"labelled": "labeled", "unlabelled": "unlabeled"}
+"""Meaning of the folders of a layout, by their names in lower case."""
 
 # In lower case.
 _LEFT_BY_TOOLS = {
@@ -124,7 +125,7 @@ def _sources(top: Path, folders: Sequence[Path]) -> dict[Source, Path]:
     """Return the folders with a meaning in a layout, by that meaning."""
     sources: dict[Source, Path] = {}
     for folder in folders:
-        source = _SOURCES.get(folder.name.lower())
+        source = SPLITS.get(folder.name.lower())
         if source in sources:
             raise _both(top, sources[source], folder)
         if source is not None:

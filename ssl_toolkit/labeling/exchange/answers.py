@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ssl_toolkit.data.class_names import class_name, name_fault
+from ssl_toolkit.data.readers.folders import SPLITS
 from ssl_toolkit.data.readers.rows import RowErrors
 from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
@@ -75,21 +77,38 @@ class ImageNames:
     """
 
     def __init__(self, table: ImageTable, *, stems: bool = False) -> None:
-        self._stems = stems
         self._keys: dict[str, list[str]] = {}
-        self._bases: dict[str, list[str]] = {}
+        self._below_splits: dict[str, list[str]] = {}
+        names = []
         for key in table.keys:
             name = without_suffix(key) if stems else key
+            names.append((name[::-1], key))
             self._keys.setdefault(name, []).append(key)
-            self._bases.setdefault(name.rpartition("/")[2], []).append(key)
+            folder, _, rest = name.partition("/")
+            if rest and folder.lower() in SPLITS:
+                self._below_splits.setdefault(rest, []).append(key)
+        self._reversed = sorted(names)  # by the ends of the names
 
     def find(self, name: str) -> list[str]:
-        """Return the images that a name may mean: equal to it, or the longest path that ends so."""
+        """Return the images that a name may mean.
+
+        That is the image of this key; else those whose key ends in the name; else those whose key,
+        with or without the folder of its split, is the longest end of the name.
+        """
+        if found := self._keys.get(name) or self.ending_in(name):
+            return found
         parts = name.split("/")
-        for start in range(len(parts)):
-            if found := self._keys.get("/".join(parts[start:])):
+        for start in range(1, len(parts)):
+            end = "/".join(parts[start:])
+            if found := [*self._keys.get(end, ()), *self._below_splits.get(end, ())]:
                 return found
-        return self._bases.get(parts[-1], [])
+        return []
+
+    def ending_in(self, name: str) -> list[str]:
+        """Return at most two images whose key ends in a slash and the name."""
+        end = f"/{name}"[::-1]
+        first = bisect_left(self._reversed, (end,))
+        return [key for text, key in self._reversed[first : first + 2] if text.startswith(end)]
 
 
 def without_suffix(key: str) -> str:
@@ -125,14 +144,16 @@ def resolve(
     allowed = {*known}
     result: dict[str, str] = {}
     lines: dict[str, int] = {}
-    for number, name, label, other in answers:
+    for number, name, label, other_name in answers:
         label, found = class_name(label), names.find(name)
-        if not found and other:
-            found = names.find(other)
+        if not found and other_name:
+            found = names.find(other_name)
         if fault := name_fault(label):
             bad.add(number, f"the class {label!r} {fault}")
         elif not found:
-            bad.add(number, f"the data has no image {name!r}")
+            others = names.ending_in(name.rpartition("/")[2])
+            hint = f"; {others[0]!r} is in another folder" if others else ""
+            bad.add(number, f"the data has no image {name!r}{hint}")
         elif len(found) > 1:
             bad.add(number, f"{name!r} may be {found[0]!r} or {found[1]!r}; use whole paths")
         elif parts[found[0]] in ("validation", "test"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ FROM, TO = "label", "image"
 """Names of the control and of the image in the labeling configuration of a project."""
 LOCAL_FILES = "/data/local-files/?d="
 """Start of the address of an image in Label Studio's local storage."""
+
+_HASH = re.compile(r"[0-9a-f]{8}-")  # at the start of the name of an uploaded file
 
 
 def tasks(entries: Sequence[Entry], prefix: str = LOCAL_FILES) -> list[dict[str, Any]]:
@@ -68,7 +71,7 @@ def answers(tree: Any, path: Path, bad: RowErrors) -> Iterator[Answer]:
         raise DataError(f"{name}: no tasks with data; export the project as JSON, not JSON-MIN")
     for number, task in enumerate(tree, 1):
         try:
-            image, labels = _image_of(task), _labels_of(task)
+            (image, other), labels = _image_of(task), _labels_of(task)
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             bad.add(number, f"no task of Label Studio with choices ({error})")
             continue
@@ -76,26 +79,30 @@ def answers(tree: Any, path: Path, bad: RowErrors) -> Iterator[Answer]:
             listed = " and ".join(map(repr, labels))
             bad.add(number, f"two answers for {image!r}: {listed}; keep one of them")
         elif labels:
-            yield Answer(number, image, labels[0])
+            yield Answer(number, image, labels[0], other)
 
 
-def _image_of(task: dict[str, Any]) -> str:
-    """Return the key of a task that was exported here, else the path in the address."""
+def _image_of(task: dict[str, Any]) -> tuple[str, str]:
+    """Return the image of a task, and its other name if the first may start with a hash.
+
+    The image is the key if the task was exported here, else the path in the address. The other name
+    is without the hash that Label Studio puts before the names of uploaded files.
+    """
     data = task["data"]
     if isinstance(key := data.get("path"), str):
-        return key
+        return key, ""
     address = data.get(TO) or next(
         (value for value in data.values() if isinstance(value, str)), None
     )
     if not isinstance(address, str):
         raise ValueError("its data names no image")
     parts = urlsplit(address)
-    local = parse_qs(parts.query).get("d")
-    name = local[0] if local else unquote(parts.path)
+    if local := parse_qs(parts.query).get("d"):
+        return local[0], ""
+    name = unquote(parts.path)
     folder, slash, base = name.rpartition("/")
-    if "/upload/" in f"/{folder}/" and base[8:9] == "-":  # Label Studio puts a hash before it
-        base = base[9:]
-    return folder + slash + base
+    uploaded = "/upload/" in f"/{folder}/" and _HASH.match(base)
+    return name, folder + slash + base[uploaded.end() :] if uploaded else ""
 
 
 def _labels_of(task: dict[str, Any]) -> list[str]:
