@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,16 @@ def test_arrays_of_one_file(tmp_path: Path) -> None:
     assert table.parts.tolist() == ["pool", "test", "unlabeled"] * 4
     assert list(table.keys) == [f"k{n}" for n in range(12)]
     assert any("not used: other" in note for note in table.notes)
+
+
+def test_files_that_tools_leave_in_an_archive_are_no_arrays(tmp_path: Path) -> None:
+    path = saved(tmp_path, images=GRAY, labels=LABELS)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/._images.npy", b"\0\5\x16\7")
+        archive.writestr("._labels.npy", b"\0\5\x16\7")
+    table = read_npz(path)
+    assert len(table.keys) == len(GRAY)
+    assert not table.notes
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_labels_in_cls_json_and_txt(tmp_path):
 def test_side_members_are_not_data(tmp_path):
     members = [
         *samples(4), ("__MACOSX/._0000.png", b"x"), (".hidden/a.png", encoded(1)),
+        ("@eaDir/0000.png", encoded(1)), ("Thumbs.db", b"x"), (".DS_Store", b"x"),
         ("./0009.png", encoded(9)), ("0000.seg.png", encoded(3)), ("9999.cls", b"1"),
     ]  # fmt: skip
     path = shard(tmp_path / "x.tar", members)

@@ -144,6 +144,39 @@ def test_an_export_of_cvat(tmp_path: Path, packed: bool) -> None:
     assert rows(labels) == {"one.png": "cat", "sub/four.png": "cat", "two &.png": "dog"}
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_images_of_cvat_without_an_answer_are_left_out(tmp_path: Path, packed: bool) -> None:
+    data, labels = pool(tmp_path), tmp_path / "labels.csv"
+    for name in ("cat/one.png", "no_label/two &.png"):
+        put(tmp_path / "export" / name)
+    file = tmp_path / "export"
+    if packed:
+        file = Path(shutil.make_archive(str(file), "zip", file))
+    start = ("label", "import", data, file, "--labels", labels)
+    assert call(*start).returncode == 0
+    assert rows(labels) == {"one.png": "cat"}
+    assert call(*start, "--classes", "cat,no_label").returncode == 0
+    assert rows(labels) == {"one.png": "cat", "two &.png": "no_label"}
+    file = tmp_path / "out.zip"
+    start = ("label", "export", data, "--labels", labels, "--format", "cvat", "-o", file)
+    assert "'no_label' can't be the names of folders of classes" in refusal(*start)
+
+
+def test_files_that_tools_leave_in_an_archive_of_cvat_are_left_out(tmp_path: Path) -> None:
+    data, labels, file = pool(tmp_path), tmp_path / "labels.csv", tmp_path / "a.zip"
+    left = ("__MACOSX/cat/._one.png", "__MACOSX/._cat", "cat/._one.png", "._one.png")
+    left += ("cat/.DS_Store", "cat/Thumbs.db", "cat/@eaDir/one.png", ".ipynb_checkpoints/two.png")
+    file.write_bytes(archive("cat/one.png", *left))
+    done = call("label", "import", data, file, "--labels", labels)
+    assert done.returncode == 0, done.stderr
+    assert rows(labels) == {"one.png": "cat"}
+    for name in left:
+        put(tmp_path / "export" / name)
+    put(tmp_path / "export" / "cat" / "one.png")
+    done = call("label", "import", data, tmp_path / "export", "--labels", labels)
+    assert "0 rows added or changed" in done.stderr
+
+
 def archive(*names: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:

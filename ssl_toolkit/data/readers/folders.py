@@ -283,7 +283,7 @@ def entries(folder: Path) -> list[Path]:
         DataError: The folder can't be listed.
     """
     try:
-        items = [folder / name for name in os.listdir(folder) if not _left_by_tools(name)]
+        items = [folder / name for name in os.listdir(folder) if not left_by_tools(name)]
     except OSError as error:
         raise DataError(f"can't list the folder {display_path(folder)}: {error.strerror}") from None
     return sorted(items, key=lambda path: display_text(path.name))
@@ -361,6 +361,6 @@ def in_any(path: Path, folders: Sequence[Path]) -> bool:
     return any(map(path.is_relative_to, folders))
 
 
-def _left_by_tools(name: str) -> bool:
+def left_by_tools(name: str) -> bool:
     """Return True for hidden files, AppleDouble companions (``._x``), thumbnails and the like."""
     return name.startswith(".") or name.lower() in _LEFT_BY_TOOLS

@@ -21,6 +21,7 @@ from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.data.label_values import label_names, label_numbers, sorted_classes
 from ssl_toolkit.data.packed_strings import PackedStrings, may_have_duplicates
 from ssl_toolkit.data.readers.arrays import ImageArray, array_table
+from ssl_toolkit.data.readers.folders import left_by_tools
 from ssl_toolkit.data.readers.label_sets import classes_in, ordered_sets
 from ssl_toolkit.data.readers.manifests import PARTS
 from ssl_toolkit.data.readers.rows import SEPARATOR
@@ -85,7 +86,9 @@ def read_npz(
     where = display_path(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {n.removesuffix(".npy"): n for n in archive.namelist() if n.endswith(".npy")}
+            files = [name for name in archive.namelist() if name.endswith(".npy")]
+            own = [name for name in files if not any(map(left_by_tools, name.split("/")))]
+            members = {name.removesuffix(".npy"): name for name in own}
             arrays = {name: _array(archive, path, member) for name, member in members.items()}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"can't read {where}: {error}") from None

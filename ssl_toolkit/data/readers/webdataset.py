@@ -22,6 +22,7 @@ from ssl_toolkit.data.images.archives import tar_path
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
 from ssl_toolkit.data.images.kinds import head_of, kind_of_name, named_kind
 from ssl_toolkit.data.label_values import label_text
+from ssl_toolkit.data.readers.folders import left_by_tools
 from ssl_toolkit.data.readers.image_files import TableBuilder, unused_notes
 from ssl_toolkit.data.readers.manifests import fill, key_and_split
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors
@@ -38,7 +39,7 @@ Member = tuple[str, int, int]
 Index = tuple[list[tuple[str, list[Member], str]], list[str]]
 """Of each sample its name, its images and its label (empty for none); and unused members."""
 
-_INDEX_FORMAT = "2"
+_INDEX_FORMAT = "3"
 _JSON_LABELS = ("label", "cls", "class")
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gz, bz2, xz, zst
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)(\.[^/]*)", re.DOTALL)
@@ -170,7 +171,7 @@ def _scan(shard: Path) -> Index:
                 name = os.path.normpath(member.name)
                 if name.startswith(("/", "..")) or "\0" in name:
                     raise DataError(f"{where} has a member that leads outside: {member.name!r}")
-                if member.isdir() or name[0] == "." or "/." in name or "__MACOSX" in name:
+                if member.isdir() or any(map(left_by_tools, name.split("/"))):
                     continue
                 match = _NAME.fullmatch(name)
                 if not match or not member.isreg() or member.issparse():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ssl_toolkit.data.images.files import IMAGE_SUFFIXES
+from ssl_toolkit.data.readers.folders import left_by_tools
 from ssl_toolkit.data.readers.rows import RowErrors
 from ssl_toolkit.errors import ConfigError, DataError
 from ssl_toolkit.files import write_atomically
@@ -17,6 +18,8 @@ from ssl_toolkit.text import display_path, summarize
 
 MOST_ENTRIES = 2_000_000
 """Most files in an archive or folder."""
+NO_LABEL = "no_label"
+"""Folder of the images without an answer."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -33,7 +36,8 @@ def write(path: Path, entries: Sequence[Entry], files: Mapping[str, Path]) -> in
         OSError: A file can't be read, or the archive can't be written.
     """
     labeled = [(entry.key, entry.label) for entry in entries if entry.label]
-    odd = {label for _, label in labeled if "/" in label or label in (".", "..")}
+    labels = {label for _, label in labeled}
+    odd = {name for name in labels if "/" in name or name == NO_LABEL or left_by_tools(name)}
     if odd:
         raise ConfigError(
             f"{display_path(path)}: {summarize(sorted(map(repr, odd)))} can't be the names of "
@@ -50,12 +54,15 @@ def write(path: Path, entries: Sequence[Entry], files: Mapping[str, Path]) -> in
     return len(labeled)
 
 
-def answers(path: Path, bad: RowErrors) -> Iterator[Answer]:
+def answers(path: Path, bad: RowErrors, classes: Sequence[str] = ()) -> Iterator[Answer]:
     """Yield the classes of the images of an archive or a folder; no file is extracted or opened.
+
+    Files that tools leave behind, and images in `NO_LABEL` unless it is a class, are left out.
 
     Args:
         path: Path to the archive or folder.
         bad: Collects the entries that are not in a class folder.
+        classes: Names of the classes that are known.
 
     Raises:
         DataError: It can't be read, is too large, or a name leads out of it.
@@ -68,11 +75,13 @@ def answers(path: Path, bad: RowErrors) -> Iterator[Answer]:
         label, _, image = name.partition("/")
         if name.startswith("/") or ".." in name.split("/"):
             raise DataError(f"{where}: the entry {name!r} leads out of the archive; refused")
-        if not image:
-            if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
-                bad.add(number, f"{name!r} is in no class folder")
+        is_image = os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+        if not is_image or any(map(left_by_tools, name.split("/"))):
             continue
-        if os.path.splitext(name)[1].lower() not in IMAGE_SUFFIXES:
+        if not image:
+            bad.add(number, f"{name!r} is in no class folder")
+            continue
+        if label == NO_LABEL and NO_LABEL not in classes:
             continue
         # The names of ImageNet's own files start with their class.
         folder, slash, base = image.rpartition("/")

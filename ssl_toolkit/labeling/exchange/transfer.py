@@ -111,13 +111,15 @@ def read_answers(file: Path, table: ImageTable, classes: Sequence[str] = ()) -> 
     if not file.exists():
         raise DataError(f"{name}: not found")
     if suffix in SUFFIXES:
-        bad = RowErrors(name)
-        found = records(file, bad, "path", [])
+        bad, columns = RowErrors(name), set[str]()
+        found = records(file, bad, "path", [], columns=columns)
         answers = [Answer(line, key, label) for line, key, label, _ in found]
+        if answers and "label" not in columns:
+            raise DataError(f"{name}: has no labels; give a table with the columns path and label")
         return resolve(answers, table, bad, classes)
     if file.is_dir() or suffix == ".zip":
         bad = RowErrors(name, "file")
-        return resolve(cvat.answers(file, bad), table, bad, classes)
+        return resolve(cvat.answers(file, bad, classes or table.classes), table, bad, classes)
     if suffix != ".json":
         known = f"{', '.join(SUFFIXES)}, .json or .zip"
         raise DataError(f"{name}: labels are imported from a folder or a file in {known}")
