@@ -141,7 +141,8 @@ def _read(path: Path, name: str) -> dict[str, str]:
     if path.stat().st_size == 0:
         return rows
     lines: dict[str, int] = {}
-    for line, key, label, split in records(path, bad, "path", notes):
+    columns = set[str]()
+    for line, key, label, split in records(path, bad, "path", notes, columns=columns):
         fault = next(filter(None, map(name_fault, (key, label))), "")
         if not key.strip():
             bad.add(line, "has no path")
@@ -153,11 +154,11 @@ def _read(path: Path, name: str) -> dict[str, str]:
             notes.append("split")
         lines[key] = line
         rows[key] = class_name(label)
-    if notes:
+    if notes or "label" not in columns:
         header = summarize(_header(path))
         raise DataError(
-            f"{name}: has the columns {header}; a labels file has path and label only, as others "
-            "would be lost; choose another file"
+            f"{name}: has the columns {header}; a labels file has path and label, and no others, "
+            "as they would be lost; choose another file"
         )
     bad.refuse()
     return rows

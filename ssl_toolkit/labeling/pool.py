@@ -121,7 +121,7 @@ def _read_labels(
 ) -> tuple[dict[int, str], list[int]]:
     """Return the class by row, and the rows of images that were skipped."""
     bad = RowErrors(display_path(path))
-    entries, rows = listed_rows(table, path, base, bad)
+    entries, rows, labeled = listed_rows(table, path, base, bad)
     names: dict[int, str] = {}
     skipped: list[int] = []
     lines: dict[int, int] = {}
@@ -130,10 +130,14 @@ def _read_labels(
             bad.add(line, f"the data has no image {text!r}")
             continue
         own, part = int(table.labels[row]), table.parts[row]
+        if not labeled and own >= 0:
+            label = table.classes[own]
         if row in lines:
             bad.add(line, f"{text!r} is already in line {lines[row]}")
         elif part in ("validation", "test"):
             bad.add(line, f"{text!r} is a {part} image")
+        elif not labeled and own < 0:
+            bad.add(line, f"{text!r} has no label in the data; give one in a .csv: path,label")
         elif label and own >= 0 and table.classes[own] != class_name(label):
             name = table.classes[own]
             hint = did_you_mean(label, table.classes)

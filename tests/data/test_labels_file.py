@@ -90,6 +90,18 @@ def test_a_table_without_labels_is_a_list(pool):
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("labels.csv", "path,label\na/00.png,\nb/01.png,\n"),
+        ("labels.jsonl", '{"path": "a/00.png", "label": null}\n{"path": "b/01.png"}\n'),
+    ],
+)
+def test_skipped_images_are_not_labeled(pool, name, text):
+    with pytest.raises(DataError, match="all labels are empty, so no image is labeled"):
+        choose(pool, text, name)
+
+
+@pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         (

@@ -221,6 +221,7 @@ def tasks(*content: Any) -> bytes:
         ("a.json", b'{"labels": {"one": "a", "one": "b"}}', "label 2: two answers"),
         ("a.csv", b"path,label\none.png,cat\nunlabeled/one.png,dog\n", "two answers"),
         ("a.csv", b"image,label\none.png,cat\n", "no column 'path'"),
+        ("a.csv", b"path\none.png\n", "has no labels; give a table with the columns path and"),
         ("a.pkl", b"cposix\nsystem\n", "a folder or a file in"),
     ],
 )

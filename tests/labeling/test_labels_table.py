@@ -72,6 +72,7 @@ def test_merging_keeps_a_label_that_differs_unless_it_is_replaced(tmp_path: Path
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is already in line 2"),
         ("path,label\n,cat\n", "line 2: has no path"),
+        ("path\na.png\n", "has the columns path; a labels file has path and label"),
         ("path,label,note\na.png,cat,x\n", "columns path, label, note"),
         ("path,label,split\na.png,cat,test\n", "columns path, label, split"),
         ("a.png,cat\n", "no column 'path'"),

@@ -135,6 +135,19 @@ def test_margin_and_badge_choose_uncertain_images(tmp_path: Path) -> None:
     assert 0.5 <= (margin.confidence or 0) < 0.75
 
 
+@pytest.mark.parametrize("name", ["list.txt", "list.csv"])
+def test_a_list_names_images_with_the_labels_of_the_data(tmp_path: Path, name: str) -> None:
+    data = write_features(tmp_path / "d.npz", [0, 1] * 10, labels=["a", "b"] * 9 + [""] * 2)
+    header = "" if name == "list.txt" else "path\n"
+    (tmp_path / name).write_text(f"{header}000.png\n003.png\n")
+    result = choose_next(data, budget=30, method="margin", labels=tmp_path / name)
+    assert result.labeled == 2
+    assert {image.guess for image in result.images} == {"a", "b"}
+    (tmp_path / name).write_text(f"{header}019.png\n")
+    message = refusal("label", "next", data, "--budget", 1, "--labels", tmp_path / name)
+    assert "'019.png' has no label in the data; give one in a .csv: path,label" in message
+
+
 def test_a_run_on_features(groups: Path, tmp_path: Path) -> None:
     labels = label_file(tmp_path / "l.csv", {f"{i:03d}.png": "abc"[i % 4] for i in (0, 1, 2, 4)})
     run = tmp_path / "run"

@@ -68,7 +68,13 @@ class RowErrors:
 
 
 def records(
-    path: Path, bad: RowErrors, column: str, notes: list[str], *, lists: bool = False
+    path: Path,
+    bad: RowErrors,
+    column: str,
+    notes: list[str],
+    *,
+    lists: bool = False,
+    columns: set[str] | None = None,
 ) -> Iterator[Record]:
     """Yield the rows of a manifest of any kind.
 
@@ -78,18 +84,20 @@ def records(
         column: The one that holds the path.
         notes: Takes a line on columns that were ignored.
         lists: True to accept JSON lists of classes, which are joined by `SEPARATOR`.
+        columns: Takes ``label`` if the file has this column, or key in some line.
 
     Raises:
         DataError: The file is missing, not UTF-8, or has no such column.
     """
     suffix = path.suffix.lower()
     lines = text_lines(path, bad.where)
+    columns = set() if columns is None else columns
     if suffix == ".txt":
-        yield from _listed(lines, bad)
+        yield from _listed(lines, bad, columns)
     elif suffix in (".jsonl", ".ndjson"):
-        yield from _objects(lines, bad, column, lists)
+        yield from _objects(lines, bad, column, lists, columns)
     else:
-        yield from _table(lines, suffix, bad, column, notes)
+        yield from _table(lines, suffix, bad, column, notes, columns)
 
 
 def text_lines(path: Path, where: str, newline: str = "") -> Iterator[str]:
@@ -126,7 +134,7 @@ _SUFFIX = "|".join(re.escape(suffix) for suffix in sorted(FILE_SUFFIXES))
 _PATH_ENDS = re.compile(rf"(.*(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
 
 
-def _listed(lines: Iterable[str], bad: RowErrors) -> Iterator[Record]:
+def _listed(lines: Iterable[str], bad: RowErrors, columns: set[str]) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if "\t" in text:
@@ -142,12 +150,19 @@ def _listed(lines: Iterable[str], bad: RowErrors) -> Iterator[Record]:
             continue
         else:
             path, _, label = text.partition(" ")
+        if label:
+            columns.add("label")
         if text:
             yield number, path.rstrip(), class_of(label), ""
 
 
 def _table(
-    lines: Iterator[str], suffix: str, bad: RowErrors, column: str, notes: list[str]
+    lines: Iterator[str],
+    suffix: str,
+    bad: RowErrors,
+    column: str,
+    notes: list[str],
+    found: set[str],
 ) -> Iterator[Record]:
     first = next(lines, "")
     delimiter = "\t" if suffix == ".tsv" else max(",;\t", key=first.count)
@@ -167,6 +182,8 @@ def _table(
             notes.append(f"columns of {bad.where} that are not used: {summarize(others)}")
         width = len(names)
         path_at, label_at, split_at = (names.index(n) if n in names else -1 for n in columns)
+        if label_at >= 0:
+            found.add("label")
         for row in rows:
             if len(row) != width:
                 if row:
@@ -179,7 +196,9 @@ def _table(
         raise DataError(f"{bad.where}, line {rows.line_num + 1}: {error}") from None
 
 
-def _objects(lines: Iterable[str], bad: RowErrors, column: str, lists: bool) -> Iterator[Record]:
+def _objects(
+    lines: Iterable[str], bad: RowErrors, column: str, lists: bool, columns: set[str]
+) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -191,6 +210,8 @@ def _objects(lines: Iterable[str], bad: RowErrors, column: str, lists: bool) -> 
         if not isinstance(content, dict) or not isinstance(content.get(column), str):
             bad.add(number, f"no JSON object with a text under {column!r}")
             continue
+        if not content.keys().isdisjoint(("label", "labels")):
+            columns.add("label")
         value = content.get("label", content.get("labels"))
         label = _joined(value) if lists else label_text(value)
         split = content.get("split") or ""

@@ -23,6 +23,7 @@ from ssl_toolkit.data.readers.rows import (
     text_lines,
 )
 from ssl_toolkit.data.splits.draw import Rows
+from ssl_toolkit.errors import DataError
 from ssl_toolkit.interfaces import ImageTable
 from ssl_toolkit.registry import did_you_mean
 from ssl_toolkit.text import display_path
@@ -32,7 +33,7 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
     """Choose the labeled images by a file; the labels of all others of the pool are not used.
 
     A table (``.csv``, ``.tsv``, ``.jsonl``) has the columns ``path`` and optionally ``label``: rows
-    whose label is empty are not labeled, and without any label the data's own are taken. Any
+    whose label is empty are not labeled, and without the column the data's own are taken. Any
     other file has a path per line. Paths are keys of the table, or lead to files below `base`.
 
     Args:
@@ -46,7 +47,8 @@ def choose_labeled(table: ImageTable, path: str, base: Path | None) -> tuple[Ima
 
     Raises:
         DataError: The file can't be read, or rows are invalid, reported by line: unknown images,
-            validation and test ones, no label, an unknown class, another one than the data's.
+            validation and test ones, no label, an unknown class, another one than the data's; or
+            all labels are empty.
     """
     numbers = _Numbers(table)
     chosen, labels_of_file = _read(table, numbers, Path(path), base)
@@ -67,7 +69,7 @@ def classes_of(path: Path, *, several: bool = False) -> tuple[str, ...]:
         DataError: The file can't be read.
     """
     bad = RowErrors(display_path(path))
-    labels = {label for _, _, label, _ in _lines(path, bad, lists=several)}
+    labels = {label for _, _, label, _ in _lines(path, bad, set(), lists=several)}
     if several:
         return tuple(sorted(frozenset[str]().union(*map(classes_in, labels))))
     return tuple(sorted({*map(class_name, labels)} - {""}))
@@ -123,8 +125,12 @@ def _read(
 ) -> tuple[Rows, dict[int, int]]:
     """Return rows of the table, and the labels of the file for rows without one."""
     bad = RowErrors(display_path(path))
-    entries, rows = listed_rows(table, path, base, bad)
-    labeled = any(label for _, _, label, _ in entries)
+    entries, rows, labeled = listed_rows(table, path, base, bad)
+    if labeled and entries and not any(label for _, _, label, _ in entries):
+        raise DataError(
+            f"{bad.where}: all labels are empty, so no image is labeled; label some, or leave out "
+            "the column label to take the labels of the data"
+        )
     lines: dict[int, int] = {}
     new_labels: dict[int, int] = {}
     for (line, text, label, _), row in zip(entries, rows.tolist(), strict=True):
@@ -159,8 +165,10 @@ def _read(
 
 def listed_rows(
     table: ImageTable, path: Path, base: Path | None, bad: RowErrors
-) -> tuple[list[Record], Rows]:
+) -> tuple[list[Record], Rows, bool]:
     """Return the records of a labels file, and the row (n,) of each in the table, -1 for none.
+
+    And True if the file has labels, False if it is a list of images.
 
     Args:
         table: The images.
@@ -168,17 +176,18 @@ def listed_rows(
         base: As for `choose_labeled`.
         bad: Collects the lines that can't be read.
     """
-    entries = list(_lines(path, bad, lists=table.label_sets is not None))
+    columns = set[str]()
+    entries = list(_lines(path, bad, columns, lists=table.label_sets is not None))
     rows = index_of(table.keys, [text for _, text, _, _ in entries])
     for read in (str.strip, lambda text: _key(text.strip(), base)):
         if (rows < 0).any():  # may have spaces around, or be written as paths
             rows = np.maximum(rows, index_of(table.keys, [read(text) for _, text, _, _ in entries]))
-    return entries, rows
+    return entries, rows, "label" in columns
 
 
-def _lines(path: Path, bad: RowErrors, *, lists: bool = False) -> list[Record]:
+def _lines(path: Path, bad: RowErrors, columns: set[str], *, lists: bool = False) -> list[Record]:
     if path.suffix.lower() in {*SUFFIXES} - {".txt"}:
-        return list(records(path, bad, "path", [], lists=lists))
+        return list(records(path, bad, "path", [], lists=lists, columns=columns))
     lines = text_lines(path, f"--labels {bad.where}", "\n")  # names may hold other line breaks
     return [
         (number, line.removesuffix("\n"), "", "")
