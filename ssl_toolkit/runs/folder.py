@@ -102,18 +102,21 @@ class RunFolder:
         config = validate([Layer(str(self.config), yaml.read(self.config))])
         return filled(config, {}, str(self.config))
 
-    def reopen(self, data: Path | None = None) -> ResolvedConfig:
-        """Read the configuration, with the files of the run, without the weights to start from.
+    def reopen(self, data: Path | None = None, *, initial: bool = False) -> ResolvedConfig:
+        """Read the configuration, with the files of the run.
 
         Args:
             data: path to the images of the run, if they were moved.
+            initial: True to keep the weights to start from, which a checkpoint replaces.
 
         Raises:
             ConfigError: `data` is set, but the run used a data set by name.
             UserError: as `read_config`.
         """
         config = self.read_config()
-        update: dict[str, Any] = {"split": str(self.split), "pretrained": False, "weights": None}
+        update: dict[str, Any] = {"split": str(self.split)}
+        if not initial:
+            update |= {"pretrained": False, "weights": None}
         if config.settings.pseudo_labels is not None:
             update["pseudo_labels"] = str(self.pseudo_labels)
         if data is not None:

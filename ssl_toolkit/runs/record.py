@@ -130,7 +130,7 @@ def versions() -> dict[str, str]:
     return numbers | {"torch": torch.__version__}  # with its build, such as +cu130
 
 
-def _weights_hash(module: nn.Module) -> str:
+def weights_hash(module: nn.Module) -> str:
     """Return a hash of the names and bytes of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
@@ -179,7 +179,7 @@ def make_record(
         run_defaults=experiment.config.run_defaults(),
         fingerprint=experiment.config.fingerprint(),
         split=experiment.split_hash,
-        initial_weights=_weights_hash(experiment.trainer.classifier),
+        initial_weights=weights_hash(experiment.trainer.classifier),
         draws=experiment.trainer.batches.digests(settings.image_size),
         notes=tuple(experiment.notes),
         warnings=tuple(experiment.warnings),

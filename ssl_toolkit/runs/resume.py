@@ -27,7 +27,7 @@ from ssl_toolkit.runs.check import check_data, find_data
 from ssl_toolkit.runs.execute import finish
 from ssl_toolkit.runs.folder import RunFolder, check_classes
 from ssl_toolkit.runs.metrics_log import truncate_metrics
-from ssl_toolkit.runs.record import Change
+from ssl_toolkit.runs.record import Change, weights_hash
 from ssl_toolkit.runs.summary import RunResult, RunSummary, summary_of
 from ssl_toolkit.runs.workers import prepare_all, run_with_workers, start_workers
 from ssl_toolkit.text import display_path
@@ -141,13 +141,16 @@ def _resume(
     if processes.size != config.settings.devices:
         requested["devices"] = processes.size
     changes = _requested_changes(folder, config, state, requested)
-    experiment = prepare_all(folder.reopen(data).with_settings(**requested), processes, console)
+    reopened = folder.reopen(data, initial=state is None).with_settings(**requested)
+    experiment = prepare_all(reopened, processes, console)
     # The configuration in the folder keeps its original path to the data.
     config = config.with_settings(**requested)
     limit = config.settings.time_limit if time_limit is None else time_limit
     experiment = replace(experiment, config=config.with_settings(time_limit=limit))
     check_classes(experiment.classes, summary.classes, folder.path, data or config.settings.data)
-    if state is not None:
+    if state is None:
+        _check_initial_weights(folder, experiment)
+    else:
         _load_state(experiment.trainer, state, checkpoint)
         if checkpoint != folder.last:
             os.replace(checkpoint, folder.last)  # not the damaged one, as the previous
@@ -173,10 +176,7 @@ def _resume(
 def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path, str]:
     """Return the state to resume from, its file and a warning; None if nothing was trained."""
     trained = summary.steps or (folder.metrics.exists() and folder.metrics.stat().st_size > 0)
-    way_out = (
-        f"to start again: `ssl-toolkit run --config {display_path(folder.config)} --output "
-        f"{display_path(folder.path)} --overwrite`"
-    )
+    way_out = _start_again(folder)
     if not kept_checkpoints(folder.last):
         if trained:
             raise ModelError(f"{display_path(folder.last)}: checkpoint not found; {way_out}")
@@ -185,6 +185,28 @@ def _newest(folder: RunFolder, summary: RunSummary) -> tuple[State | None, Path,
         return load_newest(folder.last)
     except ModelError as error:
         raise ModelError(f"{error}; {way_out}") from error
+
+
+def _start_again(folder: RunFolder) -> str:
+    return (
+        f"to start again: `ssl-toolkit run --config {display_path(folder.config)} --output "
+        f"{display_path(folder.path)} --overwrite`"
+    )
+
+
+def _check_initial_weights(folder: RunFolder, experiment: Experiment) -> None:
+    """Refuse to train a run without checkpoint from other weights than those that it started from.
+
+    Raises:
+        ModelError: names the source of the weights.
+    """
+    if weights_hash(experiment.trainer.classifier) != folder.read_record().initial_weights:
+        settings = experiment.config.settings
+        source = "" if settings.weights is None else f"--weights {settings.weights} or "
+        raise ModelError(
+            f"{display_path(folder.path)} has no checkpoint yet, and its initial weights can't be "
+            f"restored: {source}a package has changed since its start; {_start_again(folder)}"
+        )
 
 
 def _requested_changes(

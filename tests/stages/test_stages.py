@@ -351,6 +351,25 @@ def results(folder: Path) -> dict[str, bytes]:
     }
 
 
+def test_a_stage_that_was_killed_before_its_first_checkpoint(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "copy"))
+    student = folder / "stages" / "student"
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(student / name)
+    for name in ("metrics.jsonl", "metrics.csv", "predictions.npz"):
+        (student / name).unlink()
+    killed = read(student / "summary.json") | {"status": "running", "steps": 0}
+    (student / "summary.json").write_text(json.dumps(killed))
+    shutil.rmtree(folder / "stages" / "last")
+    # Labels by another student are not those of this one.
+    (folder / "pseudo_labels" / "last.csv").write_text("path,label,data_label\n")
+    result = call("resume", folder)
+    assert result.returncode == 0, result.stderr
+    assert results(folder) == results(finished)
+
+
 @pytest.mark.slow
 def test_killed_stages_resume_to_the_same_bits(write: Any, tmp_path: Path) -> None:
     text = TEXT.replace("steps: 12", "steps: 40").replace("eval_every: 6", "eval_every: 10")
