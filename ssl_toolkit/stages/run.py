@@ -158,11 +158,11 @@ def _run(stage: Stage, folder: Path, console: Console) -> RunResult:
     update: dict[str, Any] = {"output": str(run.path)}
     if sources.labels_from:
         path = labels_path(folder, stage.name)
-        if not path.exists():
-            console.say(f"{stage.name}: pseudo labels by {', '.join(sources.labels_from)}")
-            path.parent.mkdir(exist_ok=True)
-            runs = [run_path(folder, name) for name in sources.labels_from]
-            write_labels(path, without_auto(stage.config), runs, sources, console)
+        console.say(f"{stage.name}: pseudo labels by {', '.join(sources.labels_from)}")
+        path.parent.mkdir(exist_ok=True)
+        runs = [run_path(folder, name) for name in sources.labels_from]
+        # Even if the file exists: its sources may have been trained again since.
+        write_labels(path, without_auto(stage.config), runs, sources, console)
         counts = PseudoLabelCounts.read(path)
         message = f"{stage.name}: {counts.labeled} of {counts.pool} images have a pseudo label"
         if counts.known:
