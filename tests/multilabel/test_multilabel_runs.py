@@ -105,6 +105,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one(folder: Path, finished: Path)
     assert summary_of(finished)["multilabel"] == summary_of(output)["multilabel"]
 
 
+def test_changed_sets_of_classes_are_noticed(tmp_path: Path) -> None:
+    """Also where the order of the distinct sets stays the same."""
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3)).astype(np.uint8)
+    labels = np.eye(3, dtype=np.int64)[np.arange(60) % 3]
+    splits = np.repeat(["train", "test"], 30)
+    arrays = {"images": images, "classes": np.array(["a", "b", "c"]), "splits": splits}
+    data, output = tmp_path / "data.npz", tmp_path / "run"
+    np.savez(data, labels=labels, **arrays)
+    small = (*COMMON, "--steps", 1, "--labels-per-class", 2, "--algo", "supervised")
+    assert call("run", "--data", data, *small, "--output", output).returncode == 0
+    assert call("check-run", output).returncode == 0
+    labels[labels[:, 1] == 1, 2] = 1  # {b} becomes {b, c}
+    np.savez(data, labels=labels, **arrays)
+    result = call("check-run", output)
+    assert result.returncode == 1
+    assert "10 of 30 test images have another label" in result.stdout + result.stderr
+    assert "have another label" in refusal("resume", output, "--steps", 2)
+
+
 def test_predictions_have_the_classes_and_all_probabilities(folder: Path, finished: Path) -> None:
     table = folder / "table.csv"
     (folder / "broken.png").write_text("none")

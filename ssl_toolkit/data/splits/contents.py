@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from ssl_toolkit.data.splits.draw import Rows, Split
 from ssl_toolkit.interfaces import ImageTable
 
 Entries = NDArray[np.uint8]
-"""(n, 20): for each image 16 bytes of a digest and its class as a big-endian int32."""
+"""(n, 20): for each image 16 bytes of a digest and 4 of its label; see `_labels`."""
 
 ENTRY_BYTES = 20
 NAMED = ("labeled", "validation", "test")
@@ -141,8 +143,23 @@ def _entries(table: ImageTable, rows: Rows, *, read: bool = True) -> Iterator[En
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         content = _digests(table, block, read=read)
-        labels = table.labels[block].astype(">i4").view(np.uint8).reshape(-1, 4)
-        yield np.concatenate([content[:, :_CONTENT_BYTES], labels], axis=1)
+        yield np.concatenate([content[:, :_CONTENT_BYTES], _labels(table, block)], axis=1)
+
+
+def _labels(table: ImageTable, rows: Rows) -> NDArray[np.uint8]:
+    """Return (n, 4): the class as a big-endian int32, or a digest of the set of classes.
+
+    The number of a set depends on the other sets of the table, so that it can stay the same where
+    the set changes. -1 for an image without a label.
+    """
+    labels = table.labels[rows].astype(">i4").view(np.uint8).reshape(-1, 4)
+    if table.label_sets is not None:
+        for number in np.unique(table.labels[rows]).tolist():
+            if number >= 0:
+                names = json.dumps(sorted(compress(table.classes, table.label_sets[number])))
+                digest = hashlib.sha256(names.encode()).digest()
+                labels[table.labels[rows] == number] = np.frombuffer(digest[:4], np.uint8)
+    return labels
 
 
 def _digests(table: ImageTable, rows: Rows, *, read: bool) -> NDArray[np.uint8]:
