@@ -24,7 +24,7 @@ def commands(page: str) -> list[list[str]]:
     return [words[1:] for words in lines if words[0] == "ssl-toolkit"]
 
 
-@pytest.mark.parametrize("page", ["own-images.md", "benchmark.md"])
+@pytest.mark.parametrize("page", ["own-images.md", "comparison.md"])
 def test_the_commands_parse(page: str) -> None:
     found = commands(page)
     assert len(found) >= 4
@@ -57,7 +57,7 @@ def test_from_a_folder_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_the_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for words in commands("benchmark.md"):
+    for words in commands("comparison.md"):
         if words[0] == "compare":
             result = call(*("4" if word == "200" else word for word in words))  # steps
             assert result.returncode == 0, (words, result.stderr)
