@@ -10,7 +10,8 @@ from torch import Tensor
 from ssl_toolkit.ops import follow_shares
 
 SHARE_EXPONENT = 0.5
-"""How far a probe's probabilities follow the shares they imply; see docs/how-to/pretrained.md."""
+"""How far a probe's probabilities follow the shares they imply, see
+docs/explanation/frozen-features.md."""
 
 
 def shares_of(counts: Sequence[int]) -> Tensor:
