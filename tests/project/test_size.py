@@ -37,7 +37,7 @@ def test_every_part_has_a_limit() -> None:
 @pytest.mark.parametrize("part", LIMITS)
 def test_a_part_is_below_its_limit(part: str) -> None:
     code = sizes()[part]["code"]
-    assert code <= LIMITS[part], "make it shorter, or raise the limit and say why in the table"
+    assert code <= LIMITS[part], "make it shorter, or raise the limit in docs/explanation/design.md"
 
 
 def test_the_training_code_is_below_its_limit() -> None:
