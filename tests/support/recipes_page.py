@@ -9,7 +9,7 @@ from ssl_toolkit.recipes import Recipe, load_recipes
 
 def lines() -> Iterator[str]:
     """The rows of a Markdown table, one for each table with recipes."""
-    yield "| table | rows | with a number | of | paper or benchmark |"
+    yield "| table | rows | with a published number | content | paper or benchmark |"
     yield "|---|---|---|---|---|"
     tables: dict[str, list[Recipe]] = {}
     for recipe in load_recipes().values():
