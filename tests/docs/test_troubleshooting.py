@@ -234,7 +234,7 @@ SCENARIOS: dict[str, Callable[[Patch], str]] = {
     "The folder exists, or is in use": folder_exists,
     "It is slow": slow,
     "Memory runs out": out_of_memory,
-    "No unlabeled image counts": nothing_passes,
+    "No unlabeled image is used": nothing_passes,
     "A loss is not finite": not_finite,
     "Training is not better than a baseline": not_better,
     "Training collapses": collapsed,
@@ -245,7 +245,7 @@ SCENARIOS: dict[str, Callable[[Patch], str]] = {
     "Rows of a comparison are refused": unequal_rows,
     "A run was interrupted": interrupted,
     "resume is refused": changed,
-    "A process of several ends": lost,
+    "One of several processes ended": lost,
 }
 
 
