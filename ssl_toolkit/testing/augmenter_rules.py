@@ -137,7 +137,7 @@ def does_not_modify_inputs(subject: Subject) -> None:
 
 
 def transforms_images_independently(subject: Subject) -> None:
-    """The view of an image doesn't depend on the other images of the batch.
+    """The view of an image does not depend on the other images of the batch.
 
     Why: one call of transform computes all views of a step.
     Cause: a mean over the batch, or parameters in another order than the images.

@@ -116,7 +116,7 @@ def restores_state(subject: Subject) -> None:
 
 
 def does_not_modify_images(subject: Subject) -> None:
-    """`forward` doesn't modify the images.
+    """`forward` does not modify the images.
 
     Why: several forwards of a step use the same views.
     Cause: inplace=True in the first layer.

@@ -21,7 +21,7 @@ def has_docstring(subject: Subject) -> None:
 
 
 def inherits_from_no_plugin(subject: Subject) -> None:
-    """The class doesn't inherit from another concrete plugin.
+    """The class does not inherit from another concrete plugin.
 
     Why: a change of the parent would silently change the results of its subclasses.
     Cause: a variant that subclasses another plugin; share functions and options instead.

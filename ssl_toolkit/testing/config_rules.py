@@ -28,7 +28,7 @@ def has_default_config(subject: Subject) -> None:
 
 
 def has_frozen_config(subject: Subject) -> None:
-    """Options can't be modified after construction.
+    """Options cannot be modified after construction.
 
     Why: the configuration in the run folder must be the one that the run was trained with.
     Cause: model_config of Config sets frozen to False.
