@@ -20,9 +20,10 @@ from ssl_toolkit.engine.stranger_scores import (
 )
 from ssl_toolkit.engine.streaming import Order
 from ssl_toolkit.engine.training_images import TrainingImages
-from ssl_toolkit.interfaces import ForwardOutput, TrainingFeatures
+from ssl_toolkit.interfaces import TrainingFeatures
 from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.models.predictor import Predictor
+from ssl_toolkit.models.stage_statistics import stage_statistics
 
 Mode = Literal["hard", "soft"]
 
@@ -107,15 +108,12 @@ class PoolFilter:
     def update(self, model: Predictor, batches: BatchMaker, processes: ProcessGroup) -> None:
         """Score the pool by the averaged weights, and select the images of the next batches."""
         images = batches.images
-        size = model.classifier.blocks[0]
-
-        def last_stage(output: ForwardOutput) -> Tensor:
-            return output.features[:, :size].float()
-
-        labeled, unlabeled, known = (
-            predict(model, images.inputs, part, self.batch_size, processes, convert=last_stage)
-            for part in (images.labeled, images.unlabeled, self.validation)
-        )
+        classifier = model.classifier
+        with stage_statistics(classifier.backbone, classifier.blocks[0]) as statistics:
+            labeled, unlabeled, known = (
+                predict(model, images.inputs, part, self.batch_size, processes, convert=statistics)
+                for part in (images.labeled, images.unlabeled, self.validation)
+            )
         known = known if len(known) else unlabeled[:0]  # those of no image have another shape
         self._score(labeled, images.labels.cpu(), unlabeled, known, processes)
         self._select(batches)

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from ssl_toolkit.models.classifier import energy
 from ssl_toolkit.models.known_scores import KnownScores
 
-SHRINKAGE = 0.3
+SHRINKAGE = 1.0
 """Added to the eigenvalues of the correlations of the features, whose mean is 1."""
-TEMPERATURE = 0.2
+TEMPERATURE = 0.5
 """Divides the cosines before the energy."""
 NEIGHBORS = 20
 """Images whose scores are averaged: an image and those nearest to it."""
@@ -49,10 +49,12 @@ def stranger_scores(
     """
     if len(unlabeled) < 2:
         return torch.zeros(len(unlabeled)), torch.zeros(len(validation))
-    mean, std = unlabeled.mean(dim=0), unlabeled.std(dim=0)
-    x, v, known = ((part - mean) / (std + 1e-6) for part in (unlabeled, validation, labeled))
-    variances, axes = torch.linalg.eigh((x.T @ x / len(x)).double())
-    whitening = (axes * (variances.clamp_min(0) + SHRINKAGE).rsqrt()).to(x)
+    std, mean = torch.std_mean(unlabeled, dim=0)
+    scale = torch.where(std > 1e-6, 1 / std, 0)  # those that are constant in the pool tell nothing
+    x, v, known = ((part - mean) * scale for part in (unlabeled, validation, labeled))
+    identity = torch.eye(x.shape[1], dtype=torch.float64)
+    factor = torch.linalg.cholesky((x.T @ x / len(x)).double() + SHRINKAGE * identity)
+    whitening = torch.linalg.solve_triangular(factor, identity, upper=False).T.to(x)
     x, v, known = (F.normalize(part @ whitening, dim=-1) for part in (x, v, known))
 
     average = _Averages(x, v)

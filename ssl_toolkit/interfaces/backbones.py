@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from torch import Tensor, nn
@@ -105,6 +106,14 @@ class Backbone(nn.Module, ABC):
             the final features if the backbone has no stages.
         """
         return (self.feature_dim,)
+
+    def stage_modules(self) -> Sequence[nn.Module]:
+        """Return consecutive modules whose outputs describe an image, from textures to shapes.
+
+        ``--drop-strangers`` compares images by these outputs, maps (N, C, H, W) or tokens
+        (N, L, C). By default, there are none, and it compares the features.
+        """
+        return ()
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:

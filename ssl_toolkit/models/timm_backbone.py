@@ -167,7 +167,7 @@ class TimmBackbone(Backbone):
 
     def use_stages(self, count: int) -> tuple[int, ...]:
         """See `Backbone.use_stages`; stages are the last parts of the model's trunk in timm."""
-        self._watch(_trunk(self.model)[-count:] if count else [])
+        self._watch(self.stage_modules()[-count:] if count else [])
         self.model.eval()
         try:
             with torch.no_grad():
@@ -181,6 +181,10 @@ class TimmBackbone(Backbone):
         self.used_stages: int = len(self._hooks)
         self.feature_dim = sum(sizes)
         return sizes
+
+    def stage_modules(self) -> list[nn.Module]:
+        """See `Backbone.stage_modules`; these are the parts of the model's trunk in timm."""
+        return _trunk(self.model)
 
     def _watch(self, parts: list[nn.Module]) -> None:
         for hook in self._hooks:
@@ -312,8 +316,11 @@ def _create(
 def _trunk(model: nn.Module) -> list[nn.Module]:
     """Return the consecutive parts of a timm model, which timm calls blocks, stages or layers.
 
-    The list is empty for models of another structure.
+    The list is empty for models of another structure, and for those with channels in the last
+    dimension of their maps, such as Swin's.
     """
+    if getattr(model, "output_fmt", "") == "NHWC":
+        return []
     names = [f"layer{number}" for number in range(1, 5)]
     if all(hasattr(model, name) for name in names):
         return [getattr(model, name) for name in names]

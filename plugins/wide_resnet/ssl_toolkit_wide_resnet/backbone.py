@@ -128,6 +128,10 @@ class WideResNet(Backbone):
         features: Tensor = self.activation(self.norm(x)).mean(dim=(2, 3))
         return features
 
+    def stage_modules(self) -> list[nn.Module]:
+        """Return the three stages."""
+        return [*self.stages]
+
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return which parameters form a layer, as timm describes it, for layer-wise rates.
 
