@@ -14,6 +14,7 @@ from ssl_toolkit.engine.batches import BatchMaker
 from ssl_toolkit.engine.distributed import ProcessGroup
 from ssl_toolkit.engine.prediction import predict
 from ssl_toolkit.engine.stranger_scores import (
+    mixture_probabilities,
     share_of_strangers,
     stranger_probabilities,
     stranger_scores,
@@ -82,6 +83,8 @@ class PoolFilter:
         self.scores: Tensor | None = None
         """(m,) float32 of the unlabeled images on the CPU, large for strangers; None before the
         first update."""
+        self.validation_scores: Tensor = torch.empty(0)
+        """(v,) float32 of the validation images on the CPU."""
         self.estimate: tuple[float, float] | None = None
         """Share of strangers by validation images, and its lower limit; None with too few."""
         self.weights: Tensor = torch.empty(0)
@@ -130,23 +133,26 @@ class PoolFilter:
         if processes is not None:
             # Those of the main process: another kind of processor may round differently.
             scores, known = (processes.all_gather(part)[: len(part)] for part in (scores, known))
-        self._weigh(scores, share_of_strangers(scores, known))
+        self._weigh(scores, known)
 
-    def _weigh(self, scores: Tensor, estimate: tuple[float, float] | None) -> None:
-        self.scores, self.estimate = scores, estimate
+    def _weigh(self, scores: Tensor, validation: Tensor) -> None:
+        self.scores, self.validation_scores = scores, validation
+        self.estimate = share_of_strangers(scores, validation)
         kept = torch.ones_like(scores)
-        if estimate is None or are_many(*estimate):
-            kept -= stranger_probabilities(scores)
+        if self.estimate is None:
+            kept -= mixture_probabilities(scores)
+        elif are_many(*self.estimate):
+            kept -= stranger_probabilities(scores, validation, self.estimate[0])
         self.weights = (kept > 0.5).float() if self.mode == "hard" else kept
 
     def state(self) -> dict[str, Any]:
-        """Return the scores and the estimate of the last update."""
-        return {"scores": self.scores, "estimate": self.estimate}
+        """Return the scores of the last update."""
+        return {"scores": self.scores, "validation_scores": self.validation_scores}
 
     def restore(self, state: Mapping[str, Any], batches: BatchMaker) -> None:
         """Select the images as in a state that `state` returned."""
         if state["scores"] is not None:
-            self._weigh(state["scores"], state["estimate"])
+            self._weigh(state["scores"], state["validation_scores"])
             self._select(batches)
 
     def _select(self, batches: BatchMaker) -> None:

@@ -135,8 +135,32 @@ def share_of_strangers(scores: Tensor, validation: Tensor) -> tuple[float, float
     return None if known is None else known.share_of_strangers(scores.numpy())
 
 
-def stranger_probabilities(scores: Tensor) -> Tensor:
-    """Return the probability (m,) that each image is a stranger.
+def stranger_probabilities(scores: Tensor, validation: Tensor, share: float) -> Tensor:
+    """Return the probability (m,) that each image is a stranger, which increases with the score.
+
+    The images of the classes in the pool have the scores of validation images. So where scores of
+    the pool are r times as frequent as those of validation images, a share of (1 - `share`) / r is
+    of images of the classes. An isotonic regression of which of the two a score belongs to
+    estimates r.
+
+    Args:
+        scores: (m,) scores of the pool.
+        validation: (v,) scores of images of the classes, v > 0.
+        share: Share of the pool that are strangers.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    sizes = torch.tensor([len(scores), len(validation)])
+    of_pool = torch.tensor([1.0, 0.0]).repeat_interleave(sizes)
+    weights = (1 / sizes).repeat_interleave(sizes)
+    values = torch.cat([scores, validation])
+    parts = (part.double().numpy() for part in (values, of_pool, weights))
+    probs = torch.from_numpy(IsotonicRegression().fit(*parts).predict(scores.double().numpy()))
+    return (1 - (1 - share) * (1 - probs) / probs).clamp(0, 1).float()
+
+
+def mixture_probabilities(scores: Tensor) -> Tensor:
+    """Return the probability (m,) that each image is a stranger, without validation images.
 
     Two normal distributions of equal variance are fitted to the scores (m,), and the one with the
     larger mean is that of the strangers. As their variances are equal, the probability increases

@@ -43,6 +43,27 @@ def returns_features(subject: Subject) -> None:
     require(features.isfinite().all(), "features are inf or nan")
 
 
+def returns_outputs_of_stages(subject: Subject) -> None:
+    """In a forward, each of `stage_modules` returns maps (N, C, H, W) or tokens (N, L, C) once.
+
+    Why: ``--drop-strangers`` compares images by them.
+    Cause: a ModuleList, which has no forward, or a module that forward doesn't call.
+    """
+    backbone = _build(subject).eval()
+    modules = [*backbone.stage_modules()]
+    calls: list[list[Any]] = [[] for _ in modules]
+    for module, outputs in zip(modules, calls, strict=True):
+        module.register_forward_hook(lambda _module, _inputs, output, to=outputs: to.append(output))
+    with torch.no_grad():
+        backbone(_images(subject))
+    for place, outputs in enumerate(calls):
+        require(len(outputs) == 1, f"forward calls stage {place} (from 0) {len(outputs)} times")
+        output = outputs[0]
+        valid = isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) == 2
+        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        require(valid, f"stage {place} (from 0) returns {found} for 2 images")
+
+
 def initializes_reproducibly(subject: Subject) -> None:
     """Built twice with one torch seed, it has equal weights; it draws from no other generator.
 

@@ -19,6 +19,7 @@ from ssl_toolkit.engine.experiment import prepare
 from ssl_toolkit.engine.multilabel import check_task
 from ssl_toolkit.engine.pool_filter import PoolFilter
 from ssl_toolkit.engine.stranger_scores import (
+    mixture_probabilities,
     share_of_strangers,
     stranger_probabilities,
     stranger_scores,
@@ -28,22 +29,48 @@ from ssl_toolkit.models.known_scores import are_many
 from ssl_toolkit.runs.scoring import area_under_roc
 
 
-def test_the_probabilities_separate_two_groups_and_rise_with_the_score():
+def test_the_mixture_separates_two_groups_and_rise_with_the_score():
     generator = torch.Generator().manual_seed(0)
     known = torch.randn(600, generator=generator)
     strangers = 8 + 2 * torch.randn(400, generator=generator)
-    probs = stranger_probabilities(torch.cat([known, strangers]))
+    probs = mixture_probabilities(torch.cat([known, strangers]))
     assert probs[:600].mean() < 0.02
     assert probs[600:].mean() > 0.95
     wide = torch.cat([0.1 * known, 1 + 3 * strangers])
-    ordered = stranger_probabilities(wide)[wide.argsort()]
+    ordered = mixture_probabilities(wide)[wide.argsort()]
     assert (ordered.diff() >= 0).all()
     assert ordered[0] < 0.01 < 0.99 < ordered[-1]
 
 
 @pytest.mark.parametrize("values", [[], [2.0], [2.0, 2.0, 2.0]])
 def test_equal_scores_are_no_strangers(values):
-    assert stranger_probabilities(torch.tensor(values)).tolist() == [0.0] * len(values)
+    assert mixture_probabilities(torch.tensor(values)).tolist() == [0.0] * len(values)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("count", [60, 400])
+def test_validation_images_tell_a_skewed_tail_from_strangers(share, count):
+    generator = torch.Generator().manual_seed(0)
+
+    def known(number):
+        return torch.randn(number, generator=generator).exp()
+
+    strangers = 8 + torch.randn(round(1000 * share / (1 - share)), generator=generator)
+    scores, validation = torch.cat([known(1000), strangers]), known(count)
+    estimated, _ = share_of_strangers(scores, validation)
+    probs = stranger_probabilities(scores, validation, estimated)
+    assert (probs[:1000] > 0.5).float().mean() < 0.1
+    assert (probs[1000:] > 0.5).float().mean() > 0.9
+    assert (probs[scores.argsort()].diff() >= 0).all()
+    assert ((probs >= 0) & (probs <= 1)).all()
+
+
+def test_as_many_scores_as_validation_has_are_no_strangers():
+    scores = torch.arange(200.0)
+    assert stranger_probabilities(scores, scores, 0.0).eq(0).all()
+    twice = torch.cat([scores, scores[100:]])
+    probs = stranger_probabilities(twice, scores, 1 / 3)
+    torch.testing.assert_close(probs, 0.5 * (twice > 99).float())
 
 
 def features():
@@ -73,7 +100,7 @@ def test_scores_find_strangers_that_differ_where_classes_do_not(references, monk
     assert area_under_roc(scores.numpy(), strangers) > 0.9
     distances = torch.cdist(unlabeled, labeled).amin(dim=1)
     assert area_under_roc(distances.numpy(), strangers) < 0.7
-    assert stranger_probabilities(scores)[600:].mean() > 0.8
+    assert mixture_probabilities(scores)[600:].mean() > 0.8
     scaled, _ = stranger_scores(100 * labeled - 3, labels, 100 * unlabeled - 3, unlabeled[:9])
     torch.testing.assert_close(scores, scaled, rtol=1e-3, atol=1e-3)
 
@@ -90,7 +117,7 @@ def test_validation_images_show_whether_there_are_strangers(
     scores, of_validation = stranger_scores(labeled, labels, pool, validation)
     estimate = share_of_strangers(scores, of_validation)
     assert are_many(*estimate) is many
-    assert estimate[0] < 1.3 * strangers / len(pool) + 0.07
+    assert estimate[0] < 1.3 * strangers / len(pool) + 0.1
     assert share_of_strangers(scores, of_validation[:49]) is None
     every = -(-len(pool) // references)
     found = torch.arange(400) % every == 0  # among the references, or not
@@ -123,7 +150,7 @@ def selected(mode, scores, epochs=1):
     def select(_mask, count, order):
         chosen.update(count=count, order=order)
 
-    state = {"scores": scores, "estimate": None}
+    state = {"scores": scores, "validation_scores": scores[:0]}
     PoolFilter(mode, 10, 256, torch.empty(0), at_start=False).restore(
         state, SimpleNamespace(select=select)
     )
@@ -147,7 +174,7 @@ def test_soft_draws_likely_strangers_less_often():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(100, generator=generator)
     scores[60:] += 3
-    kept = 1 - stranger_probabilities(scores)
+    kept = 1 - mixture_probabilities(scores)
     drawn, chosen = selected("soft", scores, epochs=300)
     assert chosen["count"] == round(float(kept.sum()))
     assert all(len(set(epoch.tolist())) == len(epoch) for epoch in drawn)
@@ -170,7 +197,7 @@ def test_batches_and_scans_contain_only_selected_images():
     count = len(batches.images.unlabeled)
     scores = torch.arange(count, dtype=torch.float32) ** 2
     pool_filter = PoolFilter("hard", 6, 256, torch.empty(0), at_start=False)
-    pool_filter.restore({"scores": scores, "estimate": None}, batches)
+    pool_filter.restore({"scores": scores, "validation_scores": scores[:0]}, batches)
     kept = (pool_filter.weights > 0.5).nonzero().flatten()
     assert 0 < len(kept) < count
     drawn = torch.cat([batches.draw(number).unlabeled_indices for number in range(3)])

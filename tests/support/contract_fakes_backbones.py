@@ -37,6 +37,9 @@ class Net(Backbone):
 class SmallNet(Net):
     """It breaks no rule."""
 
+    def stage_modules(self) -> list[nn.Module]:
+        return [self.conv, self.norm]
+
     def forward(self, images: Tensor) -> Tensor:
         return self.plain(images)
 
@@ -52,6 +55,32 @@ class Wider(Net):
 
     def classifier(self, num_classes: int) -> nn.Module:
         return nn.Linear(8, num_classes)
+
+
+@breaks("returns_outputs_of_stages")
+class Unused(Net):
+    """It lists a module that has no forward."""
+
+    def stage_modules(self) -> list[nn.Module]:
+        return [nn.ModuleList([self.conv])]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.plain(images)
+
+
+@breaks("returns_outputs_of_stages")
+class Vectors(Net):
+    """It lists a module that returns vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, 8)
+
+    def stage_modules(self) -> list[nn.Module]:
+        return [self.conv, self.last]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(self.plain(images))  # type: ignore[no-any-return]
 
 
 @breaks("initializes_reproducibly")
