@@ -19,6 +19,11 @@ ROUNDS = 3
 """Times that scores are averaged over neighbors."""
 TYPICAL = 0.4
 """Share of the images nearest to a class, those with the lowest scores, that join its mean."""
+SEPARATION = 2.0
+"""Least distance of the means of a mixture, in standard deviations: with less, two equal normal
+distributions have a single mode."""
+MOST = 2 / 3
+"""Share of strangers at most by a mixture."""
 REFERENCES = 10_000
 """Images of the pool at most among which neighbors are searched."""
 PART = 1024
@@ -164,15 +169,20 @@ def mixture_probabilities(scores: Tensor) -> Tensor:
 
     Two normal distributions of equal variance are fitted to the scores (m,), and the one with the
     larger mean is that of the strangers. As their variances are equal, the probability increases
-    with the score.
+    with the score. It is 0 for all images if the two are less than `SEPARATION` apart or if the
+    strangers are more than `MOST`: the fit then divides the images of the classes.
 
     Source: Li, Socher and Hoi, DivideMix, ICLR 2020, section 3.1, which fits them to losses.
     """
+    nobody = torch.zeros_like(scores)
     if not len(scores) or not scores.min() < scores.max():
-        return torch.zeros_like(scores)
+        return nobody
     from sklearn.mixture import GaussianMixture
 
     values = scores.double().numpy()[:, None]
     mixture = GaussianMixture(2, covariance_type="tied", random_state=0).fit(values)
-    probs = mixture.predict_proba(values)[:, mixture.means_[:, 0].argmax()]
-    return torch.from_numpy(probs).float()
+    means, deviation = mixture.means_[:, 0], mixture.covariances_[0, 0] ** 0.5
+    strangers = means.argmax()
+    if means.max() - means.min() < SEPARATION * deviation or mixture.weights_[strangers] > MOST:
+        return nobody
+    return torch.from_numpy(mixture.predict_proba(values)[:, strangers]).float()
