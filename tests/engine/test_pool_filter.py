@@ -254,12 +254,10 @@ def test_a_stopped_run_resumes_with_the_same_selection(finished, tmp_path):
 
 @pytest.mark.parametrize("algo", ["deep_label_propagation", "openmatch", "fixmatch+adsh"])
 def test_algorithms_that_scan_the_pool_train_on_a_part_of_it(algo, tmp_path):
-    keys = ["--algo", algo, "--drop-strangers", "hard", "--batch-size", 8, "--val-fraction", 0]
-    result = call("run", *keys, "--steps", 4, "--output", tmp_path / "run")
+    keys = [*KEYS, "--algo", algo, "--drop-strangers", "hard", "--steps", 4]
+    result = call("run", *keys, "--output", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    dropped = summary(tmp_path / "run")["dropped"]
-    assert dropped["images"] > 0
-    assert dropped["strangers"] is None
+    assert summary(tmp_path / "run")["dropped"]["images"] > 0
 
 
 def test_nothing_is_left_out_if_validation_images_show_no_strangers(tmp_path):
@@ -277,10 +275,13 @@ def test_nothing_is_left_out_if_validation_images_show_no_strangers(tmp_path):
 @pytest.mark.parametrize("fraction", [0, 0.1])
 def test_a_head_is_fitted_to_the_images_that_are_kept(fraction, tmp_path):
     keys = ["--algo", "label_spreading", "--drop-strangers", "hard", "--val-fraction", fraction]
-    result = call("run", *keys, "--output", tmp_path / "run")
-    assert result.returncode == 0, result.stderr
-    dropped = summary(tmp_path / "run")["dropped"]
-    assert (dropped["expected"] is None) == (dropped["images"] > 0) == (fraction == 0)
+    for strangers in ((), ("--strangers", "mnist5k")):
+        run = tmp_path / f"run{len(strangers)}"
+        result = call("run", *keys, *strangers, "--output", run)
+        assert result.returncode == 0, result.stderr
+        dropped = summary(run)["dropped"]
+        assert (dropped["expected"] is None) == (fraction == 0)
+        assert (dropped["images"] > 0) == bool(strangers)
 
 
 @pytest.mark.parametrize("algo", ["supervised", "fully_supervised"])
