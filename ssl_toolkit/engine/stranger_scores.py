@@ -55,7 +55,7 @@ def stranger_scores(
     if len(unlabeled) < 2:
         return torch.zeros(len(unlabeled)), torch.zeros(len(validation))
     std, mean = torch.std_mean(unlabeled, dim=0)
-    scale = torch.where(std > 1e-6, 1 / std, 0)  # those that are constant in the pool tell nothing
+    scale = torch.where(std > 1e-6, 1 / std, 0)  # constant features count for nothing
     x, v, known = ((part - mean) * scale for part in (unlabeled, validation, labeled))
     identity = torch.eye(x.shape[1], dtype=torch.float64)
     factor = torch.linalg.cholesky((x.T @ x / len(x)).double() + SHRINKAGE * identity)
