@@ -48,6 +48,19 @@ def write_atomically(
         _sync_folder(path.parent)
 
 
+def file_stamp(path: str | os.PathLike[str]) -> str:
+    """Return the inode, length and times of change of a file: others after it was replaced.
+
+    Files that are swapped may have the same length and modification time, which programs can set.
+    A copy has another stamp, as has a file of other permissions.
+
+    Raises:
+        OSError: the file is not found or its folder not readable.
+    """
+    status = os.stat(path)
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
 def at_home(path: str | os.PathLike[str]) -> Path:
     """Return a path with ``~`` expanded, unless a file or folder has this very name."""
     path = Path(path)

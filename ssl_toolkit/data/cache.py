@@ -2,9 +2,9 @@
 
 A cache is a folder ``images/<key>/`` below ``~/.cache/ssl-toolkit``, or below the folder that the
 environment variable SSL_TOOLKIT_CACHE names. The key hashes the format, Pillow's version, the
-size, how images get it, channels and bits, and path, length and time of change of every image, or
-of the archive that contains it: a start looks at each file but opens none. The folder has one file
-per column (see `_columns`) and ``meta.json``, written last, with a checksum of every block of rows.
+size, how images get it, channels and bits, and path and `file_stamp` of every image, or of the
+archive that contains it: a start looks at each file but opens none. The folder has one file per
+column (see `_columns`) and ``meta.json``, written last, with a checksum of every block of rows.
 
 A cache is built in a folder beside its own, synced and renamed, so that an interrupted build leaves
 none; a lock lets a second run wait for the first and use its cache. Caches without a start for
@@ -42,7 +42,7 @@ from ssl_toolkit.data.images.files import DecodedImage, decode_images
 from ssl_toolkit.data.images.levels import Levels
 from ssl_toolkit.documents import Document
 from ssl_toolkit.errors import ModelError
-from ssl_toolkit.files import naming
+from ssl_toolkit.files import file_stamp, naming
 from ssl_toolkit.text import display_path
 
 VARIABLE = "SSL_TOOLKIT_CACHE"
@@ -198,12 +198,10 @@ def _key(paths: Sequence[str], size: Size, fit: Fit, pixels: PixelFormat) -> str
 
 
 def _stamp(path: str) -> str:
-    """Return the length and time of change of a file."""
     try:
-        status = os.stat(path)
+        return file_stamp(path)
     except OSError:
         return "gone"
-    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _build(folder: Path, columns: Columns, blocks: Iterable[Block]) -> None:
@@ -277,7 +275,7 @@ def _read(
     """Return the cache in a folder; None if it is missing, damaged or stale.
 
     Lengths and checksums are compared, of a large column those of blocks spread evenly over it.
-    Unreadable images are tried again: permissions leave no trace in size and time of a file.
+    Unreadable images are tried again: a lost connection leaves no trace in the stamp of a file.
     """
     arrays: dict[str, NDArray[Any]] = {}
     maps = []

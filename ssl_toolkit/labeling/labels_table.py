@@ -17,14 +17,12 @@ from ssl_toolkit.data.class_names import class_name, name_fault
 from ssl_toolkit.data.readers.label_sets import classes_in
 from ssl_toolkit.data.readers.rows import RowErrors, records
 from ssl_toolkit.errors import ConfigError, DataError
-from ssl_toolkit.files import check_writable, write_text
+from ssl_toolkit.files import check_writable, file_stamp, write_text
 from ssl_toolkit.locking import hold_file
 from ssl_toolkit.tabular import row_writer
 from ssl_toolkit.text import display_path, summarize
 
 COLUMNS = ("path", "label")
-
-Stamp = tuple[int, int, int]
 
 
 class LabelsTable:
@@ -44,7 +42,7 @@ class LabelsTable:
         self.several: bool = several
         self.rows: dict[str, str] = {}
         """Class by path of the image, empty for a skipped one, in the order of labeling."""
-        self._stamp: Stamp | None = None
+        self._stamp: str | None = None
         name = display_path(path)
         if path.suffix.lower() != ".csv":
             raise ConfigError(f"{name}: the name of a labels file ends in .csv")
@@ -169,9 +167,8 @@ def _header(path: Path) -> list[str]:
         return next(csv.reader([file.readline()]), [])
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamp(path: Path) -> str | None:
     try:
-        status = path.stat()
+        return file_stamp(path)
     except FileNotFoundError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -91,7 +91,7 @@ def test_another_size_is_another_cache(paths, root):
     assert opened(paths, 8)[1] == 0
 
 
-@pytest.mark.parametrize("change", ["time", "length", "gone", "order"])
+@pytest.mark.parametrize("change", ["time", "length", "swapped", "gone", "order"])
 def test_a_change_of_the_files_is_seen(paths, change):
     opened(paths)
     if change == "time":
@@ -100,6 +100,11 @@ def test_a_change_of_the_files_is_seen(paths, change):
         before = os.stat(paths[2])
         Path(paths[2]).write_bytes(Path(paths[2]).read_bytes() + b"\0")
         os.utime(paths[2], ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "swapped":
+        before, other = os.stat(paths[2]), Path(paths[2]).with_name("other.png")
+        other.write_bytes(Path(paths[2]).read_bytes())
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        other.replace(paths[2])
     elif change == "gone":
         Path(paths[2]).unlink()
     else:
@@ -281,16 +286,18 @@ def test_a_full_disk_in_the_middle(paths, root):
 
 
 def test_transient_errors_are_retried(paths, monkeypatch):
-    good = Path(paths[1]).read_bytes()
-    stamp = os.stat(paths[1])
-    Path(paths[1]).write_bytes(bytes(len(good)))
-    os.utime(paths[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    cache, _ = opened(paths)
-    assert cache.faults == {1: "not an image"}
-    assert not cache.pixels[1].any()
-    assert opened(paths)[1] == 0
-    Path(paths[1]).write_bytes(good)  # as when only permissions were changed
-    os.utime(paths[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    decode = image_cache.decode_images
+
+    def disconnected(some, *args, **options):
+        for path, answer in zip(some, decode(some, *args, **options), strict=True):
+            yield "not connected" if str(path) == paths[1] else answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(image_cache, "decode_images", disconnected)
+        cache, _ = opened(paths)
+        assert cache.faults == {1: "not connected"}
+        assert not cache.pixels[1].any()
+        assert opened(paths)[1] == 0
     cache, decoded = opened(paths)
     assert (cache.faults, decoded) == ({}, 6)
 

@@ -217,6 +217,13 @@ def test_only_a_shard_that_changed_is_scanned_again(shards, scans):
     scans.clear()
     read_data(shards)
     assert scans == ["train-000.tar"]
+    swapped = shards.with_name("swapped.tar")  # with the same length and modification time
+    swapped.write_bytes((shards / "train-000.tar").read_bytes())
+    os.utime(swapped, ns=(1, 1))
+    swapped.replace(shards / "train-000.tar")
+    scans.clear()
+    read_data(shards)
+    assert scans == ["train-000.tar"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "binary", "other"])

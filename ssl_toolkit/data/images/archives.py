@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any
 
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.files import file_stamp
 
 MOST_BYTES = 512 * 2**20
 """Maximum size of an encoded image, and of a column in a row group of parquet."""
@@ -80,7 +81,7 @@ def read_packed(path: Path | str) -> bytes | None:
         return None
     file, start, length = match.groups()
     if length is None:
-        return parquet_images(file, os.stat(file).st_mtime_ns).encoded(int(start))
+        return parquet_images(file, file_stamp(file)).encoded(int(start))
     if int(length) > MOST_BYTES:
         raise OSError(too_long(int(length)))
     with open(file, "rb") as archive:
@@ -197,8 +198,8 @@ class ParquetImages:
 
 
 @lru_cache(maxsize=8)  # each holds a few images
-def parquet_images(path: str, changed: int) -> ParquetImages:
-    """Return the reader of a file; `changed`, its modification time, prevents stale readers."""
+def parquet_images(path: str, stamp: str) -> ParquetImages:
+    """Return the reader of a file; `stamp`, its `file_stamp`, prevents stale readers."""
     return ParquetImages(path)
 
 

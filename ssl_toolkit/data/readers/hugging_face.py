@@ -17,6 +17,7 @@ from ssl_toolkit.data.readers.image_files import TableBuilder
 from ssl_toolkit.data.readers.manifests import fill, fill_from_files, key_and_split, part_of
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors, records
 from ssl_toolkit.errors import DataError
+from ssl_toolkit.files import file_stamp
 from ssl_toolkit.text import display_path, display_text
 
 METADATA = ("metadata.csv", "metadata.jsonl")
@@ -100,7 +101,7 @@ def _records(
 
 def _rows(path: Path, top: Path, bad: RowErrors, rows: TableBuilder) -> Iterator[Record]:
     try:
-        source = parquet_images(os.fspath(path), os.stat(path).st_mtime_ns)
+        source = parquet_images(os.fspath(path), file_stamp(path))
         column, names = _label_column(source.schema)
         for name in filter(None, (source.image, column)):
             source.check(name)

@@ -27,7 +27,7 @@ from ssl_toolkit.data.readers.image_files import TableBuilder, unused_notes
 from ssl_toolkit.data.readers.manifests import fill, key_and_split
 from ssl_toolkit.data.readers.rows import LABEL_LENGTH, Record, RowErrors
 from ssl_toolkit.errors import DataError
-from ssl_toolkit.files import write_text
+from ssl_toolkit.files import file_stamp, write_text
 from ssl_toolkit.text import display_path, summarize
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
@@ -133,12 +133,11 @@ def _dots(names: Sequence[str]) -> str:
 def _indexed(shard: Path) -> Index:
     """Return the index of a shard from the cache; scan the shard if it has none, or a damaged one.
 
-    It is identified by path, length and time of change of the shard. If it can't be written, the
-    shard is scanned at every start.
+    It is identified by path and `file_stamp` of the shard. If it can't be written, the shard is
+    scanned at every start.
     """
     try:
-        status = os.stat(shard)
-        name = f"{_INDEX_FORMAT}\0{os.path.abspath(shard)}\0{status.st_size}\0{status.st_mtime_ns}"
+        name = f"{_INDEX_FORMAT}\0{os.path.abspath(shard)}\0{file_stamp(shard)}"
         path = cache_folder("shards") / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
     except OSError:  # the scan reports a shard that can't be read
         return _scan(shard)
